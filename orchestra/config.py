@@ -1,0 +1,188 @@
+"""The schema of params.yaml: one section per stage; an unknown key or a wrong type is an error of one line."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from orchestra.errors import ConfigError
+from orchestra.types import Category
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """A section of params.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class World(Section):
+    """What exists: tools, prices and domains, for every stage and for serving."""
+
+    catalogue: str
+    """Tools: data/catalogue/tools.yaml."""
+    prices: str
+    """Dated price book: data/catalogue/prices.yaml."""
+    domains: list[str]
+    """Folders under data/domains."""
+    price_date: str
+    """ISO date whose prices hold."""
+
+
+class Synthesize(Section):
+    seed: int
+    train_examples: Positive
+    heldout_examples: Positive
+    mix: dict[Category, Fraction]
+    """Share of each category; adds up to 1."""
+    experts_per_toolbox: tuple[Positive, Positive]
+    price_spread: Annotated[float, Field(ge=1)]
+    """Each example multiplies each tool's price by a log-uniform factor in [1/spread, spread]."""
+    preference_share: Fraction
+    """Share of examples whose user states a preference; the rest are neutral."""
+
+    @model_validator(mode="after")
+    def _mix_adds_up(self) -> Self:
+        if abs(sum(self.mix.values()) - 1) > 1e-6:
+            raise ValueError(f"mix adds up to {sum(self.mix.values()):g}, not 1")
+        return self
+
+
+class Validate(Section):
+    max_quarantined: Fraction
+    """Above this share of refused rows the flow stops."""
+
+
+class Model(Section):
+    recipe: str
+    """Folder with config.json, tokenizer and chat template (models/recipes/…)."""
+    base: str | None
+    """Checkpoint to start from; None starts from random weights."""
+
+
+class Rollout(Section):
+    max_turns: Positive
+    max_turn_tokens: Positive
+    """Tokens the policy may write in one turn."""
+    max_tokens: Positive
+    """Prompt and completion of one episode together."""
+
+
+class Sft(Section):
+    seed: int
+    teacher_skill: Fraction
+    """How often the teacher picks the expert that suits the example, rather than any."""
+    epochs: Positive
+    batch_size: Positive
+    learning_rate: Annotated[float, Field(gt=0)]
+    warmup: Fraction
+    save_steps: Positive
+
+
+class Grpo(Section):
+    seed: int
+    steps: Positive
+    examples_per_step: Positive
+    group_size: Annotated[int, Field(ge=2)]
+    learning_rate: Annotated[float, Field(gt=0)]
+    temperature: Annotated[float, Field(gt=0)]
+    clip_low: Fraction
+    clip_high: Annotated[float, Field(ge=0)]
+    kl: Annotated[float, Field(ge=0)]
+    advantage_clip: Annotated[float, Field(gt=0)]
+    min_group_std: Annotated[float, Field(ge=0)]
+    """Homogeneity filter: groups whose reward std is below it carry no advantage."""
+    malformed: Literal["zero", "drop"]
+    """Format and invalid-output filters: keep such an episode at reward 0, or leave it out as the paper does."""
+    max_infrastructure_failures: Fraction
+    """Above this share of failed episodes the run stops."""
+    eval_every: Positive
+    eval_examples: Positive
+    save_steps: Positive
+
+
+class Evaluate(Section):
+    examples: Positive
+    """Held-out examples, from the first."""
+    policies: list[str]
+    baselines: list[str]
+    bootstrap: Positive
+    """Resamples behind each interval."""
+    seed: int
+
+
+class Promote(Section):
+    model_name: str
+    min_accuracy: Fraction
+    min_valid: Fraction
+    """Share of turns that parse."""
+    max_cost_ratio: Annotated[float, Field(gt=0)]
+    """Dollars per example against always-strongest."""
+    min_accuracy_gain: float
+    """Accuracy against the SFT model, points of 1."""
+    champion_accuracy_margin: Annotated[float, Field(ge=0)]
+    """How much accuracy a challenger may lose against the champion."""
+    champion_cost_ratio: Annotated[float, Field(gt=0)]
+    """Dollars per example a challenger may cost against the champion."""
+
+
+class Deploy(Section):
+    engine: Literal["vllm", "in_process", "auto"]
+    """auto: vLLM where its environment exists, otherwise in process, said so."""
+    host: Literal["127.0.0.1"]
+    gateway_port: Annotated[int, Field(ge=0, le=65535)]
+    vllm_port: Annotated[int, Field(ge=0, le=65535)]
+    """0: any free port."""
+    start_timeout_s: Positive
+    smoke_examples: Positive
+
+
+class Params(Section):
+    """The whole of params.yaml."""
+
+    profile: str
+    world: World
+    synthesize: Synthesize
+    validate_: Validate = Field(alias="validate")
+    model: Model
+    rollout: Rollout
+    sft: Sft
+    grpo: Grpo
+    evaluate: Evaluate
+    promote: Promote
+    deploy: Deploy
+
+
+def load_params(path: str | Path | None = None) -> Params:
+    """Read and check params.yaml (or the file named by ORCHESTRA_PARAMS); raises `ConfigError` of one line."""
+    file = Path(path or os.environ.get("ORCHESTRA_PARAMS", "params.yaml"))
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {error}", where=str(file), fix="mend the syntax") from None
+    return parse_params(raw, where=str(file))
+
+
+def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
+    """Check an already read mapping."""
+    try:
+        return Params.model_validate(raw, strict=False) if not isinstance(raw, dict) else _strict(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"unknown key {key}", where=where, fix="remove it or check its spelling") from None
+        raise ConfigError(f"{key}: {first['msg']} (got {first['input']!r:.60})", where=where, fix="mend it") from None
+
+
+def _strict(raw: dict[str, Any]) -> Params:
+    # Through JSON, pydantic's strict mode still takes lists for tuples and strings for enums, and 1 for a float.
+    import json
+
+    return Params.model_validate_json(json.dumps(raw), strict=True)

@@ -1,0 +1,1 @@
+"""Function-calling worlds as data: SQLite schema, entries, tools as SQL."""

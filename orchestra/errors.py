@@ -1,0 +1,81 @@
+"""The failure vocabulary: whose fault a failure is, and whether trying again can help."""
+
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """Who has to act."""
+
+    MODEL = "model"
+    """The policy produced something unusable; it is part of the episode and is scored."""
+    TOOL = "tool"
+    """A tool or expert did not do its work; the episode is left out of rewards and counted."""
+    JUDGE = "judge"
+    """A judge or verifier did not answer; never a score of 0."""
+    INFRASTRUCTURE = "infrastructure"
+    """A server, disk, port or process failed."""
+    CALLER = "caller"
+    """Bad input: a parameter, a file, an argument."""
+
+
+class OrchestraError(Exception):
+    """A failure that a person reads: one line that says what, where and what to do."""
+
+    fault: Fault = Fault.INFRASTRUCTURE
+    retryable: bool = False
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        parts = [f"{where}: {what}" if where else what]
+        if fix:
+            parts.append(fix)
+        super().__init__(" — ".join(" ".join(part.split()) for part in parts))
+
+
+class ConfigError(OrchestraError):
+    """params.yaml, the catalogue or an argument is wrong."""
+
+    fault = Fault.CALLER
+
+
+class DataError(OrchestraError):
+    """A data file is missing, corrupt or refused."""
+
+    fault = Fault.CALLER
+
+
+class ToolError(OrchestraError):
+    """A tool failed for a reason that is not the model's."""
+
+    fault = Fault.TOOL
+    retryable = True
+
+
+class JudgeError(OrchestraError):
+    """A judge failed; the verdict is unknown."""
+
+    fault = Fault.JUDGE
+    retryable = True
+
+
+class BudgetError(OrchestraError):
+    """The next call could cross a cap of dollars, turns or seconds."""
+
+    fault = Fault.CALLER
+
+
+class ServiceError(OrchestraError):
+    """A server, port or process failed."""
+
+    fault = Fault.INFRASTRUCTURE
+    retryable = True
+
+
+class TrainingError(OrchestraError):
+    """Training cannot go on (collapse, bad weights, too many infrastructure failures)."""
+
+    fault = Fault.MODEL
+
+
+class CallError(ValueError):
+    """The model's call is malformed; the message is written for the model, which may try again."""

@@ -1,0 +1,1 @@
+"""Held-out evaluation: baselines, statistics, the gate, the report."""

@@ -1,0 +1,1 @@
+"""Benchmarks by their published schemas."""

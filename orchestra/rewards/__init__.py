@@ -1,0 +1,1 @@
+"""Outcome and group rewards (Eq. 1-2)."""

@@ -1,0 +1,1 @@
+"""The one multi-turn loop and what it needs: rendering, parsing, policies."""

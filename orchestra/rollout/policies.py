@@ -1,0 +1,72 @@
+"""The model that acts: token ids in; token ids, log-probabilities and a stop reason out, for a batch of conversations."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from orchestra.types import Example, Turn
+
+
+@dataclass(eq=False)
+class Conversation:
+    """An episode in the making; the loop owns it and appends turns, policies only read it."""
+
+    example: Example
+    prompt_ids: list[int]
+    sample: int = 0
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        """Every token so far: (time,)."""
+        return [*self.prompt_ids, *(i for t in self.turns for i in (*t.ids, *t.observation_ids))]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the policy wrote in one turn."""
+
+    ids: list[int]
+    """Its tokens, the stop token included when it stopped by itself."""
+    logprobs: list[float]
+    """One for each of `ids`; empty when the policy does not know them."""
+    stop: Literal["stop", "length"]
+    cached_tokens: int = 0
+    """How many of the conversation's earlier tokens were read from a cache."""
+
+
+class Policy(Protocol):
+    """Continues conversations by one turn at a time. `begin` and `end` bracket a batch, so that caches can be kept."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, conversations: Sequence[Conversation]) -> None: ...
+
+    async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        """One turn for each; `max_tokens` bounds each turn."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class ScriptedPolicy:
+    """A policy whose turns are decided by a function of the conversation: teachers, baselines and tests."""
+
+    def __init__(
+        self, name: str, decide: Callable[[Conversation], str], encode_turn: Callable[[str], list[int]]
+    ) -> None:
+        self._name, self._decide, self._encode = name, decide, encode_turn
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def begin(self, conversations: Sequence[Conversation]) -> None:
+        """Nothing to prepare."""
+
+    async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        return [Generation(self._encode(self._decide(c)), [], "stop") for c in conversations]
+
+    def end(self) -> None:
+        """Nothing to free."""

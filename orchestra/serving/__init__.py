@@ -1,0 +1,1 @@
+"""vLLM, the OpenAI-compatible gateway, and what runs now."""

@@ -1,0 +1,1 @@
+"""Examples made, and kept only when solvable and checkable."""

@@ -1,0 +1,1 @@
+"""Tools: one interface, one catalogue, dated prices."""

@@ -1,0 +1,54 @@
+"""What every tool is: validated JSON arguments in; text, usage, dollars and seconds out."""
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Protocol, runtime_checkable
+
+from pydantic import Field, JsonValue
+
+from orchestra.types import Component, Price, Record, Usage, Usd
+
+
+class ToolResult(Record):
+    """What a call gave back; `text` is data for the model, never control tokens."""
+
+    text: str
+    usage: Usage = Usage()
+    cost_usd: Usd = Decimal(0)
+    latency_s: float = Field(default=0.0, ge=0)
+    simulated: bool = False
+
+
+class DomainSession(Protocol):
+    """One episode's own copy of a domain's database (see `orchestra.domains.engine`)."""
+
+    def call(self, tool: str, arguments: dict[str, JsonValue]) -> str:
+        """Run one domain tool in a transaction and return its rows or message as text.
+
+        Raises `CallError` when a precondition refuses or arguments are wrong; the transaction is rolled back.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know of the episode that calls it."""
+
+    instruction: str
+    """The user's request, without the preference: what an expert called without arguments answers."""
+    price: Price
+    """This example's price of this tool."""
+    latency_s: float
+    """This example's expected latency of this tool, seconds."""
+    domain: DomainSession | None = None
+    notes: tuple[str, ...] = field(default=())
+    """Observations so far, oldest first: what an expert may read besides the instruction."""
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Anything callable. Raise `CallError` for the model's faults, `ToolError` for the tool's own."""
+
+    component: Component
+
+    async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...

@@ -1,0 +1,257 @@
+"""The map of what flows: from an example, through an episode, to a verdict.
+
+    Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewards.group)──> Reward
+"""
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+Usd = Annotated[Decimal, Field(ge=0)]
+"""Dollars, exact; written to JSON as a string so that nothing is lost."""
+
+
+class Record(BaseModel):
+    """Immutable data; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ToolKind(StrEnum):
+    BASIC = "basic"
+    """Search, calculator, sandbox."""
+    EXPERT = "expert"
+    """A tool that is a language model."""
+    DOMAIN = "domain"
+    """A function of a domain, over its own database."""
+
+
+class Category(StrEnum):
+    """What an example asks for; the report has a row for each."""
+
+    ARITHMETIC = "arithmetic"
+    FACT = "fact"
+    TWO_HOP = "two_hop"
+    TOPIC = "topic"
+    LOOKUP = "lookup"
+    CHANGE = "change"
+
+
+class Price(Record):
+    """What a tool costs. All in US dollars."""
+
+    input_per_million: Usd = Decimal(0)
+    cached_input_per_million: Usd | None = None
+    """None: cached input costs what fresh input costs."""
+    output_per_million: Usd = Decimal(0)
+    per_call: Usd = Decimal(0)
+    per_second: Usd = Decimal(0)
+
+
+class Usage(Record):
+    """Tokens of one model call; `cached_input_tokens` is the part of `input_tokens` read from a cache."""
+
+    input_tokens: int = Field(default=0, ge=0)
+    cached_input_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+
+
+class ToolSpec(Record):
+    """One tool as offered to one example, e.g. `gpt-5` at $0.021 a call, 96 s."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """The name the model sees and calls."""
+    tool: str
+    """The catalogue entry (or `domain:<domain>/<tool>`) behind the name; differs from it when renamed."""
+    kind: ToolKind
+    description: str
+    parameters: dict[str, JsonValue]
+    """JSON schema of the arguments object, as in the OpenAI tools array."""
+    price: Price
+    call_usd: Usd
+    """Expected dollars of one call under `price`: what the model is shown."""
+    latency_s: float = Field(ge=0)
+    """Expected seconds of one call: what the model is shown."""
+
+
+class Preference(Record):
+    """What the user asks for, in words and as the vector P of Eq. 2; every weight is within [0, 1]."""
+
+    kind: str
+    """The grammar rule or source: neutral, cheap, fast, accurate, prefer, avoid, …"""
+    words: str
+    """Appended to the instruction; empty for neutral."""
+    outcome: float = Field(ge=0, le=1)
+    compute: float = Field(ge=0, le=1)
+    latency: float = Field(ge=0, le=1)
+    tools: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Weight by shown tool name; a tool not named weighs 0."""
+
+
+class ToolCall(Record):
+    """A parsed call, e.g. `calculator({"expression": "37*24"})`."""
+
+    name: str
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Message(Record):
+    """One message of a conversation, as the chat template renders it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class Verifier(Record):
+    """How a verdict is reached."""
+
+    kind: Literal["exact", "numeric", "database", "judge"]
+    answer: str | None = None
+    """The expected answer (exact, numeric, judge)."""
+    tolerance: float = 0.0
+    golden_calls: tuple[ToolCall, ...] = ()
+    """A known solution: domain calls are replayed on a fresh copy to know the golden contents (database); calculator and
+    search calls show a teacher the way. Empty for topic questions, which only experts can answer. Names are as shown."""
+    communicate: tuple[str, ...] = ()
+    """Information that the final answer must mention (database)."""
+
+
+class Provenance(Record):
+    source: str
+    licence: str
+    generator: str
+    seed: int
+    parent: str | None = None
+
+
+class Example(Record):
+    """One item to solve."""
+
+    id: str
+    kind: Literal["question", "domain"]
+    category: Category
+    instruction: str
+    domain: str | None = None
+    toolbox: tuple[ToolSpec, ...]
+    preference: Preference
+    verifier: Verifier
+    entities: tuple[str, ...] = ()
+    """What the example is about; no entity is both in training and held out."""
+    topic: str | None = None
+    """Subject of a topic question. Never rendered for the policy; reports group by it."""
+    provenance: Provenance
+
+
+class StopReason(StrEnum):
+    ANSWERED = "answered"
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+    MALFORMED = "malformed"
+    BUDGET = "budget"
+    TOOL_FAILURE = "tool_failure"
+    """Infrastructure: left out of rewards and rates, and counted."""
+    CANCELLED = "cancelled"
+
+
+class Component(StrEnum):
+    """Who spent."""
+
+    POLICY = "policy"
+    EXPERT = "expert"
+    SEARCH = "search"
+    SANDBOX = "sandbox"
+    DOMAIN = "domain"
+    JUDGE = "judge"
+    USER = "user_simulator"
+
+
+class Charge(Record):
+    """One entry of the ledger."""
+
+    component: Component
+    name: str
+    """The tool's shown name, or `policy`."""
+    usage: Usage = Usage()
+    cost_usd: Usd = Decimal(0)
+    latency_s: float = Field(default=0.0, ge=0)
+    simulated: bool = False
+
+
+class Turn(Record):
+    """One turn: what the policy wrote, and what came back."""
+
+    ids: tuple[int, ...]
+    """Tokens the policy produced, its stop token included; the only ones that training touches."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each of `ids` under the policy that sampled it; empty when unknown."""
+    text: str
+    call: ToolCall | None = None
+    parse_error: str | None = None
+    observation: str | None = None
+    observation_ids: tuple[int, ...] = ()
+    """Tokens that the environment appended after `ids` (never trained on)."""
+    charges: tuple[Charge, ...] = ()
+
+
+class Verdict(Record):
+    solved: bool
+    why: str
+
+
+class Episode(Record):
+    """One attempt at an example; one line of an episodes file."""
+
+    example_id: str
+    policy: str
+    sample: int = 0
+    """Index within the group of this example's episodes."""
+    prompt_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    answer: str | None = None
+    verdict: Verdict | None = None
+    """None when unknown (infrastructure failed)."""
+    simulated: bool = False
+    """True when any simulated expert took part."""
+
+    @property
+    def completion_ids(self) -> list[int]:
+        """Everything after the prompt: (time,)."""
+        return [i for turn in self.turns for i in (*turn.ids, *turn.observation_ids)]
+
+    @property
+    def mask(self) -> list[int]:
+        """1 where the policy produced the token of `completion_ids`: (time,)."""
+        return [m for t in self.turns for m in ([1] * len(t.ids) + [0] * len(t.observation_ids))]
+
+    @property
+    def charges(self) -> list[Charge]:
+        return [charge for turn in self.turns for charge in turn.charges]
+
+    @property
+    def cost_usd(self) -> Decimal:
+        return sum((charge.cost_usd for charge in self.charges), Decimal(0))
+
+    @property
+    def latency_s(self) -> float:
+        return sum(charge.latency_s for charge in self.charges)
+
+    @property
+    def tool_counts(self) -> dict[str, int]:
+        """Calls by shown tool name."""
+        counts: dict[str, int] = {}
+        for turn in self.turns:
+            if turn.call is not None and turn.observation is not None:
+                counts[turn.call.name] = counts.get(turn.call.name, 0) + 1
+        return counts
+
+    @property
+    def solved(self) -> bool:
+        return self.verdict is not None and self.verdict.solved
+
+    @property
+    def counted(self) -> bool:
+        """Whether rewards and rates may use it: infrastructure failures are left out, never scored 0."""
+        return self.verdict is not None
