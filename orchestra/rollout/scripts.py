@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies import Conversation
+from orchestra.tools.base import UNSURE
 from orchestra.types import ToolCall, ToolKind, ToolSpec
-
-UNSURE = "I am not sure."
-"""What an expert says when it does not know (simulated experts say exactly this)."""
 
 ChooseExpert = Callable[[Conversation, list[ToolSpec]], ToolSpec | None]
 """The next expert to ask among those not yet asked, or None to answer with what is known."""

@@ -8,6 +8,9 @@ from pydantic import Field, JsonValue
 
 from orchestra.types import Component, Price, Record, Usage, Usd
 
+UNSURE = "I am not sure."
+"""What an expert says when it does not know (simulated experts say exactly this)."""
+
 
 class ToolResult(Record):
     """What a call gave back; `text` is data for the model, never control tokens."""
