@@ -1,0 +1,43 @@
+"""Whether an example is solved: exact, numeric, database or judged. A judge that failed is never a score of 0."""
+
+import re
+from typing import TYPE_CHECKING
+
+from orchestra.domains.compare import judge as judge_domain
+from orchestra.errors import DataError, JudgeError
+from orchestra.types import Example, Verdict
+
+if TYPE_CHECKING:
+    from orchestra.tools.toolkit import ToolSession
+
+
+def normalise(text: str) -> str:
+    """Case, spaces, surrounding punctuation and articles do not decide whether an answer is right."""
+    words = re.sub(r"[^\w.+/-]+", " ", text.casefold()).split()
+    return " ".join(word.strip(".") for word in words if word not in {"a", "an", "the"})
+
+
+def same_number(answer: str, expected: str, tolerance: float) -> bool:
+    """Whether the answer is one number within `tolerance` (absolute) of the expected one."""
+    try:
+        return abs(float(answer.strip().rstrip(".").replace(",", "")) - float(expected)) <= tolerance + 1e-9
+    except (ValueError, OverflowError):
+        return False
+
+
+def verify(example: Example, answer: str, session: "ToolSession") -> Verdict:
+    """The verdict on an answered episode. Raises `JudgeError` when it cannot be known."""
+    verifier = example.verifier
+    if verifier.kind == "database":
+        if session.domain is None or session.world is None:
+            raise DataError("a database verifier without a domain", where=example.id, fix="name the example's domain")
+        return judge_domain(session.world, session.domain, verifier.golden_calls, verifier.communicate, answer)
+    if verifier.answer is None:
+        raise JudgeError("no expected answer to compare with", where=example.id)
+    if verifier.kind == "numeric":
+        solved = same_number(answer, verifier.answer, verifier.tolerance)
+    elif verifier.kind == "exact":
+        solved = normalise(answer) == normalise(verifier.answer)
+    else:
+        raise JudgeError("no judge is configured", where=example.id, fix="use exact or numeric, or configure a judge")
+    return Verdict(solved=solved, why="right" if solved else "wrong answer")

@@ -1,0 +1,243 @@
+"""The one multi-turn loop: training, evaluation, synthesis checks and serving all run it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from orchestra.config import Rollout
+from orchestra.errors import CallError, JudgeError, ToolError
+from orchestra.ledger import cost_of, total
+from orchestra.rewards.outcome import verify
+from orchestra.rollout.parse import parse_turn
+from orchestra.rollout.policies import Conversation, Generation, Policy
+from orchestra.types import Charge, Component, Episode, Example, Price, StopReason, ToolCall, Turn, Usage, Verdict
+
+if TYPE_CHECKING:
+    from orchestra.rollout.render import Codec
+    from orchestra.tools.toolkit import Toolkit, ToolSession
+
+MALFORMED_LIMIT = 2
+"""This many unreadable turns in a row end the episode."""
+SECONDS_PER_TOKEN = 0.01
+"""Modelled seconds per token the policy writes: latency must not depend on the machine that trains."""
+
+OnTurn = Callable[[Conversation, Turn], None]
+
+
+@dataclass(frozen=True)
+class PolicyRates:
+    """What the policy's own tokens cost, in dollars and modelled seconds."""
+
+    price: Price
+    seconds_per_token: float = SECONDS_PER_TOKEN
+
+
+@dataclass(eq=False)
+class _Live:
+    """A conversation that runs, with the tools it may call."""
+
+    conversation: Conversation
+    session: ToolSession
+    malformed: int = 0
+    stop: StopReason | None = None
+    answer: str | None = None
+
+
+async def run_episodes(
+    examples: Sequence[Example],
+    policy: Policy,
+    codec: Codec,
+    toolkit: Toolkit,
+    limits: Rollout,
+    *,
+    price: Price,
+    samples: int = 1,
+    batch: int = 256,
+    budget_usd: Decimal | None = None,
+    judge: bool = True,
+    prompts: Sequence[list[int]] | None = None,
+    on_turn: OnTurn | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Episode]:
+    """Attempt every example `samples` times; episodes come back in order, a group's episodes together.
+
+    `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
+    `judge=False` leaves the verdict unknown. `budget_usd` caps each episode: a call that could cross it is refused.
+    """
+    rates = PolicyRates(price)
+    rendered = list(prompts) if prompts is not None else [codec.prompt(example) for example in examples]
+    jobs = [
+        Conversation(example, prompt, sample)
+        for example, prompt in zip(examples, rendered, strict=True)
+        for sample in range(samples)
+    ]
+    episodes: list[Episode] = []
+    for start in range(0, len(jobs), batch):
+        lives = [_Live(c, toolkit.open(c.example)) for c in jobs[start : start + batch]]
+        try:
+            await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn)
+            episodes += [_finish(live, policy.name, judge) for live in lives]
+        finally:
+            for live in lives:
+                live.session.close()
+        if on_progress is not None:
+            on_progress(len(lives))
+    return episodes
+
+
+def rollout(
+    examples: Sequence[Example], policy: Policy, codec: Codec, toolkit: Toolkit, limits: Rollout, *, price: Price,
+    samples: int = 1, batch: int = 256, on_progress: Callable[[int], None] | None = None,
+) -> list[Episode]:  # fmt: skip
+    """`run_episodes` for callers without an event loop."""
+    return asyncio.run(
+        run_episodes(
+            examples, policy, codec, toolkit, limits, price=price, samples=samples, batch=batch, on_progress=on_progress
+        )
+    )
+
+
+async def _run_batch(
+    lives: list[_Live],
+    policy: Policy,
+    codec: Codec,
+    limits: Rollout,
+    rates: PolicyRates,
+    budget_usd: Decimal | None,
+    on_turn: OnTurn | None,
+) -> None:
+    policy.begin([live.conversation for live in lives])
+    try:
+        for _ in range(limits.max_turns):
+            active = [live for live in lives if live.stop is None]
+            if not active:
+                break
+            room = [limits.max_tokens - len(live.conversation.ids) for live in active]
+            for live, left in zip(active, room, strict=True):
+                if left < 1:
+                    live.stop = StopReason.TOKEN_LIMIT
+            ready = [(a, min(r, limits.max_turn_tokens)) for a, r in zip(active, room, strict=True) if r >= 1]
+            if not ready:
+                break
+            generations = await policy.generate([a.conversation for a, _ in ready], [r for _, r in ready])
+            await asyncio.gather(
+                *(
+                    _take_turn(live, generation, codec, rates, budget_usd, on_turn)
+                    for (live, _), generation in zip(ready, generations, strict=True)
+                )
+            )
+        for live in lives:
+            live.stop = live.stop or StopReason.TURN_LIMIT
+    finally:
+        policy.end()
+
+
+async def _take_turn(
+    live: _Live,
+    generation: Generation,
+    codec: Codec,
+    rates: PolicyRates,
+    budget_usd: Decimal | None,
+    on_turn: OnTurn | None,
+) -> None:
+    """Read what the policy wrote, do what it asks, and append the turn."""
+    conversation = live.conversation
+    text = codec.decode(generation.ids)
+    charges = [_policy_charge(conversation, generation, rates)]
+    call: ToolCall | None = None
+    error: str | None = None
+    observation: str | None = None
+    if generation.stop == "length":
+        live.stop, error = StopReason.TOKEN_LIMIT, "the turn did not end"
+    else:
+        try:
+            parsed = parse_turn(text)
+            call, live.answer = parsed.call, parsed.answer
+            live.malformed = 0
+        except CallError as failure:
+            live.malformed += 1
+            error = observation = f"error: {failure}"
+            if live.malformed >= MALFORMED_LIMIT:
+                live.stop = StopReason.MALFORMED
+    if live.answer is not None:
+        live.stop = StopReason.ANSWERED
+    elif call is not None:
+        spent = total(c for t in conversation.turns for c in t.charges) + charges[0].cost_usd
+        if budget_usd is not None and spent + _expected_usd(conversation.example, call) > budget_usd:
+            live.stop = StopReason.BUDGET
+        else:
+            observation, charge = await _call(live, call)
+            charges += [charge] if charge is not None else []
+    shown = observation if live.stop is None else None
+    turn = Turn(
+        ids=tuple(generation.ids),
+        logprobs=tuple(generation.logprobs),
+        text=text,
+        call=call,
+        parse_error=error,
+        observation=observation,
+        observation_ids=tuple(codec.observation(shown)) if shown is not None else (),
+        charges=tuple(charges),
+    )
+    conversation.turns.append(turn)
+    if on_turn is not None:
+        on_turn(conversation, turn)
+
+
+async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Charge | None]:
+    """Run one call: its observation, or an error message for the model; infrastructure failures end the episode."""
+    try:
+        outcome = await live.session.call(call)
+    except CallError as failure:
+        return f"error: {failure}", None
+    except ToolError:
+        live.stop = StopReason.TOOL_FAILURE
+        return None, None
+    return outcome.text, outcome.charge
+
+
+def _expected_usd(example: Example, call: ToolCall) -> Decimal:
+    return next((spec.call_usd for spec in example.toolbox if spec.name == call.name), Decimal(0))
+
+
+def _policy_charge(conversation: Conversation, generation: Generation, rates: PolicyRates) -> Charge:
+    usage = Usage(
+        input_tokens=len(conversation.ids),
+        cached_input_tokens=generation.cached_tokens,
+        output_tokens=len(generation.ids),
+    )
+    return Charge(
+        component=Component.POLICY,
+        name="policy",
+        usage=usage,
+        cost_usd=cost_of(rates.price, usage),
+        latency_s=round(len(generation.ids) * rates.seconds_per_token, 6),
+    )
+
+
+def _finish(live: _Live, policy: str, judge: bool) -> Episode:
+    conversation, stop = live.conversation, live.stop or StopReason.CANCELLED
+    verdict: Verdict | None = None
+    if judge and stop not in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
+        if live.answer is None:
+            verdict = Verdict(solved=False, why=stop.value)
+        else:
+            try:
+                verdict = verify(conversation.example, live.answer, live.session)
+            except JudgeError:
+                verdict = None
+    return Episode(
+        example_id=conversation.example.id,
+        policy=policy,
+        sample=conversation.sample,
+        prompt_ids=tuple(conversation.prompt_ids),
+        turns=tuple(conversation.turns),
+        stop=stop,
+        answer=live.answer,
+        verdict=verdict,
+        simulated=any(charge.simulated for turn in conversation.turns for charge in turn.charges),
+    )
