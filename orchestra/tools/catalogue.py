@@ -1,0 +1,203 @@
+"""Every tool there is, priced on a day: the entries that toolboxes are sampled from."""
+
+import os
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, Self
+
+from pydantic import Field, JsonValue, ValidationError
+
+from orchestra.errors import ConfigError
+from orchestra.ledger import cost_of
+from orchestra.tools.prices import PriceBook, first_problem, read_mapping
+from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Implementation = Literal["calculator", "search", "python", "simulated", "openai"]
+
+
+class Simulated(Record):
+    """How a stand-in expert behaves."""
+
+    skills: dict[str, Share]
+    """Share of answers that are right, by topic."""
+    unsure: Share
+    """Share of the other answers that say UNSURE; the rest are plausible and wrong."""
+
+
+class Entry(Record):
+    """One tool of the catalogue."""
+
+    kind: ToolKind
+    role: str
+    component: Component
+    """Whom its charges are booked on."""
+    description: str
+    parameters: dict[str, JsonValue]
+    """JSON schema of the arguments object."""
+    price: str
+    """`provider/model` in the price book."""
+    latency_s: float = Field(ge=0)
+    usage: Usage = Usage()
+    """Expected tokens of one call."""
+    implementation: Implementation
+    simulated: Simulated | None = None
+    base_url_env: str | None = None
+    """Environment variable that holds the endpoint's address (openai)."""
+    api_key_env: str | None = None
+    endpoint_model: str | None = None
+    """The model's name at the endpoint (openai)."""
+    deadline_s: float = Field(default=300, gt=0)
+    source: str
+    """Where the figures come from; "assumed" where nothing is published."""
+
+
+class DomainDefaults(Record):
+    """What a domain's tools cost where the domain does not say."""
+
+    price: str
+    latency_s: float = Field(ge=0)
+    source: str
+
+
+class CatalogueFile(Record):
+    """The layout of tools.yaml."""
+
+    topics: list[str]
+    tools: dict[str, Entry]
+    domain_tool: DomainDefaults
+
+
+class DomainToolLike(Protocol):
+    """What the catalogue reads of a domain's tool."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> dict[str, JsonValue]: ...
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Entries, and what each costs on the day it was loaded for."""
+
+    topics: tuple[str, ...]
+    entries: dict[str, Entry]
+    prices: dict[str, Price]
+    """By entry name."""
+    domain_tool: DomainDefaults
+    domain_price: Price
+
+    @classmethod
+    def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
+        """Read tools and the prices that hold on `price_date` (ISO); raises `ConfigError` of one line."""
+        where = str(catalogue_path)
+        try:
+            day = date.fromisoformat(price_date)
+        except ValueError:
+            raise ConfigError(f"price_date {price_date!r} is no date", where="world", fix="write YYYY-MM-DD") from None
+        try:
+            file = CatalogueFile.model_validate(read_mapping(catalogue_path))
+        except ValidationError as error:
+            raise ConfigError(first_problem(error), where=where, fix="mend that entry") from None
+        for name, entry in file.tools.items():
+            _check(name, entry, file.topics, where)
+        book = PriceBook.load(prices_path)
+        prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
+        return cls(tuple(file.topics), file.tools, prices, file.domain_tool, book.at(file.domain_tool.price, day))
+
+    def entry(self, name: str) -> Entry:
+        """Raises `ConfigError` for a name the catalogue lacks."""
+        if name not in self.entries:
+            raise ConfigError(f"no tool named {name}", where="the catalogue", fix=f"one of: {', '.join(self.entries)}")
+        return self.entries[name]
+
+    def names(self, kind: ToolKind) -> list[str]:
+        """Entries of a kind, in file order."""
+        return [name for name, entry in self.entries.items() if entry.kind is kind]
+
+    def spec(self, name: str, *, price_factor: float = 1.0, latency_factor: float = 1.0) -> ToolSpec:
+        """The tool as offered to an example whose price and latency are multiplied by the factors."""
+        entry = self.entry(name)
+        price = scaled(self.prices[name], price_factor)
+        latency_s = rounded(entry.latency_s * latency_factor)
+        return ToolSpec(
+            name=name,
+            tool=name,
+            kind=entry.kind,
+            description=entry.description,
+            parameters=entry.parameters,
+            price=price,
+            call_usd=cost_of(price, entry.usage, seconds=latency_s),
+            latency_s=latency_s,
+        )
+
+    def domain_spec(
+        self, domain: str, tool: DomainToolLike, *, price_factor: float = 1.0, latency_factor: float = 1.0
+    ) -> ToolSpec:
+        """A domain's tool as offered to an example."""
+        price = scaled(self.domain_price, price_factor)
+        return ToolSpec(
+            name=tool.name,
+            tool=f"domain:{domain}/{tool.name}",
+            kind=ToolKind.DOMAIN,
+            description=tool.description,
+            parameters=tool.parameters,
+            price=price,
+            call_usd=price.per_call,
+            latency_s=rounded(self.domain_tool.latency_s * latency_factor),
+        )
+
+    def skill(self, name: str, topic: str) -> float:
+        """How often a simulated expert is right on a topic; 0 when unknown."""
+        simulated = self.entry(name).simulated
+        return simulated.skills.get(topic, 0.0) if simulated is not None else 0.0
+
+    def strength(self, name: str) -> float:
+        """Mean skill over the topics: what a stand-alone benchmark would show."""
+        return sum(self.skill(name, topic) for topic in self.topics) / len(self.topics)
+
+
+def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
+    if entry.implementation == "simulated":
+        missing = set(topics) - set(entry.simulated.skills if entry.simulated else ())
+        if missing:
+            raise ConfigError(f"tools.{name}: no skill for {', '.join(sorted(missing))}", where=where, fix="add it")
+    if entry.implementation == "openai" and not (entry.base_url_env and entry.endpoint_model):
+        fix = "name the environment variable of its address and the model's name there"
+        raise ConfigError(f"tools.{name}: openai needs base_url_env and endpoint_model", where=where, fix=fix)
+
+
+def rounded(value: float) -> float:
+    """Three significant digits: short to read."""
+    return float(f"{value:.3g}")
+
+
+def scaled(price: Price, factor: float) -> Price:
+    """Every part of the price times `factor`, to three significant digits; unchanged for 1."""
+    if factor == 1.0:
+        return price
+
+    def times(value: Decimal) -> Decimal:
+        return Decimal(format(Decimal(f"{float(value) * factor:.3g}"), "f"))
+
+    cached = price.cached_input_per_million
+    return Price(
+        input_per_million=times(price.input_per_million),
+        cached_input_per_million=None if cached is None else times(cached),
+        output_per_million=times(price.output_per_million),
+        per_call=times(price.per_call),
+        per_second=times(price.per_second),
+    )
+
+
+def environment(name: str, *, tool: str) -> str:
+    """The value of an environment variable that a tool needs; raises `ConfigError` when it is unset."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise ConfigError(f"{name} is not set", where=f"tool {tool}", fix=f"export {name}=…")
+    return value

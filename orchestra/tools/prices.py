@@ -1,0 +1,94 @@
+"""The price book: what each provider's model costs, dated, so that any run can be priced again."""
+
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import ValidationError
+
+from orchestra.errors import ConfigError
+from orchestra.types import Price, Record, Usd
+
+
+class PriceRow(Record):
+    """One dated row; dollars per million tokens, per call and per second."""
+
+    provider: str
+    model: str
+    effective_from: date
+    input: Usd = Decimal(0)
+    cached_input: Usd | None = None
+    output: Usd = Decimal(0)
+    per_call: Usd = Decimal(0)
+    per_second: Usd = Decimal(0)
+    source: str
+
+    @property
+    def key(self) -> str:
+        """`provider/model`, as the catalogue names it."""
+        return f"{self.provider}/{self.model}"
+
+    @property
+    def price(self) -> Price:
+        return Price(
+            input_per_million=self.input,
+            cached_input_per_million=self.cached_input,
+            output_per_million=self.output,
+            per_call=self.per_call,
+            per_second=self.per_second,
+        )
+
+
+class PriceBook:
+    """Dated rows by `provider/model`."""
+
+    def __init__(self, rows: list[PriceRow], *, where: str = "the price book") -> None:
+        self._where = where
+        self._rows: dict[str, list[PriceRow]] = {}
+        for row in sorted(rows, key=lambda r: r.effective_from):
+            same = self._rows.setdefault(row.key, [])
+            if same and same[-1].effective_from == row.effective_from:
+                raise ConfigError(
+                    f"two prices for {row.key} from {row.effective_from}", where=where, fix="remove one of them"
+                )
+            same.append(row)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a price book; raises `ConfigError` of one line."""
+        raw = read_mapping(path)
+        try:
+            rows = [PriceRow.model_validate(row) for row in raw.get("prices", [])]
+        except ValidationError as error:
+            raise ConfigError(first_problem(error), where=str(path), fix="mend that row") from None
+        return cls(rows, where=str(path))
+
+    def at(self, key: str, day: date) -> Price:
+        """The price of `provider/model` that holds on `day`; raises `ConfigError` when there is none."""
+        rows = [row for row in self._rows.get(key, []) if row.effective_from <= day]
+        if not rows:
+            later = self._rows.get(key)
+            what = f"no price for {key} on {day}" + (f" (the first is from {later[0].effective_from})" if later else "")
+            raise ConfigError(what, where=self._where, fix=f"add a row for {key} effective on or before {day}")
+        return rows[-1].price
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file whose top level is a mapping; raises `ConfigError`."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(path), fix="check `world` in params.yaml") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not YAML: {error}", where=str(path), fix="mend the syntax") from None
+    if not isinstance(raw, dict):
+        raise ConfigError("not a mapping", where=str(path), fix="see the shipped file for the layout")
+    return raw
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a validation error in one line: where it is, what it is, what was there."""
+    first = error.errors()[0]
+    return f"{'.'.join(str(p) for p in first['loc']) or 'row'}: {first['msg']} (got {first['input']!r:.60})"

@@ -1,0 +1,105 @@
+"""Simulated experts: stand-ins that are right, unsure or plausibly wrong by topic, by a hash, at calibrated cost."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from pydantic import JsonValue, ValidationError
+
+from orchestra.errors import DataError
+from orchestra.ledger import cost_of
+from orchestra.tools.base import UNSURE, ToolContext, ToolResult
+from orchestra.tools.catalogue import Entry, Simulated
+from orchestra.types import Component, Record, Usage
+
+
+class BookEntry(Record):
+    """What is known of one question."""
+
+    question: str
+    topic: str
+    answer: str
+    wrong: tuple[str, ...]
+    """Plausible other answers."""
+
+
+def normalise(question: str) -> str:
+    """Case, spaces and the final mark do not matter."""
+    return " ".join(question.lower().split()).rstrip(" ?.!")
+
+
+@dataclass
+class AnswerBook:
+    """The answers that simulated experts know, by normalised question."""
+
+    entries: dict[str, BookEntry] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read answers.jsonl; raises `DataError` naming file and line."""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            raise DataError("no such file", where=str(path), fix="run the synthesize stage") from None
+        book = cls()
+        for number, line in enumerate(lines, start=1):
+            try:
+                book.add(BookEntry.model_validate(json.loads(line)))
+            except (ValidationError, ValueError) as error:
+                what = f"not an answer: {str(error).splitlines()[0]}"
+                raise DataError(what, where=f"{path}:{number}", fix="run synthesize again") from None
+        return book
+
+    def add(self, entry: BookEntry) -> None:
+        self.entries[normalise(entry.question)] = entry
+
+    def find(self, question: str) -> BookEntry | None:
+        return self.entries.get(normalise(question))
+
+
+def uniform(*parts: str) -> float:
+    """A number in [0, 1) that depends on nothing but the parts."""
+    digest = hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+class SimulatedExpert:
+    """One stand-in. The same question always gets the same answer, tokens and seconds."""
+
+    component = Component.EXPERT
+
+    def __init__(self, name: str, entry: Entry, book: AnswerBook) -> None:
+        assert entry.simulated is not None
+        self.name, self._usage, self._book = name, entry.usage, book
+        self._behaviour: Simulated = entry.simulated
+
+    def reply(self, question: str) -> str:
+        """The bare answer, right or wrong, or UNSURE (always so for what is in no book)."""
+        known = self._book.find(question)
+        if known is None:
+            return UNSURE
+        key = normalise(question)
+        if uniform(self.name, key, "right") < self._behaviour.skills.get(known.topic, 0.0):
+            return known.answer
+        if not known.wrong or uniform(self.name, key, "unsure") < self._behaviour.unsure:
+            return UNSURE
+        return known.wrong[int(uniform(self.name, key, "which") * len(known.wrong))]
+
+    def usage(self, question: str) -> tuple[Usage, float]:
+        """Tokens of the call, and how long it is against the expected one: within 25 %, 1 on average."""
+        length = 0.75 + 0.5 * uniform(self.name, normalise(question), "length")
+        tokens = Usage(input_tokens=self._usage.input_tokens, output_tokens=round(self._usage.output_tokens * length))
+        return tokens, length
+
+    async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        question = str(arguments.get("question") or context.instruction)
+        usage, length = self.usage(question)
+        return ToolResult(
+            text=self.reply(question),
+            usage=usage,
+            cost_usd=cost_of(context.price, usage),
+            latency_s=round(context.latency_s * length, 3),
+            simulated=True,
+        )
