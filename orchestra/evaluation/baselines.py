@@ -1,0 +1,178 @@
+"""Rule policies to measure the orchestrator against: which expert each asks; everything else they are told.
+
+Every rule is given the known solution of what needs no expert (arithmetic, search, domains), so it differs from the
+others, and from the trained model, only in its choice of experts; its own tokens are free. Both favour the rules.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestra.errors import CallError, ConfigError, ToolError
+from orchestra.rewards.outcome import verify
+from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.rollout.scripts import ChooseExpert, follow
+from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Example, ToolCall, ToolKind, ToolSpec
+
+STRONGEST = "always_strongest"
+ORACLE = "oracle"
+
+PRICE_CAP_USD = 0.02
+"""What the price-aware rule pays for its first question; between the published cost a task of the small experts (0.5
+cents) and of the large ones (6 and 27 cents)."""
+GENERAL = {"strong": 0.65, "good": 0.55, "fair": 0.45}
+"""How often the price-aware rule expects a generalist described so to be right."""
+SPECIALIST, STRANGER = 0.85, 0.15
+"""The same for an expert whose description names the question's subject, and for one whose description does not."""
+WORDS_TO_SKIP = frozenset(
+    {"all", "and", "any", "are", "every", "for", "subject", "subjects", "the", "was", "what", "which", "who", "with"}
+)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What rules may know before any example: the catalogue; and what only the oracle knows."""
+
+    catalogue: Catalogue
+    right: Mapping[str, str | None] = field(default_factory=dict)
+    """By example id, the shown name of the cheapest expert that answers it rightly (oracle only)."""
+
+
+def always_strongest(knowledge: Knowledge) -> ChooseExpert:
+    """Asks, once, the expert with the best published stand-alone accuracy; the dearest by list price where none is.
+
+    Both are facts of the catalogue, so an example's random price does not change who is strongest. List price alone
+    would name an expert that costs four times the most accurate one, and make an easy rival.
+    """
+    catalogue = knowledge.catalogue
+
+    def strength(spec: ToolSpec) -> tuple[float, float]:
+        return catalogue.strength(spec.tool), float(catalogue.spec(spec.tool).call_usd)
+
+    return _once(lambda conversation, left: max(left, key=strength))
+
+
+def always_cheapest(knowledge: Knowledge) -> ChooseExpert:
+    """Asks, once, the expert that is cheapest in this example."""
+    return _once(lambda conversation, left: min(left, key=lambda spec: (spec.call_usd, spec.name)))
+
+
+def random(knowledge: Knowledge) -> ChooseExpert:
+    """Asks, once, any expert, by a hash of the example's id."""
+    return _once(lambda conversation, left: left[_draw(conversation.example.id) % len(left)])
+
+
+def price_aware(knowledge: Knowledge) -> ChooseExpert:
+    """Asks the best match per dollar under a price cap; when that one is unsure, the best match left at any price.
+
+    It reads what a policy can see: the instruction, and each expert's description and price.
+    """
+
+    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec:
+        question = stems(conversation.example.instruction)
+        match = {spec.name: described_match(question, spec.description) for spec in left}
+        escalating = any(_is_expert(conversation, turn.call) for turn in conversation.turns)
+        affordable = [spec for spec in left if spec.call_usd <= PRICE_CAP_USD]
+        suited = [spec for spec in affordable if match[spec.name] > STRANGER]
+        if escalating or not suited:
+            return max(left, key=lambda spec: (match[spec.name], -spec.call_usd))
+        return max(suited, key=lambda spec: (match[spec.name] / max(float(spec.call_usd), 1e-6), spec.name))
+
+    return choose
+
+
+def oracle(knowledge: Knowledge) -> ChooseExpert:
+    """Asks the cheapest expert that will be right, and nobody where none will be: the head-room of the examples."""
+
+    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        name = knowledge.right.get(conversation.example.id)
+        return next((spec for spec in left if spec.name == name), None)
+
+    return choose
+
+
+BASELINES: dict[str, Callable[[Knowledge], ChooseExpert]] = {
+    STRONGEST: always_strongest,
+    "always_cheapest": always_cheapest,
+    "random": random,
+    "price_aware": price_aware,
+    ORACLE: oracle,
+}
+"""Every rule by the name that params.yaml uses."""
+
+
+def baseline(name: str, knowledge: Knowledge, encode_turn: Callable[[str], list[int]]) -> ScriptedPolicy:
+    """The rule as a policy for the loop; `ConfigError` for a name that is no rule."""
+    if name not in BASELINES:
+        raise ConfigError(
+            f"no baseline named {name}", where="evaluate.baselines", fix=f"one of: {', '.join(BASELINES)}"
+        )
+    choose = BASELINES[name](knowledge)
+    return ScriptedPolicy(name, lambda conversation: follow(conversation, choose), encode_turn)
+
+
+async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[str, str | None]:
+    """Asks every expert of every example that needs one; the cheapest right one by example id, None where none is.
+
+    Costs a call each: meant for experts that are simulated or replayed, whose answers do not change.
+    """
+    found: dict[str, str | None] = {}
+    for example in examples:
+        if not example.verifier.golden_calls:
+            found[example.id] = await _cheapest_right(example, toolkit)
+    return found
+
+
+def described_match(question: frozenset[str], description: str) -> float:
+    """How often an expert so described may be expected to be right about a question of these stems."""
+    words = re.findall(r"[a-z]+", description.lower())
+    if question & stems(description):
+        return SPECIALIST
+    general = [GENERAL[word] for word in words if word in GENERAL]
+    if general and ("every" in words or "any" in words or "all" in words):
+        return max(general)
+    return STRANGER
+
+
+def stems(text: str) -> frozenset[str]:
+    """The text's words, cut to five letters so that `musical` meets `music`."""
+    return frozenset(word[:5] for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in WORDS_TO_SKIP)
+
+
+async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:
+    experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+    session = toolkit.open(example)
+    try:
+        for spec in sorted(experts, key=lambda spec: spec.call_usd):
+            try:
+                outcome = await session.call(ToolCall(name=spec.name))
+            except (CallError, ToolError):
+                continue  # An expert that cannot be reached cannot be right.
+            if not outcome.error and verify(example, outcome.text, session).solved:
+                return spec.name
+    finally:
+        session.close()
+    return None
+
+
+def _once(choose: Callable[[Conversation, list[ToolSpec]], ToolSpec]) -> ChooseExpert:
+    """Ask one expert and take what it says."""
+
+    def first_only(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        if any(_is_expert(conversation, turn.call) for turn in conversation.turns):
+            return None
+        return choose(conversation, left)
+
+    return first_only
+
+
+def _is_expert(conversation: Conversation, call: ToolCall | None) -> bool:
+    kinds = {spec.name: spec.kind for spec in conversation.example.toolbox}
+    return call is not None and kinds.get(call.name) is ToolKind.EXPERT
+
+
+def _draw(key: str) -> int:
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
