@@ -1,0 +1,56 @@
+# The everyday commands. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-vllm pipeline up stop status test test-slow lint format clean
+
+PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
+
+setup: .venv/.stamp .venv-vllm/.done  ## environments: .venv for the pipeline, .venv-vllm for serving
+
+.venv/.stamp: pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh
+
+# A machine where vLLM cannot be installed still gets a working pipeline: deploy then serves in process and says so.
+# Either way it is tried once; `make setup-vllm` tries again.
+.venv-vllm/.done: scripts/setup_vllm.sh | .venv/.stamp
+	@if bash scripts/setup_vllm.sh; then rm -f .venv-vllm/.failed; else \
+		mkdir -p .venv-vllm && touch .venv-vllm/.failed; \
+		echo "setup: vLLM could not be installed (see above): serving will run in process — make setup-vllm tries again" >&2; fi
+	@touch .venv-vllm/.done
+
+setup-vllm:  ## try the vLLM environment again
+	@rm -f .venv-vllm/.done && $(MAKE) --no-print-directory .venv-vllm/.done
+
+pipeline: setup  ## everything: synthesize, validate, sft, grpo, evaluate, promote, deploy
+	@.venv/bin/orchestra run
+
+up: .venv/.stamp  ## Prefect and MLflow servers with their UIs, on 127.0.0.1
+	@.venv/bin/orchestra up
+
+stop:  ## end every server that was started here
+	@if [ -x .venv/bin/orchestra ]; then .venv/bin/orchestra stop; fi
+
+status: .venv/.stamp  ## what is current, what is stale, what serves
+	@.venv/bin/orchestra status
+
+test: .venv/.stamp  ## the tests
+	$(PYTEST) -m "not slow and not gpu and not live"
+
+test-slow: setup  ## the tests that take minutes
+	$(PYTEST) -m "slow and not gpu and not live" --timeout=1800
+
+lint: .venv/.stamp  ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+format: .venv/.stamp  ## put the code in order
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+clean: stop  ## remove outputs, caches and records; the environments stay
+	rm -rf .state work reports data/generated data/validated data/quarantine models/sft models/grpo dvc.lock \
+		.dvc/cache .dvc/tmp .mypy_cache .pytest_cache .ruff_cache .hypothesis
