@@ -68,6 +68,8 @@ class CatalogueFile(Record):
     topics: list[str]
     tools: dict[str, Entry]
     domain_tool: DomainDefaults
+    policy_price: str
+    """`provider/model` whose price the orchestrator's own tokens have."""
 
 
 class DomainToolLike(Protocol):
@@ -91,6 +93,8 @@ class Catalogue:
     """By entry name."""
     domain_tool: DomainDefaults
     domain_price: Price
+    policy_price: Price
+    """Of the orchestrator's own tokens."""
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
@@ -108,7 +112,8 @@ class Catalogue:
             _check(name, entry, file.topics, where)
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
-        return cls(tuple(file.topics), file.tools, prices, file.domain_tool, book.at(file.domain_tool.price, day))
+        domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
+        return cls(tuple(file.topics), file.tools, prices, file.domain_tool, domain_price, policy_price)
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""
