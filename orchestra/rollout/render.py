@@ -104,9 +104,7 @@ class Codec:
         for tool in tools:
             tool["function"]["description"] = hold(tool["function"]["description"])
         chat = [{"role": m.role, "content": hold(m.content)} for m in messages]
-        text = self.tokenizer.apply_chat_template(
-            chat, tools=tools or None, tokenize=False, add_generation_prompt=True
-        )
+        text = self.tokenizer.apply_chat_template(chat, tools=tools or None, tokenize=False, add_generation_prompt=True)
         assert isinstance(text, str)
         pieces = re.split("\ue200([0-9]+)\ue201", text)
         ids = self.encode(pieces[0])

@@ -24,7 +24,9 @@ def expert_answers(conversation: Conversation) -> list[str]:
     ]
 
 
-def follow(conversation: Conversation, choose: ChooseExpert, thought: Callable[[Conversation], str] | None = None) -> str:
+def follow(
+    conversation: Conversation, choose: ChooseExpert, thought: Callable[[Conversation], str] | None = None
+) -> str:
     """The next turn: the known solution's next call; for topic questions the chosen expert; then the answer."""
     example = conversation.example
     think = thought(conversation) if thought is not None else ""

@@ -1,0 +1,32 @@
+"""Which training checkpoint is whole: a killed run continues from it exactly."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+MARKER = "complete"
+
+
+def complete_marker() -> Any:
+    """A Trainer callback that marks a checkpoint after everything in it is written."""
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+    class CompleteMarker(TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            if state.is_world_process_zero and args.output_dir is not None:
+                (Path(args.output_dir) / f"checkpoint-{state.global_step}" / MARKER).touch()
+
+    return CompleteMarker()
+
+
+def last_complete(folder: Path) -> Path | None:
+    """The newest checkpoint that carries the marker; half-written ones are deleted."""
+    found: dict[int, Path] = {}
+    for path in folder.glob("checkpoint-*"):
+        if (path / MARKER).is_file():
+            found[int(path.name.rpartition("-")[2])] = path
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+    return found[max(found)] if found else None

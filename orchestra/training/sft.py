@@ -1,0 +1,117 @@
+"""SFT warm-up: TRL's SFTTrainer on a teacher's episodes; loss only on the policy's own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestra.config import Sft
+from orchestra.training.resume import complete_marker, last_complete
+from orchestra.types import Episode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from orchestra.rollout.render import Codec
+
+IGNORED = -100
+"""The label that the loss skips."""
+
+Log = Callable[[dict[str, float], int], None]
+
+
+def sft_row(episode: Episode) -> dict[str, list[int]]:
+    """One training row: `input_ids` (time,) and `labels` (time,), which ignore every token the policy did not write."""
+    completion, mask = episode.completion_ids, episode.mask
+    labels = [token if own else IGNORED for token, own in zip(completion, mask, strict=True)]
+    return {
+        "input_ids": [*episode.prompt_ids, *completion],
+        "labels": [*([IGNORED] * len(episode.prompt_ids)), *labels],
+    }
+
+
+def new_model(recipe: Path, seed: int) -> PreTrainedModel:
+    """Random float32 weights of the recipe's architecture, the same for the same seed."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+
+    set_seed(seed)
+    config = AutoConfig.from_pretrained(str(recipe), trust_remote_code=False, local_files_only=True)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return model
+
+
+@dataclass(frozen=True)
+class SftResult:
+    loss: float
+    """Mean training loss over the last tenth of the steps, nats a token."""
+    steps: int
+    resumed_from: int
+    """The step that training continued from; 0 for a fresh start."""
+
+
+def train_sft(
+    model: PreTrainedModel, codec: Codec, episodes: Sequence[Episode], settings: Sft, work: Path, log: Log
+) -> SftResult:
+    """Train `model` in place on the episodes; checkpoints under `work` let a killed run continue exactly."""
+    from datasets import Dataset
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from trl import SFTConfig, SFTTrainer
+
+    from orchestra.training.optimizer import MuonAdamW
+
+    losses: list[float] = []
+
+    class Logger(TrainerCallback):  # type: ignore[misc]
+        def on_log(
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            logs: dict[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            numbers = {k: float(v) for k, v in (logs or {}).items() if isinstance(v, int | float)}
+            if "loss" in numbers:
+                losses.append(numbers["loss"])
+                log({f"train/{k}": v for k, v in numbers.items()} | {"max_steps": state.max_steps}, state.global_step)
+
+    arguments = SFTConfig(
+        output_dir=str(work / "checkpoints"),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=settings.warmup,
+        max_length=None,
+        train_sampling_strategy="group_by_length",
+        logging_steps=10,
+        save_steps=settings.save_steps,
+        save_total_limit=2,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        report_to=[],
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+        bf16=False,
+        dataloader_pin_memory=False,
+        max_grad_norm=1.0,
+    )
+    trainer = SFTTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=Dataset.from_list([sft_row(episode) for episode in episodes]),
+        processing_class=codec.tokenizer,
+        callbacks=[Logger(), complete_marker()],
+        optimizers=(MuonAdamW(model, lr=settings.learning_rate), None),
+    )
+    checkpoint = last_complete(work / "checkpoints")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    tail = losses[-max(1, len(losses) // 10) :]
+    return SftResult(
+        loss=sum(tail) / len(tail) if tail else float("nan"),
+        steps=trainer.state.global_step,
+        resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
+    )

@@ -1,0 +1,89 @@
+"""The embedded profile's tokenizer: byte-level BPE that keeps JSON glue whole, digits single and names apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+GLUE = [
+    "<think>\n",
+    "\n</think>\n\n",
+    '<tool_call>\n{"name": "',
+    '", "arguments": {"',
+    '", "arguments": {}}\n</tool_call>',
+    '"}}\n</tool_call>',
+    "}}\n</tool_call>",
+    '": "',
+    '": ',
+    '", "',
+    ', "',
+    "$0.",
+]
+"""Strings that the turn format repeats: one token each."""
+
+WORDS = r"\p{N}| ?\p{Ll}+|\p{Lu}\p{Ll}*| |[^\s\p{L}\p{N}]+|\s+|."
+"""Lower-case words carry their space; digits and capitalised names do not, so a name is the same tokens everywhere."""
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
+    """Learn merges from rendered texts. Deterministic for the same texts in the same order."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(GLUE),
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(glue, normalized=False, special=False) for glue in GLUE])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=None,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=chat_template,
+        clean_up_tokenization_spaces=False,
+        model_max_length=4096,
+    )
+
+
+def save_recipe(tokenizer: PreTrainedTokenizerFast, folder: Path, *, hidden: int, layers: int, heads: int) -> None:
+    """Write tokenizer and Qwen3 config: what random weights are made from."""
+    from transformers import GenerationConfig, Qwen3Config
+
+    tokenizer.save_pretrained(str(folder))
+    Qwen3Config(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=hidden,
+        intermediate_size=hidden * 3,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        initializer_range=hidden**-0.5,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        architectures=["Qwen3ForCausalLM"],
+    ).save_pretrained(str(folder))
+    GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
+    ).save_pretrained(str(folder))

@@ -1,0 +1,85 @@
+"""The grpo stage: GRPO from the SFT checkpoint over the one loop, with a development check every few steps."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestra.errors import DataError
+from orchestra.rollout.loop import rollout
+from orchestra.rollout.render import Codec
+from orchestra.synthesis.io import read_examples
+from orchestra.tools.toolkit import Toolkit
+from orchestra.training.health import outcomes
+from tasks._checkpoints import save_checkpoint
+from tasks._stage import Stage, run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BASE = "models/sft"
+
+
+def main(stage: Stage) -> None:
+    """models/sft, data/validated/train.jsonl → models/grpo, reports/grpo.json, reports/grpo_steps.jsonl."""
+    import json
+
+    from orchestra.rollout.transformers_policy import TransformersPolicy, load_model
+    from orchestra.training.grpo import train_grpo
+
+    params, settings = stage.params, stage.params.grpo
+    codec = Codec.load(stage.root / BASE)
+    toolkit = Toolkit.from_params(params, stage.root)
+    data = stage.root / "data/validated/train.jsonl"
+    examples = read_examples(data)
+    if len(examples) <= settings.eval_examples:
+        fix = "synthesize more examples or lower grpo.eval_examples"
+        raise DataError(
+            f"{len(examples)} examples, {settings.eval_examples} of them to watch", where=str(data), fix=fix
+        )
+    # The last training examples are watched, not trained on; held-out ones are seen by evaluate alone.
+    train, watched = examples[: -settings.eval_examples], examples[-settings.eval_examples :]
+    model = load_model(stage.root / BASE)
+    price = toolkit.catalogue.policy_price
+
+    def evaluate(current: "PreTrainedModel") -> dict[str, float]:
+        policy = TransformersPolicy("", name="grpo", model=current, eos_id=codec.eos_id)
+        found = outcomes(rollout(watched, policy, codec, toolkit, params.rollout, price=price))
+        stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
+        return found
+
+    meter = stage.progress(settings.steps, "grpo")
+    work = stage.work_dir()
+    steps_file = work / "steps.jsonl"
+
+    def log(metrics: dict[str, float], step: int) -> None:
+        stage.log_metrics(metrics, step)
+        with steps_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        if "train/reward" in metrics:
+            shown = {k: metrics.get(f"train/{k}", 0.0) for k in ("reward", "accuracy", "valid", "cost_usd")}
+            meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
+
+    result = train_grpo(model, codec, toolkit, train, settings, params.rollout, price, work, log, evaluate)
+    if result.resumed_from:
+        stage.say(f"continued from step {result.resumed_from}")
+    if result.stopped:
+        stage.say(f"stopped early at step {result.steps}: {result.stopped}")
+    save_checkpoint(stage, model, codec, "models/grpo", base=BASE, data=data)
+    stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
+    last = result.history[-10:]
+    means = {k: sum(row.get(k, 0.0) for row in last) / len(last) for k in last[-1]} if last else {}
+    stage.write_json("reports/grpo.json", {"steps": result.steps, "stopped": result.stopped or "", **means})
+
+
+def _last_of_each_step(file: Path) -> str:
+    """A resumed run repeats the steps after its checkpoint: the later line of a step and kind holds."""
+    import json
+
+    kept: dict[tuple[int, str], str] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        kept[row["step"], next(key for key in row if key != "step").partition("/")[0]] = line
+    return "".join(kept[key] + "\n" for key in sorted(kept))
+
+
+if __name__ == "__main__":
+    run("grpo", main)

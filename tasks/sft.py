@@ -1,0 +1,58 @@
+"""The sft stage: a teacher's episodes through the one loop, then SFT warm-up from the recipe's or the base's weights."""
+
+from pathlib import Path
+
+from orchestra.errors import DataError
+from orchestra.rewards.group import well_formed
+from orchestra.rollout.loop import rollout
+from orchestra.rollout.render import Codec
+from orchestra.synthesis.io import read_examples
+from orchestra.tools.toolkit import Toolkit
+from orchestra.training.teacher import teacher_policy
+from tasks._checkpoints import save_checkpoint
+from tasks._stage import Stage, run
+
+
+def main(stage: Stage) -> None:
+    """data/validated/train.jsonl → models/sft, reports/sft.json."""
+    from orchestra.rollout.transformers_policy import load_model
+    from orchestra.training.sft import new_model, train_sft
+
+    params = stage.params
+    source = Path(params.model.base or params.model.recipe)
+    codec = Codec.load(stage.root / source)
+    toolkit = Toolkit.from_params(params, stage.root)
+    data = stage.root / "data/validated/train.jsonl"
+    examples = read_examples(data)
+    if not examples:
+        raise DataError("no examples", where=str(data), fix="run the validate stage")
+    teacher = teacher_policy(toolkit.catalogue, params.sft.teacher_skill, params.sft.seed, codec.turn)
+    meter = stage.progress(len(examples), "teacher episodes")
+    episodes = rollout(
+        examples, teacher, codec, toolkit, params.rollout,
+        price=toolkit.catalogue.policy_price, on_progress=meter.advance,
+    )  # fmt: skip
+    kept = [e for e in episodes if e.counted and well_formed(e)]
+    solved = sum(e.solved for e in kept) / max(1, len(kept))
+    stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
+    model = load_model(stage.root / source) if params.model.base else new_model(stage.root / source, params.sft.seed)
+    steps = -(-len(kept) // params.sft.batch_size) * params.sft.epochs
+    meter = stage.progress(steps, "sft")
+
+    def log(metrics: dict[str, float], step: int) -> None:
+        stage.log_metrics(metrics, step)
+        meter(step, note=f"loss {metrics['train/loss']:.3f}")
+
+    work = stage.work_dir()
+    result = train_sft(model, codec, kept, params.sft, work, log)
+    if result.resumed_from:
+        stage.say(f"continued from step {result.resumed_from}")
+    save_checkpoint(stage, model, codec, "models/sft", base=params.model.base, data=data)
+    stage.write_json(
+        "reports/sft.json",
+        {"loss": result.loss, "steps": result.steps, "episodes": len(kept), "teacher_accuracy": solved},
+    )
+
+
+if __name__ == "__main__":
+    run("sft", main)
