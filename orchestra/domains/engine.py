@@ -1,0 +1,84 @@
+"""Domains as data: a folder of schema, entries, tools, policy and intents becomes a world that every episode copies.
+
+domain = load_domain(Path("data/domains/mock"))
+session = domain.open()
+session.call("get_book", {"book": 12})      # "title: Orvale, reader: none"
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestra.domains.entries import build_image
+from orchestra.domains.session import Domain, DomainTool, Session
+from orchestra.domains.spec import SLOT, Intent, IntentFile, ToolFile, ToolsFile, read_text, read_yaml
+from orchestra.errors import DataError
+
+__all__ = ["Domain", "DomainTool", "Session", "load_domain"]
+
+STATEMENT = re.compile(r"(?i)\s*(select|with|values|insert|update|delete|replace)\b")
+
+
+def load_domain(folder: Path) -> Domain:
+    """Read and check a domain folder; raises `DataError` naming the file and what to mend."""
+    if not folder.is_dir():
+        raise DataError("no such domain folder", where=str(folder), fix="check world.domains in params.yaml")
+    image, tables = build_image(folder)
+    tools = read_yaml(folder / "tools.yaml", ToolsFile).tools
+    intents = read_yaml(folder / "intents.yaml", IntentFile)
+    policy = read_text(folder / "policy.md")
+    domain = Domain(folder.name, {}, policy, intents.intents, intents.split_by, tables, image)
+    session = domain.open()
+    try:
+        for tool in tools:
+            domain.tools[tool.name] = DomainTool(tool, _check_tool(session, tool, folder / "tools.yaml"))
+        if len(domain.tools) < len(tools):
+            raise DataError("two tools have one name", where=str(folder / "tools.yaml"), fix="rename one")
+        for intent in intents.intents:
+            _check_intent(domain, session, intent, folder / "intents.yaml")
+    finally:
+        session.close()
+    return domain
+
+
+def _check_tool(session: Session, tool: ToolFile, file: Path) -> bool:
+    """Whether the tool writes. Raises `DataError` when a statement does not compile or does what none may."""
+    for condition in tool.preconditions:
+        if _compiles(session, condition.query, tool.parameters, file, f"a precondition of {tool.name}"):
+            raise DataError(f"a precondition of {tool.name} writes", where=str(file), fix="let it only read")
+    # Every statement is compiled, also after one that writes.
+    return any([_compiles(session, s, tool.parameters, file, f"a statement of {tool.name}") for s in tool.statements])
+
+
+def _check_intent(domain: Domain, session: Session, intent: Intent, file: Path) -> None:
+    name, where, fix = f"intent {intent.name}", str(file), "mend that intent"
+    if _compiles(session, intent.slots, (), file, f"the slots of {name}"):
+        raise DataError(f"the slots of {name} write", where=where, fix="let the query only read")
+    columns, _ = session.select(f"select * from (\n{intent.slots}\n) limit 0", 1)
+    used = [*intent.about.values(), *(s for text in _texts(intent) for s in SLOT.findall(text))]
+    for slot in used:
+        if slot not in columns:
+            raise DataError(f"{name} uses {slot}, which its slots do not give", where=where, fix=fix)
+    if not set(intent.about) & set(domain.split_by):
+        raise DataError(f"{name} is about none of {', '.join(domain.split_by)}", where=where, fix=fix)
+    for call in intent.calls:
+        tool = domain.tools.get(call.tool)
+        if tool is None:
+            raise DataError(f"{name} calls {call.tool}, which is no tool", where=where, fix=fix)
+        required = set(tool.file.parameters) - set(tool.file.optional)
+        if not required <= set(call.arguments) <= set(tool.file.parameters):
+            raise DataError(f"{name} gives {call.tool} the wrong arguments", where=where, fix=fix)
+
+
+def _texts(intent: Intent) -> list[str]:
+    arguments = [value for call in intent.calls for value in call.arguments.values() if isinstance(value, str)]
+    return [*intent.wordings, intent.answer, *intent.communicate, *arguments]
+
+
+def _compiles(session: Session, statement: str, parameters: Iterable[str], file: Path, what: str) -> bool:
+    if not STATEMENT.match(statement):
+        raise DataError(f"{what} is no query, insert, update or delete", where=str(file), fix="rewrite it")
+    try:
+        return session.compiles(statement, parameters)
+    except DataError as error:
+        raise DataError(f"{what}: {error.what}", where=str(file), fix="a domain may only use its own tables") from None

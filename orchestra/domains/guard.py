@@ -1,0 +1,141 @@
+"""What a domain's SQL may do: read and write its own tables, with pure functions, within bounds."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+LOG = "_touched"
+"""Table of the engine's own that records which rows were written; no domain SQL can name it."""
+TRIGGER = "_touch_"
+"""Prefix of the engine's own triggers."""
+
+_NAMES = """
+    abs avg cast ceil ceiling coalesce count dense_rank first_value floor format glob group_concat hex ifnull iif
+    instr lag last_value lead length like lower ltrim max min mod nullif printf quote rank replace round row_number
+    rtrim sign string_agg substr substring sum total trim typeof unicode upper
+"""
+FUNCTIONS = frozenset(_NAMES.split())
+"""Everything a statement may call. The clock, randomness, files and extensions are not among them."""
+
+MAX_STEPS = 3_000_000
+"""SQLite virtual-machine steps of one tool call, about 50 ms. Steps, not seconds, so that a call that passes on one
+machine passes on every other."""
+STEPS_PER_CHECK = 5_000
+MAX_VALUE_BYTES = 100_000
+ROOM_PAGES = 256
+"""Pages of 4 KB by which one episode may grow its database."""
+
+_ROW_ACTIONS = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
+
+
+class Guard:
+    """An SQLite authorizer and progress handler; what it refuses it also names in `refused`."""
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self.tables = frozenset(tables)
+        self.trusted = False
+        """True while the engine's own statements run."""
+        self.wrote: set[str] = set()
+        """Tables that a statement prepared since `reset` can write."""
+        self.refused = ""
+        self._steps = 0
+        self._max_steps = MAX_STEPS
+
+    def install(self, db: sqlite3.Connection) -> None:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+        db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 20_000)
+        db.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 50)
+        db.setlimit(sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 50)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 100)
+        db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        db.set_authorizer(self.authorize)
+        db.set_progress_handler(self._progress, STEPS_PER_CHECK)
+
+    def reset(self, max_steps: int = MAX_STEPS) -> None:
+        """Before each call."""
+        self._steps, self._max_steps, self.refused = 0, max_steps, ""
+        self.wrote.clear()
+
+    @contextmanager
+    def trust(self) -> Iterator[None]:
+        """For the engine's own statements."""
+        self.trusted = True
+        try:
+            yield
+        finally:
+            self.trusted = False
+
+    def authorize(self, action: int, first: str | None, second: str | None, db: str | None, trigger: str | None) -> int:
+        """SQLite's callback. `first` and `second` mean what the action says; `db` is main, temp or an attached name."""
+        if self.trusted or self._allowed(action, first, second, db, trigger):
+            return sqlite3.SQLITE_OK
+        self.refused = self.refused or _describe(action, first, second)
+        return sqlite3.SQLITE_DENY
+
+    def _allowed(self, action: int, first: str | None, second: str | None, db: str | None, trigger: str | None) -> bool:
+        if action == sqlite3.SQLITE_SELECT:
+            return True
+        if action == sqlite3.SQLITE_FUNCTION:
+            return second in FUNCTIONS
+        if db not in ("main", None):
+            return False
+        if first == LOG:
+            return action == sqlite3.SQLITE_INSERT and trigger is not None and trigger.startswith(TRIGGER)
+        if action in _ROW_ACTIONS and first in self.tables:
+            self.wrote.add(str(first))
+            return True
+        return action == sqlite3.SQLITE_READ and first in self.tables
+
+    def _progress(self) -> int:
+        self._steps += STEPS_PER_CHECK
+        return int(self._steps > self._max_steps and not self.trusted)
+
+
+class SchemaGuard:
+    """The authorizer of schema.sql: tables and their indexes, nothing else."""
+
+    def __init__(self) -> None:
+        self.refused = ""
+
+    def authorize(self, action: int, first: str | None, second: str | None, db: str | None, trigger: str | None) -> int:
+        """SQLite's callback."""
+        del trigger
+        master = first in ("sqlite_master", "sqlite_schema")
+        allowed = db in ("main", None) and (
+            action in (sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_REINDEX)
+            or (action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_READ) and master)
+            or (action == sqlite3.SQLITE_READ and first is not None and not first.startswith(("sqlite_", "pragma_")))
+            or (action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS)
+        )
+        if allowed:
+            return sqlite3.SQLITE_OK
+        self.refused = self.refused or _describe(action, first, second)
+        return sqlite3.SQLITE_DENY
+
+
+def _describe(action: int, first: str | None, second: str | None) -> str:
+    name = second if action == sqlite3.SQLITE_FUNCTION else first
+    return f"{_ACTIONS.get(action, f'action {action}')} {name or ''}".strip()
+
+
+_ACTIONS = {
+    sqlite3.SQLITE_ATTACH: "attaching",
+    sqlite3.SQLITE_DETACH: "detaching",
+    sqlite3.SQLITE_PRAGMA: "pragma",
+    sqlite3.SQLITE_FUNCTION: "the function",
+    sqlite3.SQLITE_READ: "reading",
+    sqlite3.SQLITE_INSERT: "inserting into",
+    sqlite3.SQLITE_UPDATE: "updating",
+    sqlite3.SQLITE_DELETE: "deleting from",
+    sqlite3.SQLITE_TRANSACTION: "the transaction statement",
+    sqlite3.SQLITE_SAVEPOINT: "the savepoint",
+    sqlite3.SQLITE_CREATE_TRIGGER: "creating the trigger",
+    sqlite3.SQLITE_CREATE_VIEW: "creating the view",
+    sqlite3.SQLITE_CREATE_VTABLE: "creating the virtual table",
+    sqlite3.SQLITE_CREATE_TABLE: "creating the table",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "creating the temporary table",
+    sqlite3.SQLITE_DROP_TABLE: "dropping the table",
+    sqlite3.SQLITE_ALTER_TABLE: "altering the table",
+    sqlite3.SQLITE_RECURSIVE: "recursion",
+    sqlite3.SQLITE_ANALYZE: "analyzing",
+}
