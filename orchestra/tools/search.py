@@ -1,6 +1,5 @@
 """Local search: BM25 over the corpus, the best record's text."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Self
 from pydantic import JsonValue
 
 from orchestra.errors import DataError
+from orchestra.jsonl import read_jsonl
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.types import Component, Record
 
@@ -52,18 +52,7 @@ class SearchIndex:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Index corpus.jsonl; raises `DataError` naming file and line."""
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            raise DataError("no such file", where=str(path), fix="run the synthesize stage") from None
-        documents = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                documents.append(Document.model_validate(json.loads(line)))
-            except ValueError as error:
-                what = f"not a record: {str(error).splitlines()[0]}"
-                raise DataError(what, where=f"{path}:{number}", fix="run synthesize again") from None
-        return cls.build(documents)
+        return cls.build(read_jsonl(path, Document, fix="run the synthesize stage"))
 
     def top(self, query: str) -> Document | None:
         """The best record, the first of equals; None when no word of the query is in the corpus."""

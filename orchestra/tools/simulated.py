@@ -1,14 +1,13 @@
 """Simulated experts: stand-ins that are right, unsure or plausibly wrong by topic, by a hash, at calibrated cost."""
 
 import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
-from orchestra.errors import DataError
+from orchestra.jsonl import read_jsonl
 from orchestra.ledger import cost_of
 from orchestra.tools.base import UNSURE, ToolContext, ToolResult
 from orchestra.tools.catalogue import Entry, Simulated
@@ -39,21 +38,16 @@ class AnswerBook:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read answers.jsonl; raises `DataError` naming file and line."""
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            raise DataError("no such file", where=str(path), fix="run the synthesize stage") from None
         book = cls()
-        for number, line in enumerate(lines, start=1):
-            try:
-                book.add(BookEntry.model_validate(json.loads(line)))
-            except (ValidationError, ValueError) as error:
-                what = f"not an answer: {str(error).splitlines()[0]}"
-                raise DataError(what, where=f"{path}:{number}", fix="run synthesize again") from None
+        for entry in read_jsonl(path, BookEntry, fix="run the synthesize stage"):
+            book.add(entry)
         return book
 
     def add(self, entry: BookEntry) -> None:
         self.entries[normalise(entry.question)] = entry
+
+    def remove(self, entry: BookEntry) -> None:
+        self.entries.pop(normalise(entry.question), None)
 
     def find(self, question: str) -> BookEntry | None:
         return self.entries.get(normalise(question))

@@ -1,0 +1,202 @@
+"""Makes the training and held-out examples, with the corpus and the answers that their tools know."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestra.config import Params
+from orchestra.errors import DataError
+from orchestra.synthesis.arithmetic import arithmetic
+from orchestra.synthesis.domain_drafts import domain_drafts
+from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
+from orchestra.synthesis.names import Names
+from orchestra.synthesis.preferences import NEUTRAL, Split, preference
+from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.synthesis.topics import topic_questions
+from orchestra.synthesis.verify import answerable, replay
+from orchestra.tools.search import Document, SearchIndex
+from orchestra.tools.simulated import AnswerBook, BookEntry
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+
+GENERATOR = "orchestra.synthesis"
+LICENCE = "Apache-2.0"
+SPLITS: tuple[Split, ...] = ("train", "heldout")
+MAX_UNANSWERABLE = 0.12
+"""Share of topic questions that no expert of their toolbox gets right: some must be lost, as in the world."""
+SPARE_WORLDS = 2
+PATIENCE = 50
+"""Drafts refused in a row before the generator is called broken."""
+
+
+@dataclass
+class Generated:
+    """What synthesize writes."""
+
+    examples: dict[Split, list[Example]] = field(default_factory=dict)
+    documents: list[Document] = field(default_factory=list)
+    answers: list[BookEntry] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    unanswerable: Counter[str] = field(default_factory=Counter)
+    """Kept topic questions that no expert of their toolbox gets right, by split."""
+
+
+def counts_of(mix: dict[Category, float], count: int) -> dict[Category, int]:
+    """Examples by category; adds up to `count` (largest remainders first)."""
+    exact = {category: share * count for category, share in mix.items()}
+    counts = {category: int(value) for category, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda category: counts[category] - exact[category])
+    for category in by_remainder[: count - sum(counts.values())]:
+        counts[category] += 1
+    return counts
+
+
+def generate(params: Params, toolkit: Toolkit, on_progress: Callable[[int], None] | None = None) -> Generated:
+    """Every example, each replayed on `toolkit` (whose corpus and answer book this fills).
+
+    The same seed gives the same examples. No entity is in both splits. Raises `DataError` when too few can be made.
+    """
+    config = params.synthesize
+    made, names, sums = Generated(), Names(random.Random(f"{config.seed}:names")), set[str]()
+    sizes: dict[Split, int] = {"train": config.train_examples, "heldout": config.heldout_examples}
+    counts = {split: counts_of(config.mix, size) for split, size in sizes.items()}
+    worlds = {split: _worlds(config.seed, split, counts[split], names, made) for split in SPLITS}
+    if made.documents:
+        toolkit.index = SearchIndex.build(made.documents)
+    toolkit.book = AnswerBook()
+    with asyncio.Runner() as runner:
+        for split in SPLITS:
+            rng = random.Random(f"{config.seed}:{split}")
+            domains = [toolkit.domain(name) for name in params.world.domains]
+            streams: dict[Category, Iterator[Draft]] = {
+                Category.ARITHMETIC: arithmetic(rng, sums),
+                Category.TOPIC: topic_questions(names, rng, toolkit.catalogue.topics),
+                Category.FACT: (draft for world in worlds[split] for draft in fact(world, rng)),
+                Category.TWO_HOP: (draft for world in worlds[split] for draft in two_hop(world, rng)),
+                **domain_drafts(domains, config.seed, counts[split], split),
+            }
+            maker = _Maker(
+                params, toolkit, made, split, rng, runner, allowed=MAX_UNANSWERABLE * counts[split][Category.TOPIC]
+            )
+            order = [category for category, count in counts[split].items() for _ in range(count)]
+            rng.shuffle(order)
+            made.examples[split] = []
+            for category in order:
+                made.examples[split].append(maker.next(streams[category]))
+                if on_progress is not None:
+                    on_progress(1)
+    return made
+
+
+def _worlds(seed: int, split: Split, counts: dict[Category, int], names: Names, made: Generated) -> list[World]:
+    rng = random.Random(f"{seed}:{split}:worlds")
+    most = max(counts.get(Category.FACT, 0), counts.get(Category.TWO_HOP, 0))
+    worlds = [World.make(names, rng) for _ in range(-(-most // PER_WORLD) + SPARE_WORLDS if most else 0)]
+    for number, world in enumerate(worlds):
+        made.documents += world.documents(f"{split}-{number}")
+    return worlds
+
+
+@dataclass
+class _Maker:
+    """Turns drafts of one split into verified examples."""
+
+    params: Params
+    toolkit: Toolkit
+    made: Generated
+    split: Split
+    rng: random.Random
+    runner: asyncio.Runner
+    allowed: float
+    """Topic questions that may stay unanswerable."""
+
+    def next(self, drafts: Iterator[Draft]) -> Example:
+        """The next example that passes; raises `DataError` when drafts run out or none passes."""
+        for _ in range(PATIENCE):
+            draft = next(drafts, None)
+            if draft is None:
+                raise DataError("a generator ran out", where="synthesize", fix="lower that share of the mix")
+            entry = None
+            if draft.wrong and draft.topic:
+                entry = BookEntry(question=draft.instruction, topic=draft.topic, answer=draft.answer, wrong=draft.wrong)
+                if self.toolkit.book.find(draft.instruction) is not None:
+                    self.made.dropped["asked before"] += 1
+                    continue
+                self.toolkit.book.add(entry)
+            example = self.example(draft)
+            reason = self._refused(example)
+            if reason is None:
+                self.made.answers += [entry] if entry is not None else []
+                return example
+            self.made.dropped[reason] += 1
+            if entry is not None:
+                self.toolkit.book.remove(entry)
+        raise DataError(f"{PATIENCE} drafts refused in a row: {reason}", where="synthesize", fix="see verify.py")
+
+    def example(self, draft: Draft) -> Example:
+        """Draw toolbox and preference for a draft."""
+        config, rng = self.params.synthesize, self.rng
+        domain_tools = self.toolkit.domain(draft.domain).tools if draft.domain is not None else {}
+        toolbox = sample_toolbox(draft, self.toolkit.catalogue, domain_tools, config, rng)
+        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
+        wish = NEUTRAL
+        if rng.random() < config.preference_share:
+            wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
+        number = len(self.made.examples[self.split])
+        return Example(
+            id=f"{self.split}-{number:06d}",
+            kind="question" if draft.domain is None else "domain",
+            category=draft.category,
+            instruction=draft.instruction,
+            domain=draft.domain,
+            toolbox=toolbox,
+            preference=wish,
+            verifier=Verifier(
+                kind=draft.verifier,
+                answer=draft.answer,
+                golden_calls=draft.golden_calls,
+                communicate=draft.communicate,
+            ),
+            entities=draft.entities,
+            topic=draft.topic if draft.category is Category.TOPIC else None,
+            provenance=Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=config.seed),
+        )
+
+    def _refused(self, example: Example) -> str | None:
+        if example.category is not Category.TOPIC:
+            return self.runner.run(replay(example, self.toolkit))
+        if answerable(example, self.toolkit):
+            return None
+        if self.made.unanswerable[self.split] + 1 > self.allowed:
+            return "no expert of the toolbox knows the answer"
+        self.made.unanswerable[self.split] += 1
+        return None
+
+
+def card(made: Generated, params: Params) -> dict[str, Any]:
+    """What the data is: counts, seed, licence, generator and what the experts in it are."""
+    return {
+        "simulated": True,
+        "note": "Experts are simulated stand-ins, calibrated as data/catalogue/tools.yaml says. Entities are made up.",
+        "generator": GENERATOR,
+        "licence": LICENCE,
+        "seed": params.synthesize.seed,
+        "price_date": params.world.price_date,
+        "domains": params.world.domains,
+        "counts": {split: len(examples) for split, examples in made.examples.items()},
+        "categories": {s: dict(sorted(Counter(e.category.value for e in x).items())) for s, x in made.examples.items()},
+        "preferences": {
+            s: dict(sorted(Counter(e.preference.kind for e in x).items())) for s, x in made.examples.items()
+        },
+        "topics": {s: dict(sorted(Counter(e.topic for e in x if e.topic).items())) for s, x in made.examples.items()},
+        "unanswerable_topic_questions": {split: made.unanswerable[split] for split in SPLITS},
+        "max_unanswerable_share": MAX_UNANSWERABLE,
+        "dropped": dict(sorted(made.dropped.items())),
+        "documents": len(made.documents),
+        "answers": len(made.answers),
+        "split": "by entity: no entity, sum or question is both in training and held out; preferences are worded apart",
+    }

@@ -1,0 +1,106 @@
+"""What users ask for, in words and as the vector P; training and held-out examples use different words."""
+
+import random
+from typing import Literal
+
+from orchestra.types import Preference
+
+Split = Literal["train", "heldout"]
+
+WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
+    "cheap": {
+        "train": (
+            "keep it cheap.",
+            "money is tight.",
+            "spend as little as possible.",
+            "the cheapest way, please.",
+            "I am on a small budget.",
+            "save money on this.",
+            "cost matters most.",
+            "do not spend much.",
+            "avoid expensive tools.",
+        ),
+        "heldout": ("keep the cost low.", "as cheap as possible.", "I cannot spend much.", "please save money."),
+    },
+    "fast": {
+        "train": (
+            "be quick.",
+            "I am in a hurry.",
+            "speed matters most.",
+            "answer as fast as you can.",
+            "I need this now.",
+            "do not keep me waiting.",
+            "the fastest way, please.",
+            "time is short.",
+            "avoid slow tools.",
+        ),
+        "heldout": ("please be fast.", "I need a quick answer.", "I have no time.", "as quick as you can."),
+    },
+    "accurate": {
+        "train": (
+            "it must be right.",
+            "accuracy matters most.",
+            "cost does not matter.",
+            "be sure of the answer.",
+            "take the time you need.",
+            "I cannot afford a mistake.",
+            "the best answer, whatever it costs.",
+            "double-check if needed.",
+            "be as accurate as possible.",
+        ),
+        "heldout": (
+            "the answer must be right.",
+            "no mistakes, please.",
+            "whatever it costs, be right.",
+            "be very accurate.",
+        ),
+    },
+    "prefer": {
+        "train": (
+            "use {x} if you can.",
+            "I like {x}.",
+            "I trust {x}.",
+            "please ask {x}.",
+            "prefer {x}.",
+            "{x} would be best for me.",
+            "go with {x} where possible.",
+            "my favourite is {x}.",
+        ),
+        "heldout": ("I prefer {x}.", "please use {x}.", "{x} is my favourite.", "ask {x} if you can."),
+    },
+    "avoid": {
+        "train": (
+            "do not use {x}.",
+            "avoid {x}.",
+            "I do not trust {x}.",
+            "anything but {x}.",
+            "stay away from {x}.",
+            "no {x}, please.",
+            "leave {x} out of it.",
+            "I would rather not use {x}.",
+        ),
+        "heldout": ("please avoid {x}.", "not {x}, please.", "please do not ask {x}.", "I do not want {x}."),
+    },
+}
+"""{x} is a tool's shown name."""
+WEIGHTS = {"neutral": (1.0, 0.3, 0.1), "cheap": (1.0, 1.0, 0.1), "fast": (1.0, 0.1, 1.0), "accurate": (1.0, 0.05, 0.05)}
+"""(outcome, compute, latency)."""
+PREFERRED, OTHERS = 0.5, 0.15
+"""Weight of the tool a user likes, and of those left when one is disliked."""
+
+NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.3, latency=0.1)
+
+
+def preference(rng: random.Random, split: Split, experts: list[str], *, experts_matter: bool) -> Preference:
+    """A stated preference. Liking or disliking an expert is drawn only where experts are what solves the example."""
+    kind = rng.choice(["cheap", "fast", "accurate", *(["prefer", "avoid"] if experts_matter else [])])
+    words = rng.choice(WORDS[kind][split])
+    if kind in WEIGHTS:
+        outcome, compute, latency = WEIGHTS[kind]
+        return Preference(kind=kind, words=words, outcome=outcome, compute=compute, latency=latency)
+    chosen = rng.choice(experts)
+    tools = {chosen: PREFERRED} if kind == "prefer" else {name: OTHERS for name in experts if name != chosen}
+    outcome, compute, latency = WEIGHTS["neutral"]
+    return Preference(
+        kind=kind, words=words.format(x=chosen), outcome=outcome, compute=compute, latency=latency, tools=tools
+    )
