@@ -1,4 +1,4 @@
-"""The sft stage: a teacher's episodes through the one loop, then SFT warm-up from the recipe's or the base's weights."""
+"""The sft stage: a teacher's episodes through the one loop, then SFT warm-up from recipe or base weights."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The model that acts: token ids in; token ids, log-probabilities and a stop reason out, for a batch of conversations."""
+"""The model that acts: token ids in; token ids, log-probabilities and a stop reason out, a batch at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -100,7 +100,7 @@ class Codec:
             clean = re.sub("[\ue000-\uf8ff]", "\ufffd", text)
             return self._control.sub(keep, clean)
 
-        tools = [tool_dict(spec) for spec in toolbox]
+        tools: list[Any] = [tool_dict(spec) for spec in toolbox]
         for tool in tools:
             tool["function"]["description"] = hold(tool["function"]["description"])
         chat = [{"role": m.role, "content": hold(m.content)} for m in messages]

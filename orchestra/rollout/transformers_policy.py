@@ -120,7 +120,7 @@ class TransformersPolicy:
         ]
 
     def _forward(self, chunks: list[list[int]], *, logits: bool = True) -> torch.Tensor:
-        """Feed each row its chunk (empty ones are padding). Returns logits after each row's last token: (rows, vocab)."""
+        """Feed each row its chunk (empty ones pad). Returns logits after each row's last token: (rows, vocab)."""
         assert self._cache is not None
         counts = torch.tensor([len(c) for c in chunks])
         width = max(1, int(counts.max()))
@@ -133,6 +133,7 @@ class TransformersPolicy:
                 input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True
             ).last_hidden_state
             self._cache.advance(counts)
+            assert isinstance(hidden, torch.Tensor)
             if not logits:
                 return hidden
             last = hidden[torch.arange(len(chunks)), (counts - 1).clamp(min=0)]

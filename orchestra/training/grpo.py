@@ -135,7 +135,7 @@ def train_grpo(
     rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy)
     stopped: list[str] = []
 
-    class Watch(TrainerCallback):  # type: ignore[misc]
+    class Watch(TrainerCallback):
         """Logs health, evaluates, and stops a run that has gone wrong."""
 
         def on_log(
@@ -226,7 +226,7 @@ def _trainer_class() -> Any:
     import torch
     from trl import GRPOTrainer
 
-    class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
+    class GroupTrainer(GRPOTrainer):
         rounds: Rounds
 
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ def complete_marker() -> Any:
     """A Trainer callback that marks a checkpoint after everything in it is written."""
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-    class CompleteMarker(TrainerCallback):  # type: ignore[misc]
+    class CompleteMarker(TrainerCallback):
         def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
             if state.is_world_process_zero and args.output_dir is not None:
                 (Path(args.output_dir) / f"checkpoint-{state.global_step}" / MARKER).touch()

@@ -64,7 +64,7 @@ def train_sft(
 
     losses: list[float] = []
 
-    class Logger(TrainerCallback):  # type: ignore[misc]
+    class Logger(TrainerCallback):
         def on_log(
             self,
             args: TrainingArguments,
