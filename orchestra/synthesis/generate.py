@@ -10,7 +10,7 @@ from typing import Any
 from orchestra.config import Params
 from orchestra.errors import DataError
 from orchestra.synthesis.arithmetic import arithmetic
-from orchestra.synthesis.domain_drafts import domain_drafts
+from orchestra.synthesis.domain_drafts import DOMAIN_CATEGORIES, domain_drafts
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
 from orchestra.synthesis.names import Names
@@ -77,10 +77,20 @@ def generate(params: Params, toolkit: Toolkit, on_progress: Callable[[int], None
                 Category.TOPIC: topic_questions(names, rng, toolkit.catalogue.topics),
                 Category.FACT: (draft for world in worlds[split] for draft in fact(world, rng)),
                 Category.TWO_HOP: (draft for world in worlds[split] for draft in two_hop(world, rng)),
-                **domain_drafts(domains, config.seed, counts[split], split),
+                **{
+                    category: domain_drafts(domains, config.seed, split, category, counts[split][category] + PATIENCE)
+                    for category in DOMAIN_CATEGORIES
+                    if counts[split].get(category)
+                },
             }
             maker = _Maker(
-                params, toolkit, made, split, rng, runner, allowed=MAX_UNANSWERABLE * counts[split][Category.TOPIC]
+                params,
+                toolkit,
+                made,
+                split,
+                rng,
+                runner,
+                allowed=MAX_UNANSWERABLE * counts[split].get(Category.TOPIC, 0),
             )
             order = [category for category, count in counts[split].items() for _ in range(count)]
             rng.shuffle(order)

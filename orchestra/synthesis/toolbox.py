@@ -13,8 +13,10 @@ FRONTIER = 0.55
 """Experts at least this strong on the whole are the strongest tier."""
 DECENT = 0.6
 """Skill from which another expert suits a topic."""
-FRONTIER_SHARE, DECENT_SHARE = 0.8, 0.75
+FRONTIER_SHARE, DECENT_SHARE = 0.85, 0.75
 """How often a toolbox has one of each; at least one of the two is always there."""
+STRONGEST_SHARE = 0.75
+"""How often the expert of the strongest tier is the very strongest."""
 SPARE_SHARE = 0.5
 """How often a basic tool that is not needed is offered."""
 DISTRACTORS = 3
@@ -60,12 +62,13 @@ def _experts(catalogue: Catalogue, topic: str, count: int, rng: random.Random) -
     decent = [name for name in every if name not in frontier and catalogue.skill(name, topic) >= DECENT]
     with_frontier = bool(frontier) and rng.random() < FRONTIER_SHARE
     with_decent = bool(decent) and (not with_frontier or rng.random() < DECENT_SHARE)
-    chosen = [rng.choice(frontier)] if with_frontier or (frontier and not with_decent) else []
+    chosen: list[str] = []
+    if with_frontier or (frontier and not with_decent):
+        strongest = max(frontier, key=catalogue.strength)
+        chosen.append(strongest if rng.random() < STRONGEST_SHARE else rng.choice(frontier))
     chosen += [rng.choice(decent)] if with_decent else []
     others = [
-        name
-        for name in every
-        if name not in chosen and (with_frontier or name not in frontier) and (with_decent or name not in decent)
+        name for name in every if name not in chosen and name not in frontier and (with_decent or name not in decent)
     ]
     rng.shuffle(others)
     return (chosen + others)[: max(count, len(chosen))]

@@ -1,6 +1,7 @@
 """Topic questions: about made-up things in a subject's own words; nothing but an expert knows the answer."""
 
 import random
+import re
 from collections.abc import Iterator
 
 from orchestra.synthesis.draft import Draft
@@ -14,7 +15,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "which theorem bounds the {x} integral?",
         "what is the order of the {x} group?#",
         "whose lemma proves the {x} conjecture?",
-        "name the prime behind the {x} sequence.#",
+        "which prime starts the {x} sequence?#",
         "which axiom does {x} geometry drop?",
         "what is the genus of the {x} curve?#",
     ),
@@ -91,6 +92,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 }
 """A `#` at the end marks a question whose answer is a number."""
 FRAMES = ("{q}",) * 7 + ("quick one: {q}", "please tell me: {q}", "I wonder, {q}", "do you know {q}")
+AN = re.compile(r"\ba (?=[AEIOUaeiou])")
 NAMED = ("a {t} question: {q}", "in {t}: {q}")
 
 
@@ -105,7 +107,7 @@ def topic_questions(names: Names, rng: random.Random, topics: tuple[str, ...]) -
         answer, *wrong = _answers(rng, number=template.endswith("#"))
         yield Draft(
             category=Category.TOPIC,
-            instruction=frame.format(q=question, t=topic),
+            instruction=AN.sub("an ", frame.format(q=question, t=topic)),
             answer=answer,
             verifier="exact",
             entities=(subject,),
