@@ -1,0 +1,73 @@
+"""`python -m flows <flow>`: one flow in this process, with or without a Prefect server; `orchestra` runs it."""
+
+import argparse
+import importlib
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flows._workspace import Screen, locked, prefect_api, settings
+from orchestra.config import load_params
+from orchestra.errors import OrchestraError
+
+AHEAD = {"retrain": ("mlflow.tracking", "dvc.repo"), "release": ("mlflow.tracking",), "monitor": ()}
+"""Slow modules to import while Prefect's API starts."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a flow; the exit code is 0 also for a refusal by the gate, 2 for an error said in one line, 1 for a bug."""
+    options = vars(_parser().parse_args(arguments))
+    name, root, screen = options.pop("flow"), Path.cwd(), Screen()
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+    settings(root)
+    try:
+        load_params(root / "params.yaml")
+        with locked(root), prefect_api(root) as ready:
+            ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
+            ahead.start()
+            flow = getattr(importlib.import_module(f"flows.{name}"), name)
+            ahead.join()
+            ready()
+            state: Any = flow(**options, return_state=True)
+            state.result()
+    except OrchestraError as error:
+        screen(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        screen("stopped; the same command goes on from here")
+        return 130
+    except Exception as error:
+        file = root / ".state" / "logs" / "flow-error.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(traceback.format_exc(), encoding="utf-8")
+        where = file.relative_to(root)
+        screen(f"error: {name}: {type(error).__name__}: {' '.join(str(error).split())} — the traceback is in {where}")
+        return 1
+    ending = "" if state.name == "Completed" else f", {state.name.lower()}: {state.message}"
+    screen(f"{name}: finished in {time.monotonic() - began:.0f} s{ending}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flows", description=__doc__)
+    flows = parser.add_subparsers(dest="flow", required=True)
+    retrain = flows.add_parser("retrain", help="every stale stage, promote, deploy")
+    retrain.add_argument("--until", metavar="STAGE", help="stop after this stage")
+    retrain.add_argument("--force", metavar="STAGE", action="append", default=[], help="run it although it is current")
+    release = flows.add_parser("release", help="serve the champion again, or go back to the one before")
+    release.add_argument("--rollback", action="store_true")
+    flows.add_parser("monitor", help="check what serves")
+    return parser
+
+
+def _interrupt(_number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What a person sees when the retrain flow ends."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestra.processes import services
+
+FILE = ".state/last_run.json"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The last finished run, as kept in `.state/last_run.json`."""
+
+    outcomes: dict[str, str]
+    """ran, restored or unchanged, by stage."""
+    promoted: bool
+    version: int
+    reasons: list[str]
+    table: str
+    """The comparison of policies, Markdown."""
+    url: str
+    engine: str
+    trace: str
+    """One question asked of what serves: its tool calls and dollars."""
+    mlflow_run: str
+
+    @classmethod
+    def of(cls, root: Path, outcomes: dict[str, str], decision: Any, deployment: Any, mlflow_run: str) -> "Summary":
+        table = root / "reports" / "evaluation" / "table.md"
+        return cls(
+            outcomes=outcomes,
+            promoted=decision.promoted,
+            version=decision.version,
+            reasons=[f"{'passed' if check.passed else 'failed'}: {check.reason}" for check in decision.reasons],
+            table=table.read_text(encoding="utf-8").strip() if table.is_file() else "",
+            url=deployment.url,
+            engine=deployment.engine,
+            trace=str(deployment.trace),
+            mlflow_run=mlflow_run,
+        )
+
+    def save(self, root: Path) -> None:
+        file = root / FILE
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
+        partial.replace(file)
+
+    @classmethod
+    def load(cls, root: Path) -> "Summary | None":
+        file = root / FILE
+        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+    def text(self, root: Path) -> str:
+        """The closing lines on the screen."""
+        verdict = f"promoted as version {self.version}" if self.promoted else "refused; the champion keeps serving"
+        lines = ["", self.table, "", f"Gate: {verdict}"]
+        lines += [f"  - {reason}" for reason in self.reasons]
+        lines += ["", f"Serving: {self.url} ({self.engine})", self.trace, "", "Where to look:"]
+        return "\n".join(lines + [f"  {what:<14}{where}" for what, where in places(root, self.mlflow_run)] + [""])
+
+
+def places(root: Path, mlflow_run: str) -> list[tuple[str, str]]:
+    """Names and addresses of the pages about the last run; those of servers only while they run."""
+    up = {service.name: service.url for service in services(root)}
+    down = "`make up` starts it"
+    mlflow = f"{up['mlflow']} (run {mlflow_run})" if "mlflow" in up else f"{down} (run {mlflow_run})"
+    found = [("Prefect UI", up.get("prefect", down)), ("MLflow UI", mlflow)]
+    files = {"Data Docs": "reports/data_docs/index.html", "Decision page": "reports/decision.html"}
+    return found + [(what, path) for what, path in files.items() if (root / path).is_file()]

@@ -1,0 +1,127 @@
+"""The workspace a flow runs in: its lock, its Prefect API, and its screen."""
+
+import contextlib
+import fcntl
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from orchestra.environment import quiet
+from orchestra.errors import ServiceError
+from orchestra.processes import free_port, kill_tree, services, spawn
+
+API_START_TIMEOUT_S = 90.0
+IN_PLACE = re.compile(r"\(\d+%\)")
+
+
+def settings(root: Path) -> None:
+    """Environment for Prefect, before its first import: this workspace's database, its own lines off the screen."""
+    quiet()
+    state = root / ".state"
+    state.mkdir(exist_ok=True)
+    os.environ.setdefault("PREFECT_HOME", str(state / "prefect"))
+    # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "100")
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
+
+
+_held: set[Path] = set()
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """One flow at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again."""
+    file = root.resolve() / ".state" / "flow.lock"
+    if file in _held:
+        yield
+        return
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a+", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            pid = handle.read().strip() or "?"
+            what = f"a run with pid {pid} works in this workspace"
+            raise ServiceError(what, where=str(root), fix=f"wait for it, or end it: kill {pid}") from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        _held.add(file)
+        try:
+            yield
+        finally:
+            _held.discard(file)
+
+
+@contextlib.contextmanager
+def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
+    """A Prefect API for this process: the one that is set, that of `make up`, or a child that dies with us.
+
+    Yields a function that waits until it answers and returns its address; meanwhile the caller can import.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        yield lambda: os.environ["PREFECT_API_URL"]
+        return
+    for service in services(root):
+        if service.name == "prefect":
+            os.environ["PREFECT_API_URL"] = f"{service.url}/api"
+            yield lambda: os.environ["PREFECT_API_URL"]
+            return
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    log = root / ".state" / "logs" / "prefect-api.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # Not Prefect's own ephemeral server: that one outlives a flow that is killed.
+    app = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
+    env = {**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    with log.open("w", encoding="utf-8") as out:
+        child = spawn(
+            [sys.executable, "-m", "uvicorn", *app, "--log-level", "error", "--timeout-keep-alive", "10"],
+            cwd=root,
+            env=env,
+            stdout=out,
+        )
+    os.environ["PREFECT_API_URL"] = url
+
+    def ready() -> str:
+        import httpx
+
+        deadline = time.monotonic() + API_START_TIMEOUT_S
+        while time.monotonic() < deadline and child.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200:
+                    return url
+            time.sleep(0.1)
+        raise ServiceError("Prefect's API does not start", where=str(log), fix="read that file; orchestra doctor")
+
+    try:
+        yield ready
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
+        kill_tree(child.pid, grace_s=3)
+
+
+class Screen:
+    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere."""
+
+    def __init__(self, *, every_s: float = 15.0) -> None:
+        self._in_place = False
+        self._every_s = every_s
+        self._last_progress = 0.0
+
+    def __call__(self, line: str) -> None:
+        progress = bool(IN_PLACE.search(line))
+        terminal = sys.stdout.isatty()
+        if progress and not terminal:
+            now = time.monotonic()
+            if now - self._last_progress < self._every_s and "(100%)" not in line:
+                return
+            self._last_progress = now
+        start = "\r\033[K" if self._in_place else ""
+        self._in_place = progress and terminal and "(100%)" not in line
+        print(start + line, end="" if self._in_place else "\n", flush=True)

@@ -1,0 +1,172 @@
+"""The retrain flow: every DVC stage in order, then promote and deploy; run by `orchestra run` or a deployment."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NONE
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.states import Completed
+from prefect.utilities.annotations import quote
+
+from flows._runs import crash_stale
+from flows._summary import Summary
+from flows._workspace import Screen, locked
+from orchestra.config import load_params
+from orchestra.errors import ConfigError, OrchestraError
+from tasks import _dvc
+from tasks._stage import Stage
+from tasks._tracking import Recorder
+
+STAGE_TIMEOUT_S = 24 * 3600
+"""A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
+RELEASE_TIMEOUT_S = 1800
+
+screen = Screen()
+
+
+def _retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """Only what can go better the second time: a stage that was killed goes on from its checkpoint."""
+    try:
+        state.result()
+    except OrchestraError as error:
+        return error.retryable
+    except Exception:
+        return False
+    return False
+
+
+def _say(line: str) -> None:
+    """To the screen and, through Prefect's API, to the run's log in the UI."""
+    screen(line)
+    get_run_logger().info(line)
+
+
+@task(
+    cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=_retryable, timeout_seconds=STAGE_TIMEOUT_S
+)
+def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False) -> Any:
+    """One DVC stage: nothing when it is current, otherwise `dvc repro --single-item` under a child run of MLflow."""
+    root = recorder.root
+    if not why and not force:
+        _say(f"{name}: unchanged")
+        recorder.stage_done(name, None, _dvc.hashes(root, name))
+        recorder.tag(f"stage.{name}", "unchanged")
+        return Completed(
+            name="Unchanged", message="inputs, code and parameters are those of its last run", data="unchanged"
+        )
+    more = f" and {len(why) - 3} more" if len(why) > 3 else ""
+    _say(f"{name}: running, because {'it was asked for' if force and not why else '; '.join(why[:3]) + more}")
+    began = time.monotonic()
+    run_id = recorder.child(name)
+    try:
+        with _log_file(root, name) as write:
+            outcome = _dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
+        recorder.stage_done(name, run_id, _dvc.hashes(root, name))
+    except BaseException as failure:
+        recorder.tag(f"stage.{name}", f"failed: {_line(failure)}")
+        recorder.finish(run_id, _line(failure))
+        raise
+    finally:
+        recorder.artifacts(run_id, [root / ".state" / "logs" / f"{name}.log"])
+    recorder.tag(f"stage.{name}", outcome)
+    recorder.finish(run_id)
+    seconds = time.monotonic() - began
+    words = {"ran": "done", "restored": "restored from DVC's run cache", "unchanged": "unchanged"}[outcome]
+    _say(f"{name}: {words} in {seconds:.0f} s")
+    return Completed(message=f"{words} in {seconds:.0f} s", data=outcome)
+
+
+def _line(failure: BaseException) -> str:
+    return str(failure) if isinstance(failure, OrchestraError) else f"{type(failure).__name__}: {failure}"
+
+
+@contextlib.contextmanager
+def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
+    """Everything a stage prints: to the screen, the UI, and `.state/logs/<stage>.log`."""
+    file = root / ".state" / "logs" / f"{name}.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    logger = get_run_logger()
+    with file.open("w", encoding="utf-8") as log:
+
+        def write(line: str) -> None:
+            log.write(line + "\n")
+            log.flush()
+            if not line.startswith("error: "):
+                screen(line)
+            logger.info(line)
+
+        yield write
+
+
+@task(cache_policy=NONE, timeout_seconds=RELEASE_TIMEOUT_S)
+def run_promote(root: Path, parent: str) -> Any:
+    """The gate's decision; a refusal is a normal ending with a name."""
+    from tasks.promote import promote
+
+    decision = promote(Stage.open("promote", root), parent)
+    why = "; ".join(check.reason for check in decision.failed or decision.reasons)
+    _say(f"promote: {decision.name.lower()}, version {decision.version}: {why}")
+    return Completed(name="Rejected" if not decision.promoted else None, message=why, data=decision)
+
+
+@task(cache_policy=NONE, timeout_seconds=RELEASE_TIMEOUT_S)
+def run_deploy(root: Path, decision: Any) -> Any:
+    """Serve the champion; the old server leaves only when the new one answers."""
+    from tasks.deploy import deploy
+
+    return deploy(Stage.open("deploy", root), decision)
+
+
+@flow(name="retrain")
+def retrain(until: str | None = None, force: list[str] | None = None) -> State[Any]:
+    """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace."""
+    root = Path.cwd()
+    with locked(root):
+        load_params(root / "params.yaml")
+        context = FlowRunContext.get()
+        assert context is not None and context.flow_run is not None
+        run = context.flow_run
+        recorder = Recorder.open(root, str(run.id), run.name)
+        crash_stale(run.id)
+        try:
+            state = _run_all(root, recorder, until, set(force or []))
+        except BaseException as failure:
+            recorder.finish(recorder.parent, _line(failure))
+            raise
+        finally:
+            recorder.artifacts(recorder.parent, [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")])
+        recorder.finish(recorder.parent)
+        return state
+
+
+def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str]) -> State[Any]:
+    """The body of the flow, under the lock and a record."""
+    why = _dvc.stages(root)
+    order = list(why)
+    for name in {*force, *([until] if until else [])}:
+        if name not in why:
+            raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(order)}")
+    outcomes: dict[str, str] = {}
+    # Prefect must neither look into the recorder's database connection nor store it.
+    opaque: Any = quote(recorder)
+    for name in order:
+        ended: Any = run_stage.with_options(name=name)(name, opaque, why[name], name in force)
+        outcomes[name] = ended
+        if ended != "unchanged":
+            why = _dvc.stages(root)
+        if name == until:
+            return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
+    decision: Any = run_promote.with_options(name="promote")(root, recorder.parent)
+    deployment: Any = run_deploy.with_options(name="deploy")(root, decision)
+    summary = Summary.of(root, outcomes, decision, deployment, recorder.parent)
+    summary.save(root)
+    screen(summary.text(root))
+    if not decision.promoted:
+        refused = "; ".join(check.reason for check in decision.failed)
+        return Completed(name="Rejected", message=refused, data=outcomes)
+    return Completed(message=f"version {decision.version} serves at {deployment.url}", data=outcomes)
