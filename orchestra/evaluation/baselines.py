@@ -23,13 +23,29 @@ ORACLE = "oracle"
 PRICE_CAP_USD = 0.02
 """What the price-aware rule pays for its first question; between the published cost a task of the small experts (0.5
 cents) and of the large ones (6 and 27 cents)."""
+SUBJECTS: dict[str, str] = {
+    "math": "math algebra axiom conjecture curve equation geometry group integral lemma matrix number polynomial prime "
+    "proof rank root sequence sum theorem",
+    "physics": "physics beam boson electron energy entropy field force laser lens mass momentum orbit particle photon "
+    "plasma quantum quark spin voltage wave",
+    "medicine": "medicine adult blood cure disease doctor dose drug enzyme fever infection nerve patient surgery "
+    "symptom syndrome therapy vaccine valve",
+    "law": "law appeal article clause contract court crime crown doctrine judge lawsuit legal plaintiff statute tort "
+    "treaty trial verdict",
+    "history": "history antiquity battle century crusade dynasty empire fortress king peace queen revolt ships siege "
+    "tribe war",
+    "code": "code array bug byte class compiler debugging file flag function hashing keyword library loop method "
+    "parse pointer port program server software",
+    "finance": "finance audit bank bond broker budget coupon currency equity fee fund index loan market money shares "
+    "stock trust underwrote yield",
+    "music": "music ballad bars chord composed concert conducts hymn key march melody opus orchestra quartet singer "
+    "sonata song symphony tempo waltz",
+}
+"""The words by which a rule-writer who has read training questions tells a subject."""
 GENERAL = {"strong": 0.65, "good": 0.55, "fair": 0.45}
 """How often the price-aware rule expects a generalist described so to be right."""
-SPECIALIST, STRANGER = 0.85, 0.15
-"""The same for an expert whose description names the question's subject, and for one whose description does not."""
-WORDS_TO_SKIP = frozenset(
-    {"all", "and", "any", "are", "every", "for", "subject", "subjects", "the", "was", "what", "which", "who", "with"}
-)
+SPECIALIST, DABBLER, STRANGER = 0.85, 0.6, 0.15
+"""The same for an expert whose description names the subject, names it with a reserve, and does not name it."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +88,10 @@ def price_aware(knowledge: Knowledge) -> ChooseExpert:
     """
 
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec:
-        question = stems(conversation.example.instruction)
-        match = {spec.name: described_match(question, spec.description) for spec in left}
+        subject = subject_of(conversation.example.instruction)
+        match = {spec.name: described_match(subject, spec.description) for spec in left}
         escalating = any(_is_expert(conversation, turn.call) for turn in conversation.turns)
-        affordable = [spec for spec in left if spec.call_usd <= PRICE_CAP_USD]
-        suited = [spec for spec in affordable if match[spec.name] > STRANGER]
+        suited = [spec for spec in left if spec.call_usd <= PRICE_CAP_USD and match[spec.name] > STRANGER]
         if escalating or not suited:
             return max(left, key=lambda spec: (match[spec.name], -spec.call_usd))
         return max(suited, key=lambda spec: (match[spec.name] / max(float(spec.call_usd), 1e-6), spec.name))
@@ -126,20 +141,30 @@ async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[st
     return found
 
 
-def described_match(question: frozenset[str], description: str) -> float:
-    """How often an expert so described may be expected to be right about a question of these stems."""
-    words = re.findall(r"[a-z]+", description.lower())
-    if question & stems(description):
-        return SPECIALIST
-    general = [GENERAL[word] for word in words if word in GENERAL]
-    if general and ("every" in words or "any" in words or "all" in words):
-        return max(general)
-    return STRANGER
+def subject_of(instruction: str) -> str | None:
+    """The subject whose words the instruction uses most; None when it uses none."""
+    words = [_stem(word) for word in re.findall(r"[a-z]+", instruction.lower())]
+    hits = {subject: sum(word in stems for word in words) for subject, stems in _STEMS.items()}
+    best = max(hits, key=lambda subject: hits[subject])
+    return best if hits[best] else None
 
 
-def stems(text: str) -> frozenset[str]:
-    """The text's words, cut to five letters so that `musical` meets `music`."""
-    return frozenset(word[:5] for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in WORDS_TO_SKIP)
+def described_match(subject: str | None, description: str) -> float:
+    """How often an expert so described may be expected to be right about a subject."""
+    text = description.lower()
+    named = re.search(rf"(\b(?:some|easy|basic|a little) )?\b{re.escape(subject)}\b", text) if subject else None
+    if named:
+        return DABBLER if named.group(1) else SPECIALIST
+    general = [chance for word, chance in GENERAL.items() if re.search(rf"\b{word}\b", text)]
+    return max(general) if general and re.search(r"\b(every|any|all)\b", text) else STRANGER
+
+
+def _stem(word: str) -> str:
+    """Endings do not matter: `photons` is `photon`."""
+    return word[:-1] if word.endswith("s") else word
+
+
+_STEMS = {subject: frozenset(_stem(word) for word in words.split()) for subject, words in SUBJECTS.items()}
 
 
 async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:

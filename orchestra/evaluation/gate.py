@@ -43,7 +43,7 @@ class Decision(Record):
     @property
     def name(self) -> str:
         """The end state's name."""
-        return "Promoted" if self.promoted else "Refused"
+        return "Promoted" if self.promoted else "Rejected"
 
     @property
     def failed(self) -> tuple[Check, ...]:

@@ -1,17 +1,17 @@
 """Runs policies over held-out examples through the one loop; episodes go to one file that a killed run continues."""
 
+import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from orchestra.config import Rollout
-from orchestra.errors import DataError
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import run_episodes
 from orchestra.rollout.policies import Policy
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
@@ -51,6 +51,19 @@ def evaluate(
     Whole chunks found there are used again, so a killed run continues; keep it in a folder named by the fingerprint of
     the inputs, for nothing here can tell a changed checkpoint from the same one.
     """
+    # One event loop for all: tools and policies keep connections, and those belong to the loop that opened them.
+    return asyncio.run(_evaluate(contenders, examples, toolkit, limits, file, on_progress, chunk))
+
+
+async def _evaluate(
+    contenders: Sequence[Contender],
+    examples: Sequence[Example],
+    toolkit: Toolkit,
+    limits: Rollout,
+    file: Path,
+    on_progress: OnProgress | None,
+    chunk: int,
+) -> dict[str, list[Episode]]:
     plan = [
         (contender, examples[start : start + chunk])
         for contender in contenders
@@ -66,7 +79,8 @@ def evaluate(
         else:
             if contender.name not in built:
                 built = {contender.name: contender.build()}  # The one before may be a model: let it go.
-            found = rollout(part, built[contender.name], contender.codec, toolkit, limits, price=contender.price)
+            policy = built[contender.name]
+            found = await run_episodes(part, policy, contender.codec, toolkit, limits, price=contender.price)
             append(file, found)
         episodes[contender.name] += found
         if on_progress is not None:
@@ -80,17 +94,6 @@ def append(file: Path, episodes: Sequence[Episode]) -> None:
         out.write("".join(episode.model_dump_json() + "\n" for episode in episodes))
         out.flush()
         os.fsync(out.fileno())
-
-
-def read_episodes(file: Path) -> Iterator[Episode]:
-    """The episodes of a file; `DataError` names the line that is none."""
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield Episode.model_validate_json(line)
-            except ValidationError as error:
-                what = f"not an episode: {error.errors()[0]['msg']}"
-                raise DataError(what, where=f"{file}:{number}", fix="run the evaluate stage again") from None
 
 
 def resume(file: Path, plan: Sequence[tuple[str, Sequence[str]]]) -> list[list[Episode]]:

@@ -151,7 +151,7 @@ def flat_metrics(summaries: Mapping[str, Summary]) -> dict[str, float]:
             if (number := getattr(summary, metric)) is not None:
                 metrics[f"{name}.{metric}"] = float(number)
         for tool, share in summary.tool_shares.items():
-            metrics[f"{name}.share.{tool}"] = share
+            metrics[f"{name}.share.{tool.replace(':', '-')}"] = share
         for category, part in summary.categories.items():
             if part.accuracy is not None:
                 metrics[f"{name}.accuracy.{category}"] = part.accuracy

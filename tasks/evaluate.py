@@ -1,0 +1,154 @@
+"""evaluate: the trained model, the SFT model and the rules over the held-out examples; table, plots, episodes."""
+
+import shutil
+from pathlib import Path
+
+from orchestra.checkpoint import hash_dir, hash_file, verify_manifest
+from orchestra.errors import ConfigError, DataError
+from orchestra.evaluation import run as running
+from orchestra.evaluation.baselines import BASELINES, ORACLE, STRONGEST, Knowledge, baseline, who_is_right
+from orchestra.evaluation.gate import Evidence
+from orchestra.evaluation.report import REFERENCE, Comparison, evidence, markdown, write_report
+from orchestra.evaluation.run import Contender
+from orchestra.evaluation.statistics import flat_metrics, summarise
+from orchestra.jsonl import read_jsonl
+from orchestra.rollout.policies import Policy
+from orchestra.rollout.render import Codec
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Example, Price
+from tasks._stage import Stage, run
+
+CODE = ("rollout", "rewards", "tools", "domains", "types.py", "ledger.py")
+"""What of orchestra/ decides a score besides the policy."""
+
+
+def main(stage: Stage) -> None:
+    params, root = stage.params, stage.root
+    examples = heldout(stage)
+    toolkit = Toolkit.from_params(params, root)
+    folders = {name: root / "models" / name for name in params.evaluate.policies}
+    for folder in folders.values():
+        verify_manifest(folder)
+    contenders = [
+        *(checkpoint(name, folder, toolkit.catalogue.policy_price) for name, folder in folders.items()),
+        *rules(stage, examples, toolkit),
+    ]
+    file = stage.work_dir() / "episodes.jsonl"
+    stage.say(f"{len(contenders)} policies over {len(examples)} held-out examples")
+    episodes = running.evaluate(contenders, examples, toolkit, params.rollout, file=file, on_progress=_progress(stage))
+    settings = params.evaluate
+    summaries = summarise(
+        episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed
+    )
+    comparison = Comparison(
+        simulated=any(summary.simulated for summary in summaries.values()),
+        examples=len(examples),
+        data_hash=data_hash(stage, examples),
+        price_date=params.world.price_date,
+        bootstrap=settings.bootstrap,
+        seed=settings.seed,
+        checkpoints={name: hash_dir(folder) for name, folder in folders.items()},
+        policies=summaries,
+    )
+    with stage.write_dir("reports/evaluation") as folder:
+        shutil.copyfile(file, folder / "episodes.jsonl")
+        write_report(comparison, folder)
+    metrics = flat_metrics(summaries)
+    stage.write_json("reports/evaluate.json", metrics)
+    stage.log_artifact(Path("reports/evaluation"))
+    print(markdown(comparison), flush=True)
+
+
+def heldout(stage: Stage) -> list[Example]:
+    """The held-out examples that are evaluated: the first of the validated file."""
+    file = stage.root / "data/validated/heldout.jsonl"
+    examples = read_jsonl(file, Example, fix="run the validate stage again")
+    if not examples:
+        raise DataError("no examples in it", where=str(file), fix="run the validate stage again")
+    return examples[: stage.params.evaluate.examples]
+
+
+def checkpoint(name: str, folder: Path, price: Price) -> Contender:
+    """A checkpoint folder as a greedy policy with its own tokenizer and template."""
+
+    def build() -> Policy:
+        from orchestra.rollout.transformers_policy import TransformersPolicy
+
+        return TransformersPolicy(folder, name=name)
+
+    return Contender(name, build, Codec.load(folder), price)
+
+
+def rules(stage: Stage, examples: list[Example], toolkit: Toolkit) -> list[Contender]:
+    """The rule baselines that params.yaml names; their own tokens are free."""
+    import asyncio
+
+    names = stage.params.evaluate.baselines
+    unknown = [name for name in names if name not in BASELINES]
+    if unknown:
+        fix = f"one of: {', '.join(BASELINES)}"
+        raise ConfigError(f"no baseline named {unknown[0]}", where="params.yaml evaluate.baselines", fix=fix)
+    right = asyncio.run(who_is_right(examples, toolkit)) if ORACLE in names else {}
+    knowledge = Knowledge(toolkit.catalogue, right)
+    codec = Codec.load(stage.root / "models" / REFERENCE)
+
+    def rule(name: str) -> Contender:
+        return Contender(name, lambda: baseline(name, knowledge, codec.turn), codec, Price())
+
+    return [rule(name) for name in names]
+
+
+def measure(stage: Stage, folder: Path, name: str) -> Evidence:
+    """What a checkpoint reaches on the present held-out examples; a killed run continues."""
+    params = stage.params
+    examples = heldout(stage)
+    digest, present = hash_dir(folder), data_hash(stage, examples)
+    file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
+    toolkit = Toolkit.from_params(params, stage.root)
+    contender = checkpoint(name, folder, toolkit.catalogue.policy_price)
+    episodes = running.evaluate([contender], examples, toolkit, params.rollout, file=file, on_progress=_progress(stage))
+    settings = params.evaluate
+    summaries = summarise(
+        episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed
+    )
+    comparison = Comparison(
+        simulated=summaries[name].simulated,
+        examples=len(examples),
+        data_hash=present,
+        price_date=params.world.price_date,
+        bootstrap=settings.bootstrap,
+        seed=settings.seed,
+        checkpoints={name: digest},
+        policies=summaries,
+    )
+    return evidence(comparison, name)
+
+
+def data_hash(stage: Stage, examples: list[Example]) -> str:
+    """Hash of everything but the policy that decides a score: examples, answers, corpus, prices, domains, code."""
+    root, world = stage.root, stage.params.world
+    files = {
+        name: hash_file(root / name)
+        for name in ("data/generated/answers.jsonl", "data/generated/corpus.jsonl", world.catalogue, world.prices)
+    }
+    files |= {f"data/domains/{name}": hash_dir(root / "data/domains" / name) for name in world.domains}
+    package = Path(running.__file__).parents[1]
+    for part in CODE:
+        for file in sorted((package / part).rglob("*.py")) if (package / part).is_dir() else [package / part]:
+            files[f"orchestra/{file.relative_to(package)}"] = hash_file(file)
+    return running.data_hash(examples, files, stage.params.rollout)
+
+
+def _progress(stage: Stage) -> running.OnProgress:
+    meters = {}
+
+    def on_progress(name: str, done: int, total: int) -> None:
+        if name not in meters:
+            meters[name] = stage.progress(total, name)
+        meters[name](done)
+
+    return on_progress
+
+
+if __name__ == "__main__":
+    run("evaluate", main)
