@@ -1,0 +1,165 @@
+"""Tasks in a domain: intents filled from its database, split by entity, and kept only when execution proves them.
+
+DomainTask("how much does Brin owe?", "lookup", (get_reader(reader=Brin),), ("7",), "7", ("mock/reader:Brin",), ...)
+"""
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from orchestra.domains.compare import judge, mentions, replay
+from orchestra.domains.session import Domain, short
+from orchestra.domains.spec import SLOT, Intent, Scalar
+from orchestra.errors import DataError
+from orchestra.types import ToolCall
+
+Split = Literal["train", "heldout"]
+Slots = dict[str, Scalar]
+
+HELDOUT_SHARE = 0.25
+"""Share of the entities that no training task is about."""
+MAX_SLOT_ROWS = 50_000
+MAX_WORDS = 20
+
+
+@dataclass(frozen=True)
+class DomainTask:
+    """A request to a domain with its known solution."""
+
+    instruction: str
+    category: Literal["lookup", "change"]
+    golden_calls: tuple[ToolCall, ...]
+    communicate: tuple[str, ...]
+    """What the answer must mention."""
+    answer: str
+    """A right answer, as short as can be."""
+    entities: tuple[str, ...]
+    """What it is about, e.g. `ecommerce/order:4821`; none is both in training and held out."""
+    tools_needed: tuple[str, ...]
+    """Names of the domain tools of the known solution."""
+    intent: str = ""
+
+
+def entity_split(entity: str) -> Split:
+    """The side of an entity such as `ecommerce/customer:Borvane`, by its hash: the same for ever and for every seed."""
+    share = int.from_bytes(hashlib.sha256(entity.encode()).digest()[:8], "big") / 2**64
+    return "heldout" if share < HELDOUT_SHARE else "train"
+
+
+def domain_tasks(
+    domain: Domain, seed: int, count: int, split: Split, category: Literal["lookup", "change"] | None = None
+) -> Iterator[DomainTask]:
+    """`count` distinct verified tasks of a split (of one category, if given), the same ones for the same seed.
+
+    Memory does not grow but for 8 bytes a task. Raises `DataError` when the domain has not that many.
+    """
+    pools = _pools(domain, split, category)
+    rng = random.Random(f"{domain.name}/{split}/{category}/{seed}")
+    seen: set[int] = set()
+    misses = 0
+    while len(seen) < count:
+        if not pools or misses > 2_000:
+            raise DataError(
+                f"only {len(seen)} different {split} tasks found, {count} asked for",
+                where=f"domain {domain.name}",
+                fix="ask for fewer, or give it more entries, intents or wordings",
+            )
+        intent, rows = pools[rng.randrange(len(pools))]
+        row, wording = rows[rng.randrange(len(rows))], rng.choice(intent.wordings)
+        task = _task(domain, intent, row, wording)
+        mark = int.from_bytes(hashlib.sha256(task.instruction.encode()).digest()[:8], "big")
+        if mark in seen or not verified(domain, task):
+            misses += 1
+            continue
+        seen.add(mark)
+        misses = 0
+        yield task
+
+
+def verified(domain: Domain, task: DomainTask) -> bool:
+    """Whether execution proves the task: the golden calls run and solve it; doing nothing, and for a change answering
+    right without doing it, does not; and every argument and answer can be known from the instruction or an observation.
+    """
+    session = domain.open()
+    try:
+        known = task.instruction
+        for call in task.golden_calls:
+            if not all(mentions(known, str(value)) for value in call.arguments.values()):
+                return False
+            known += " ; " + replay(session, (call,))[0]
+        if len(task.instruction.split()) > MAX_WORDS or not all(mentions(known, text) for text in task.communicate):
+            return False
+        if not judge(domain, session, task.golden_calls, task.communicate, task.answer).solved:
+            return False
+    except DataError:  # a golden call is refused for these slots: not a task
+        return False
+    finally:
+        session.close()
+    idle = domain.open()
+    try:
+        lazy = task.answer if task.category == "change" else ""
+        return not judge(domain, idle, task.golden_calls, task.communicate, lazy).solved
+    finally:
+        idle.close()
+
+
+def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:
+    """Each intent with its slot rows of the split; intents without any are left out."""
+    session = domain.open()
+    try:
+        pools = []
+        for intent in domain.intents:
+            if category is None or intent.category == category:
+                columns, rows = session.select(intent.slots, MAX_SLOT_ROWS)
+                filled = [dict(zip(columns, row, strict=True)) for row in rows]
+                pools.append((intent, [slots for slots in filled if _side(domain, intent, slots) == split]))
+        return [(intent, rows) for intent, rows in pools if rows]
+    finally:
+        session.close()
+
+
+def _side(domain: Domain, intent: Intent, slots: Slots) -> Split | None:
+    """The split of a filled intent; None when its entities lie on both sides."""
+    sides = {
+        entity_split(_entity(domain, kind, slots[slot]))
+        for kind, slot in intent.about.items()
+        if kind in domain.split_by
+    }
+    return sides.pop() if len(sides) == 1 else None
+
+
+def _entity(domain: Domain, kind: str, value: Scalar) -> str:
+    return f"{domain.name}/{kind}:{value}"
+
+
+def _task(domain: Domain, intent: Intent, slots: Slots, wording: str) -> DomainTask:
+    calls = tuple(
+        ToolCall(name=call.tool, arguments={name: _value(value, slots) for name, value in call.arguments.items()})
+        for call in intent.calls
+    )
+    return DomainTask(
+        instruction=_fill(wording, slots),
+        category=intent.category,
+        golden_calls=calls,
+        communicate=tuple(_fill(text, slots) for text in intent.communicate),
+        answer=_fill(intent.answer, slots),
+        entities=tuple(sorted(_entity(domain, kind, slots[slot]) for kind, slot in intent.about.items())),
+        tools_needed=tuple(dict.fromkeys(call.name for call in calls)),
+        intent=intent.name,
+    )
+
+
+def _value(value: str | int, slots: Slots) -> JsonValue:
+    """An argument: `{slot}` keeps the slot's type."""
+    if isinstance(value, str) and (whole := SLOT.fullmatch(value)):
+        return slots[whole.group(1)]
+    return _fill(value, slots) if isinstance(value, str) else value
+
+
+def _fill(template: str, slots: Slots) -> str:
+    return re.sub(SLOT, lambda slot: short(slots[slot.group(1)]), template)
