@@ -1,91 +1,104 @@
-"""Exact arithmetic: numbers, + - * / // % **, parentheses; nothing is ever executed."""
+"""Exact arithmetic on a parsed expression; nothing is ever evaluated as code."""
 
 import ast
+import operator
+from collections.abc import Callable
 from fractions import Fraction
 
 from pydantic import JsonValue
 
 from orchestra.errors import CallError
+from orchestra.ledger import cost_of
 from orchestra.tools.base import ToolContext, ToolResult
-from orchestra.types import Component
+from orchestra.types import Component, Usage
 
+MAX_CHARACTERS = 200
 MAX_BITS = 256
-"""Larger numbers are refused."""
+"""Of any numerator or denominator on the way."""
+MAX_EXPONENT = 256
+DECIMALS = 4
 
-
-def evaluate(expression: str) -> str:
-    """The value as text: an integer, or a decimal of at most ten significant digits. Raises `CallError`."""
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CallError("not an arithmetic expression") from None
-    value = _value(tree.body, 0)
-    return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
-
-
-def _value(node: ast.expr, depth: int) -> Fraction:
-    if depth > 50:
-        raise CallError("the expression is too deep")
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            try:
-                result = Fraction(str(number))
-            except (ValueError, OverflowError):
-                raise CallError("the number is too large") from None
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            result = -_value(operand, depth + 1)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            result = _value(operand, depth + 1)
-        case ast.BinOp(left=left, op=operator, right=right):
-            result = _apply(operator, _value(left, depth + 1), _value(right, depth + 1))
-        case _:
-            raise CallError("only numbers and + - * / // % ** are allowed")
-    if max(result.numerator.bit_length(), result.denominator.bit_length()) > MAX_BITS:
-        raise CallError("the number is too large")
-    return result
-
-
-def _apply(operator: ast.operator, left: Fraction, right: Fraction) -> Fraction:
-    match operator:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.Div() | ast.FloorDiv() | ast.Mod() if right == 0:
-            raise CallError("division by zero")
-        case ast.Div():
-            return left / right
-        case ast.FloorDiv():
-            return Fraction(left // right)
-        case ast.Mod():
-            return left % right
-        case ast.Pow():
-            return _power(left, right)
-        case _:
-            raise CallError("only + - * / // % ** are allowed")
-
-
-def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > MAX_BITS:
-        raise CallError("powers must be whole numbers up to 256")
-    if base == 0 and exponent < 0:
-        raise CallError("division by zero")
-    # Bounded before it is computed: no power may cost more than the limit it is refused by.
-    if max(base.numerator.bit_length(), base.denominator.bit_length()) * abs(exponent) > 2 * MAX_BITS:
-        raise CallError("the number is too large")
-    return base ** int(exponent)
+_BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.Mod: operator.mod,
+}
+_SPELLINGS = str.maketrans({"×": "*", "÷": "/", "−": "-", "·": "*"})  # noqa: RUF001
 
 
 class Calculator:
-    """`evaluate` as a tool, at the listed time."""
+    """The tool `calculator({"expression": "37*24"})`, which gives `888`."""
 
     component = Component.SANDBOX
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        return ToolResult(
-            text=evaluate(str(arguments["expression"])),
-            cost_usd=context.price.per_call,
-            latency_s=context.latency_s,
-        )
+        """Raises `CallError` when the expression cannot be worked out."""
+        expression = arguments.get("expression")
+        if not isinstance(expression, str):
+            raise CallError('calculator needs {"expression": "…"} with a string')
+        text = printed(evaluate(expression))
+        cost = cost_of(context.price, Usage(), seconds=context.latency_s)
+        return ToolResult(text=text, cost_usd=cost, latency_s=context.latency_s)
+
+
+def evaluate(expression: str) -> Fraction:
+    """The exact value of an expression of numbers, + - * / // % ** and brackets; raises `CallError` for the model."""
+    if len(expression) > MAX_CHARACTERS:
+        raise CallError(f"the expression has more than {MAX_CHARACTERS} characters")
+    try:
+        tree = ast.parse(expression.translate(_SPELLINGS).strip(), mode="eval")
+        return _value(tree.body)
+    except ZeroDivisionError:
+        raise CallError("division by zero") from None
+    except CallError:
+        raise
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        raise CallError(f"{expression!r} is no arithmetic expression") from None
+
+
+def printed(value: Fraction) -> str:
+    """An integer as such; anything else to four decimals, half to even, without idle zeros."""
+    rounded = round(value, DECIMALS)
+    if rounded.denominator == 1:
+        return str(rounded.numerator)
+    whole, part = divmod(abs(rounded.numerator) * 10**DECIMALS // rounded.denominator, 10**DECIMALS)
+    return f"{'-' if rounded < 0 else ''}{whole}.{part:0{DECIMALS}d}".rstrip("0")
+
+
+def _value(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return _bounded(Fraction(repr(node.value)))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        value = _value(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Pow):
+            return _power(left, right)
+        apply = _BINARY.get(type(node.op))
+        if apply is not None:
+            return _bounded(apply(left, right))
+    raise CallError("only numbers, + - * / // % ** and brackets are allowed")
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if abs(exponent) > MAX_EXPONENT:
+        raise CallError(f"the exponent is beyond {MAX_EXPONENT}")
+    if exponent.denominator == 1:
+        size = max(base.numerator.bit_length(), base.denominator.bit_length()) * abs(int(exponent))
+        if size > 2 * MAX_BITS:  # before the work is done, not after
+            raise CallError("the result is too large")
+        return _bounded(base ** int(exponent))
+    root = float(base) ** float(exponent)
+    if isinstance(root, complex):
+        raise CallError("the root of a negative number is not real")
+    return _bounded(Fraction(repr(root)))
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise CallError("the result is too large")
+    return value

@@ -1,4 +1,4 @@
-"""Writes entries/*.csv: a shop that adds up, the same for the same seed. Run: python data/domains/ecommerce/generate.py"""
+"""Writes entries/*.csv: a shop that adds up. Run: python data/domains/ecommerce/generate.py"""
 
 import csv
 import random
