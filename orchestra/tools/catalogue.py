@@ -157,6 +157,10 @@ class Catalogue:
             latency_s=rounded(self.domain_tool.latency_s * latency_factor),
         )
 
+    def is_simulated(self, name: str) -> bool:
+        """Whether the tool is a simulated expert; False also for a name the catalogue lacks."""
+        return name in self.entries and self.entries[name].simulated is not None
+
     def skill(self, name: str, topic: str) -> float:
         """How often a simulated expert is right on a topic; 0 when unknown."""
         simulated = self.entry(name).simulated
