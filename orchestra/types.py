@@ -240,10 +240,11 @@ class Episode(Record):
 
     @property
     def tool_counts(self) -> dict[str, int]:
-        """Calls by shown tool name."""
+        """Calls that ran, by shown tool name. A call refused before it ran cost nothing and counts for nothing."""
         counts: dict[str, int] = {}
         for turn in self.turns:
-            if turn.call is not None and turn.observation is not None:
+            ran = any(charge.component is not Component.POLICY for charge in turn.charges)
+            if turn.call is not None and ran:
                 counts[turn.call.name] = counts.get(turn.call.name, 0) + 1
         return counts
 

@@ -1,6 +1,7 @@
 """Whether an example is solved: exact, numeric, database or judged. A judge that failed is never a score of 0."""
 
 import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 from orchestra.domains.compare import judge as judge_domain
@@ -13,15 +14,24 @@ if TYPE_CHECKING:
 
 def normalise(text: str) -> str:
     """Case, spaces, surrounding punctuation and articles do not decide whether an answer is right."""
-    words = re.sub(r"[^\w.+/-]+", " ", text.casefold()).split()
-    return " ".join(word.strip(".") for word in words if word not in {"a", "an", "the"})
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    words = [word for part in re.sub(r"[^\w.+/-]+", " ", plain).split() if (word := part.strip("."))]
+    # An answer that is nothing but articles, such as option A, is compared as it is.
+    return " ".join([word for word in words if word not in {"a", "an", "the"}] or words)
 
 
 def same_number(answer: str, expected: str, tolerance: float) -> bool:
-    """Whether the answer is one number within `tolerance` (absolute) of the expected one."""
+    """Whether the answer is one number within `tolerance` (absolute) of the expected one.
+
+    Raises `JudgeError` when the expected answer is no number.
+    """
     try:
-        return abs(float(answer.strip().rstrip(".").replace(",", "")) - float(expected)) <= tolerance + 1e-9
-    except (ValueError, OverflowError):
+        wanted = float(expected)
+    except ValueError:
+        raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="mend the example") from None
+    try:
+        return abs(float(answer.strip().rstrip(".").replace(",", "")) - wanted) <= tolerance + 1e-9
+    except ValueError:
         return False
 
 

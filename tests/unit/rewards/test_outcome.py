@@ -1,0 +1,107 @@
+"""When an answer counts as right, and when that cannot be known."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.errors import DataError, JudgeError
+from orchestra.rewards.outcome import normalise, same_number, verify
+from orchestra.types import Verdict
+from tests.worlds import example, toolkit
+
+
+def verdict(tmp_path: Path, given_answer: str, **verifier: object) -> Verdict:
+    item = example(**verifier)  # type: ignore[arg-type]
+    session = toolkit(tmp_path).open(item)
+    try:
+        return verify(item, given_answer, session)
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Tesk", "tesk"),
+        ("  the  Tesk. ", "Tesk"),
+        ("«Tesk»!", "Tesk"),
+        ("Café", "Cafe\u0301"),
+        ("STRASSE", "straße"),
+        ("and/or", "and/or"),
+        ("-5", "-5"),
+        ("C++", "c++"),
+        ("A", "a"),
+    ],
+)
+def test_exact_ignores_case_spaces_articles_and_punctuation(tmp_path: Path, answer: str, expected: str) -> None:
+    assert verdict(tmp_path, answer, answer=expected).solved
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("5", "-5"),
+        ("Tesk or Burr", "Tesk"),
+        ("3.14", "314"),
+        ("C", "C++"),
+        ("an", "A"),
+        ("...", "A"),
+        ("the", "a"),
+        ("", "the"),
+        ("東京", "京都"),
+    ],
+)
+def test_exact_is_not_fooled(tmp_path: Path, answer: str, expected: str) -> None:
+    assert verdict(tmp_path, answer, answer=expected) == Verdict(solved=False, why="wrong answer")
+
+
+@given(st.text(max_size=30))
+def test_normalise_is_idempotent(text: str) -> None:
+    assert normalise(normalise(text)) == normalise(text)
+
+
+@pytest.mark.parametrize("answer", ["888", " 888 ", "888.", "888.0", "+888", "8.88e2", "0,888"])
+def test_numeric_accepts_a_number_however_written(answer: str) -> None:
+    assert same_number(answer, "888", 0.0)
+
+
+@pytest.mark.parametrize(
+    "answer", ["887", "8 88", "about 888", "888 or 889", "nan", "inf", "", ",", "0x378", "1" * 5000]
+)
+def test_numeric_refuses_the_rest(answer: str) -> None:
+    assert not same_number(answer, "888", 0.0)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 10), st.floats(-20, 20))
+def test_numeric_tolerance_is_absolute(expected: float, tolerance: float, off: float) -> None:
+    answer = repr(expected + off)
+    solved = same_number(answer, repr(expected), tolerance)
+    if abs(off) < tolerance - 1e-6:
+        assert solved
+    if abs(off) > tolerance + 1e-6:
+        assert not solved
+
+
+def test_an_unknowable_outcome_is_an_error_not_a_zero(tmp_path: Path) -> None:
+    with pytest.raises(JudgeError, match="no expected answer"):
+        verdict(tmp_path, "x", answer=None)
+    with pytest.raises(JudgeError, match="no judge"):
+        verdict(tmp_path, "x", kind="judge")
+    with pytest.raises(JudgeError, match="not a number"):
+        verdict(tmp_path, "x", kind="numeric", answer="many")
+    with pytest.raises(DataError, match="without a domain"):
+        verdict(tmp_path, "x", kind="database")
+
+
+def test_a_database_verdict_compares_contents_and_what_is_said(tmp_path: Path) -> None:
+    golden = ({"name": "pay_fine", "arguments": {"reader": "Brin"}},)
+    item = example(domain="mock", kind="database", answer=None, golden_calls=golden, communicate=("7",))
+    session = toolkit(tmp_path).open(item)
+    assert session.domain is not None
+    assert not verify(item, "it was 7", session).solved
+    session.domain.call("pay_fine", {"reader": "Brin"})
+    assert verify(item, "it was 7", session).solved
+    assert verify(item, "done", session).why == "the answer does not mention 7"
+    session.close()
