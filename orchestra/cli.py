@@ -1,0 +1,187 @@
+"""`orchestra`: run the pipeline, see how it stands, ask what serves, and end it."""
+
+import os
+import sys
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from orchestra import __version__
+from orchestra.environment import quiet
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
+
+app = typer.Typer(
+    name="orchestra",
+    help="A pipeline that makes, proves, releases and watches a small model that orchestrates tools and larger models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+EXIT_ERROR = 2
+
+
+def main() -> None:
+    """The console script: an `OrchestraError` is one line and exit code 2."""
+    quiet()
+    try:
+        app()
+    except OrchestraError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+
+
+def workspace() -> Path:
+    """The repository: the nearest folder upwards with dvc.yaml and params.yaml; it becomes the working directory."""
+    for folder in (here := Path.cwd(), *here.parents):
+        if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
+            os.chdir(folder)
+            return folder
+    raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
+
+
+def hand_over(*arguments: str) -> NoReturn:
+    """Go on as `python -m ...` in this very process: the library imports no flow, and a kill meets the right pid."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])
+
+
+def version_line(wanted: bool) -> None:
+    if wanted:
+        print(f"orchestra {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=version_line, is_eager=True, help="Say it.")] = False,
+) -> None:
+    """A pipeline that makes, proves, releases and watches a small model that orchestrates tools and larger models."""
+
+
+@app.command()
+def run(
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Edit params.yaml first: grpo.seed=1.")
+    ] = None,
+    force: Annotated[list[str] | None, typer.Option(metavar="STAGE", help="Run it although it is current.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+) -> None:
+    """Run every stale stage, promote what passes the gate, serve it."""
+    from orchestra.overrides import apply
+
+    root = workspace()
+    if os.environ.get("ORCHESTRA_PARAMS"):
+        what = "the pipeline reads params.yaml only, since DVC watches that file"
+        raise ConfigError(what, where="ORCHESTRA_PARAMS", fix="unset it, and copy the profile over params.yaml")
+    for line in apply(root / "params.yaml", set_) if set_ else []:
+        print(f"params.yaml: {line}")
+    options = [word for stage in force or [] for word in ("--force", stage)]
+    hand_over("flows", "retrain", *options, *(["--until", until] if until else []))
+
+
+@app.command()
+def status() -> None:
+    """What is current and what is stale, what the registry calls champion, and what runs."""
+    workspace()
+    hand_over("flows.status")
+
+
+@app.command()
+def ask(
+    question: str,
+    preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="Dollars it may spend.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1)] = None,
+    domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
+    url: Annotated[str | None, typer.Option(help="A gateway elsewhere.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole response.")] = False,
+) -> None:
+    """Ask what serves; prints its tool calls, its answer, and the bill."""
+    from orchestra import ask as asking
+
+    try:
+        budget_usd = None if budget is None else Decimal(budget)
+    except InvalidOperation:
+        raise ConfigError(f"{budget!r} is no amount", where="--budget", fix="write dollars: 0.01") from None
+    completion = asking.ask(
+        url or asking.gateway_url(workspace()),
+        question,
+        preference=preference,
+        budget_usd=budget_usd,
+        max_turns=max_turns,
+        domain=domain,
+    )
+    if as_json:
+        import json
+
+        print(json.dumps(completion, indent=2))
+    else:
+        print(asking.describe(completion))
+
+
+@app.command()
+def release(
+    rollback: Annotated[bool, typer.Option(help="Back to the version that served before.")] = False,
+) -> None:
+    """Serve the champion again, or roll back."""
+    workspace()
+    hand_over("flows", "release", *(["--rollback"] if rollback else []))
+
+
+@app.command()
+def monitor() -> None:
+    """Check that what serves is the champion and answers."""
+    workspace()
+    hand_over("flows", "monitor")
+
+
+@app.command()
+def up(
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535)] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
+) -> None:
+    """Start Prefect's and MLflow's servers with their UIs on 127.0.0.1; `orchestra stop` ends them."""
+    from orchestra.servers import start
+
+    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port):
+        print(line)
+
+
+@app.command()
+def stop(
+    name: Annotated[list[str] | None, typer.Argument(help="Only these: gateway, prefect, mlflow.")] = None,
+) -> None:
+    """End the servers that were started here."""
+    from orchestra.processes import services, stop_services
+
+    root = workspace()
+    running = {service.name for service in services(root)}
+    if unknown := set(name or []) - running:
+        raise ServiceError(f"{', '.join(sorted(unknown))} does not run", where=str(root), fix="orchestra status")
+    ended = stop_services(root, *(name or []))
+    print("\n".join(f"ended {service.name} (pid {service.pid})" for service in ended) or "nothing runs")
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """What is missing on this machine, and the command that mends it. Exit code 1 when the pipeline cannot run."""
+    from orchestra import doctor as examination
+
+    findings = examination.examine(workspace())
+    if as_json:
+        print(examination.as_json(findings))
+    else:
+        marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+        for finding in findings:
+            print(f"{marks[finding.level]}  {finding.what}: {finding.found}")
+            if finding.fix:
+                print(f"         mend: {finding.fix}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()
