@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from orchestra.synthesis.draft import Draft
-from orchestra.tools.calculator import evaluate
+from orchestra.tools.calculator import evaluate, printed
 from orchestra.types import Category, ToolCall
 
 ASK = (
@@ -49,7 +49,7 @@ def arithmetic(rng: random.Random, seen: set[str]) -> Iterator[Draft]:
             expression, wordings = rng.choice(FORMS)
             text = rng.choice(ASK).format(e=rng.choice(wordings).format(**numbers))
         expression = expression.format(**numbers)
-        answer = evaluate(expression)
+        answer = printed(evaluate(expression))
         if expression in seen or answer.startswith("-"):
             continue
         seen.add(expression)
