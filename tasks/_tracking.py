@@ -1,6 +1,7 @@
 """What MLflow records: one parent run per flow run, a child per stage that ran, and the registry's address."""
 
 import json
+import logging
 import math
 import os
 import time
@@ -30,6 +31,9 @@ def connect(root: Path) -> Any:
     import mlflow
     from mlflow.tracking import MlflowClient
 
+    # It tells about every table that it makes.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     uri = tracking_uri(root)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
