@@ -1,0 +1,86 @@
+"""The running gateway from outside: start it, ask how it is, let it take a release."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import orchestra
+from orchestra.ask import GATEWAY
+from orchestra.errors import ServiceError
+from orchestra.processes import start_service, stop_services
+from orchestra.serving.vllm import SAY_EVERY_S, Say, last_error
+
+STOP_S = 35.0
+"""vLLM and the gateway each finish what they work on for up to 30 s."""
+
+
+def start_gateway(root: Path, port: int, timeout_s: float, say: Say) -> str:
+    """Start the gateway (ending the one there is) over what `.state/serving.json` names; its address once it serves."""
+    stop_services(root, GATEWAY, grace_s=STOP_S)
+    paths = [str(Path(orchestra.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "orchestra.serving.gateway", "--root", str(root), "--port", str(port)]
+    (root / ".state/logs" / f"{GATEWAY}.log").unlink(missing_ok=True)
+    service = start_service(root, GATEWAY, command, port=port, url=f"http://127.0.0.1:{port}", env=env)
+    began = said = time.monotonic()
+    while True:
+        found = health(service.url)
+        if found.get("status") == "ok":
+            return service.url
+        error = found.get("error", {})
+        failed = error.get("message") if error.get("code") == "failed" else found.get("problem")
+        if not service.running:
+            failed = last_error(root / service.log)
+        elif time.monotonic() - began > timeout_s:
+            failed = failed or f"not ready after {timeout_s:.0f} s"
+        if failed:
+            raise ServiceError(f"the gateway does not serve: {failed}", where=service.log, fix="see the log")
+        if time.monotonic() - said >= SAY_EVERY_S:
+            said = time.monotonic()
+            say(f"the gateway is starting ({said - began:.0f} s)")
+        time.sleep(0.2)
+
+
+def reload(url: str, timeout_s: float) -> None:
+    """Let the running gateway serve what `.state/serving.json` names now; raises `ServiceError` when it does not."""
+    try:
+        reply = httpx.post(f"{url}/admin/reload", timeout=timeout_s, trust_env=False)
+    except httpx.HTTPError as error:
+        what = f"the gateway does not answer: {type(error).__name__}"
+        raise ServiceError(what, where=url, fix="see .state/logs/gateway.log") from None
+    if reply.status_code != 200:
+        raise ServiceError(f"the gateway did not take the release: {reply.text[:300]}", where=url, fix="see its log")
+
+
+def health(url: str) -> dict[str, Any]:
+    """The gateway's /health, whatever its status; empty when it does not answer."""
+    try:
+        found = httpx.get(f"{url}/health", timeout=5, trust_env=False).json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def port_holder(port: int) -> str:
+    """Who listens on a TCP port, as far as this user may see."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        rows = Path(table).read_text(encoding="ascii").splitlines()[1:] if Path(table).is_file() else []
+        fields = [row.split() for row in rows]
+        # State 0A listens; addresses and ports are hexadecimal.
+        inodes |= {f"socket:[{f[9]}]" for f in fields if f[3] == "0A" and int(f[1].rpartition(":")[2], 16) == port}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(entry) in inodes for entry in (process / "fd").iterdir()):
+                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                return f"process {process.name} ({' '.join(words).strip()[:80]})"
+        except OSError:
+            # Another user's process, or one that just ended.
+            continue
+    return "a process that cannot be seen from here"

@@ -1,0 +1,77 @@
+"""What serving leaves behind: Prometheus metrics, and one trace line for each request."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from orchestra.types import Component, Episode
+
+SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Telemetry:
+    """Metrics in a registry of their own, and traces in `folder`/<UTC day>.jsonl."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("orchestra_requests", "Chat completions by HTTP status", ["code"], registry=registry)
+        self.episodes = Counter("orchestra_episodes", "Episodes by how they ended", ["stop"], registry=registry)
+        self.cost = Counter("orchestra_cost_usd", "Dollars by who spent them", ["component"], registry=registry)
+        self.calls = Counter("orchestra_tool_calls", "Tool calls by tool", ["tool"], registry=registry)
+        self.turns = Counter("orchestra_turns", "Turns by whether they parsed", ["parsed"], registry=registry)
+        self.tokens = Counter("orchestra_policy_tokens", "The policy's tokens", ["kind"], registry=registry)
+        self.seconds = Histogram(
+            "orchestra_request_seconds", "Seconds by the clock", buckets=SECONDS, registry=registry
+        )
+        self.ledger_seconds = Histogram(
+            "orchestra_ledger_seconds",
+            "Seconds by the ledger: listed latency",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.in_flight = Gauge("orchestra_in_flight", "Requests being worked on", registry=registry)
+        self.ready = Gauge("orchestra_ready", "1 when a model serves", registry=registry)
+        self.serving = Gauge("orchestra_serving_info", "What serves", ["version", "engine"], registry=registry)
+
+    def observe(self, episode: Episode, tools: frozenset[str], wall_s: float) -> None:
+        """Count one episode; `tools` bounds the label: a name that the model made up counts as `unknown`."""
+        self.episodes.labels(episode.stop.value).inc()
+        for charge in episode.charges:
+            self.cost.labels(charge.component.value).inc(float(charge.cost_usd))
+            if charge.component is Component.POLICY:
+                self.tokens.labels("input").inc(charge.usage.input_tokens)
+                self.tokens.labels("output").inc(charge.usage.output_tokens)
+        for turn in episode.turns:
+            self.turns.labels("no" if turn.parse_error else "yes").inc()
+            if turn.call is not None:
+                self.calls.labels(turn.call.name if turn.call.name in tools else "unknown").inc()
+        self.seconds.observe(wall_s)
+        self.ledger_seconds.observe(episode.latency_s)
+
+    def released(self, version: str, engine: str) -> None:
+        """Say what serves from now on."""
+        self.serving.clear()
+        self.serving.labels(version, engine).set(1)
+        self.ready.set(1)
+
+    def render(self) -> bytes:
+        """The text format of /metrics."""
+        return generate_latest(self.registry)
+
+    def trace(self, record: dict[str, Any]) -> None:
+        """Append one line; lines of concurrent requests never mix."""
+        now = datetime.now(UTC)
+        line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **record}, ensure_ascii=False)
+        file = self.folder / f"{now:%Y-%m-%d}.jsonl"
+        with self._lock:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as out:
+                out.write(line + "\n")
