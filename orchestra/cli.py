@@ -100,17 +100,26 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="The whole response.")] = False,
 ) -> None:
     """Ask what serves; prints its tool calls, its answer, and the bill."""
-    from orchestra.serving import client
+    from orchestra import ask as asking
 
     try:
         budget_usd = None if budget is None else Decimal(budget)
     except InvalidOperation:
         raise ConfigError(f"{budget!r} is no amount", where="--budget", fix="write dollars: 0.01") from None
-    root = Path.cwd() if url else workspace()
-    reply = client.ask(
-        question, preference, budget_usd=budget_usd, max_turns=max_turns, domain=domain, root=root, url=url
+    completion = asking.ask(
+        url or asking.gateway_url(workspace()),
+        question,
+        preference=preference,
+        budget_usd=budget_usd,
+        max_turns=max_turns,
+        domain=domain,
     )
-    print(reply.model_dump_json(indent=2) if as_json else "\n".join(reply.lines()))
+    if as_json:
+        import json
+
+        print(json.dumps(completion, indent=2))
+    else:
+        print(asking.describe(completion))
 
 
 @app.command()
