@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 
 import orchestra
-from orchestra.ask import GATEWAY
 from orchestra.errors import ServiceError
 from orchestra.processes import start_service, stop_services
+from orchestra.serving.client import GATEWAY
 from orchestra.serving.vllm import SAY_EVERY_S, Say, last_error
 
 STOP_S = 35.0

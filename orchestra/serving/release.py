@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import JsonValue
-
-from orchestra.ask import GATEWAY, ask, describe
 from orchestra.checkpoint import verify_manifest
 from orchestra.config import Params
 from orchestra.errors import ServiceError
 from orchestra.processes import Service, free_port, port_busy, services, stop_services
 from orchestra.rollout.vllm_policy import VllmPolicy
 from orchestra.serving import vllm
+from orchestra.serving.client import GATEWAY, Reply, ask
 from orchestra.serving.control import STOP_S, health, port_holder, reload, start_gateway
 from orchestra.serving.proof import Proof
 from orchestra.serving.state import SERVING, Engine, Serving, code_hash, fingerprint, read, write
@@ -40,16 +38,15 @@ class Deployment(Record):
     outcome: Literal["released", "unchanged", "nothing"] = "nothing"
     note: str = ""
     """Why this engine, where it is not the one wanted; or why nothing serves."""
-    question: str = ""
-    sample: dict[str, JsonValue] | None = None
-    """The chat completion that the gateway gave to `question`."""
+    sample: Reply | None = None
+    """One question asked through the gateway."""
     smoke: str = ""
     """What the smoke set gave."""
 
     @property
     def trace(self) -> str:
         """The sample, as a person reads it."""
-        return f"{self.question}\n{describe(self.sample)}" if self.sample is not None else self.note
+        return "\n".join(self.sample.lines()) if self.sample is not None else self.note
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,6 @@ class Release:
                 version=serving.version,
                 outcome="released",
                 note=self.note,
-                question=question.instruction,
                 sample=sample,
                 smoke=smoke,
             )
