@@ -20,10 +20,10 @@ def gateway_url(root: Path) -> str:
 
 
 def ask(
-    url: str,
     question: str,
-    *,
     preference: str | None = None,
+    *,
+    url: str,
     budget_usd: Decimal | None = None,
     max_turns: int | None = None,
     domain: str | None = None,

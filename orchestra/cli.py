@@ -107,9 +107,9 @@ def ask(
     except InvalidOperation:
         raise ConfigError(f"{budget!r} is no amount", where="--budget", fix="write dollars: 0.01") from None
     completion = asking.ask(
-        url or asking.gateway_url(workspace()),
         question,
-        preference=preference,
+        preference,
+        url=url or asking.gateway_url(workspace()),
         budget_usd=budget_usd,
         max_turns=max_turns,
         domain=domain,
