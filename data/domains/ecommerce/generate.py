@@ -8,29 +8,8 @@ SEED = 20251115
 TODAY = 400
 KINDS = ["lamp", "kettle", "chair", "radio", "bag", "tent", "mug", "pan", "rug", "desk", "drum", "vase"]
 TIERS = {"basic": 0, "silver": 5, "gold": 10}
-ONSETS = [
-    "b",
-    "br",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "h",
-    "k",
-    "kl",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pr",
-    "qu",
-    "r",
-    "s",
-    "st",
-    "t",
-    "tr",
-    "v",
-]
+_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
+ONSETS = _ONSETS.split()
 VOWELS = ["a", "e", "i", "o", "u"]
 CODAS = ["l", "n", "r", "s", "x", "th"]
 ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
