@@ -1,6 +1,7 @@
 """`python -m flows <flow>`: one flow in this process, with or without a Prefect server; `orchestra` runs it."""
 
 import argparse
+import contextlib
 import importlib
 import signal
 import sys
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings(root)
     try:
         load_params(root / "params.yaml")
-        with locked(root), prefect_api(root) as ready:
+        with contextlib.nullcontext() if name == "monitor" else locked(root), prefect_api(root) as ready:
             ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
             ahead.start()
             flow = getattr(importlib.import_module(f"flows.{name}"), name)

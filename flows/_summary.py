@@ -58,7 +58,8 @@ class Summary:
         verdict = f"promoted as version {self.version}" if self.promoted else "refused; the champion keeps serving"
         lines = ["", self.table, "", f"Gate: {verdict}"]
         lines += [f"  - {reason}" for reason in self.reasons]
-        lines += ["", f"Serving: {self.url} ({self.engine})", self.trace, "", "Where to look:"]
+        lines += ["", f"Serving: {self.url} ({self.engine})" if self.url else "Serving: nothing yet"]
+        lines += [self.trace, "", "Where to look:"]
         return "\n".join(lines + [f"  {what:<14}{where}" for what, where in places(root, self.mlflow_run)] + [""])
 
 

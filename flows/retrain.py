@@ -16,6 +16,8 @@ from prefect.utilities.annotations import quote
 from flows._runs import crash_stale
 from flows._summary import Summary
 from flows._workspace import Screen, locked
+from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
+from flows.release import run_deploy
 from orchestra.config import load_params
 from orchestra.errors import ConfigError, OrchestraError
 from tasks import _dvc
@@ -24,7 +26,6 @@ from tasks._tracking import Recorder
 
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
-RELEASE_TIMEOUT_S = 1800
 
 screen = Screen()
 
@@ -114,14 +115,6 @@ def run_promote(root: Path, parent: str) -> Any:
     return Completed(name="Rejected" if not decision.promoted else None, message=why, data=decision)
 
 
-@task(cache_policy=NONE, timeout_seconds=RELEASE_TIMEOUT_S)
-def run_deploy(root: Path, decision: Any) -> Any:
-    """Serve the champion; the old server leaves only when the new one answers."""
-    from tasks.deploy import deploy
-
-    return deploy(Stage.open("deploy", root), decision)
-
-
 @flow(name="retrain")
 def retrain(until: str | None = None, force: list[str] | None = None) -> State[Any]:
     """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace."""
@@ -169,4 +162,4 @@ def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str])
     if not decision.promoted:
         refused = "; ".join(check.reason for check in decision.failed)
         return Completed(name="Rejected", message=refused, data=outcomes)
-    return Completed(message=f"version {decision.version} serves at {deployment.url}", data=outcomes)
+    return Completed(message=f"version {deployment.version} serves at {deployment.url}", data=outcomes)

@@ -1,0 +1,54 @@
+"""The monitor flow: what serves is the champion, unharmed, and answers; otherwise the run fails with the reason."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.cache_policies import NONE
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from flows._workspace import Screen
+from orchestra.ask import ask, gateway_url
+from orchestra.errors import ServiceError
+from orchestra.serving.state import SERVING, read
+from tasks._stage import Stage
+
+TIMEOUT_S = 120
+QUESTION = "What is 37 * 24?"
+
+screen = Screen()
+
+
+@task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
+def check_champion(root: Path) -> str:
+    """The released checkpoint is the registry's champion, and its files are whole; returns the version."""
+    from tasks.promote import champion
+
+    serving, best = read(root / SERVING), champion(Stage.open("monitor", root))
+    if serving is None or best is None:
+        raise ServiceError("nothing was released", where=SERVING, fix="make pipeline")
+    if serving.checkpoint_hash != best.checkpoint_hash:
+        what = f"version {serving.version} serves, the champion is version {best.number}"
+        raise ServiceError(what, where=SERVING, fix="orchestra release")
+    return serving.version
+
+
+@task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
+def check_answer(root: Path) -> float:
+    """The gateway answers a question; returns the seconds it took."""
+    began = time.monotonic()
+    ask(QUESTION, url=gateway_url(root), timeout_s=TIMEOUT_S / 2)
+    return time.monotonic() - began
+
+
+@flow(name="monitor")
+def monitor() -> State[Any]:
+    """Every check; the first that fails ends the flow with its one line."""
+    root = Path.cwd()
+    version: Any = check_champion.with_options(name="champion")(root)
+    seconds: Any = check_answer.with_options(name="answer")(root)
+    message = f"version {version} is the champion and answered in {seconds:.2f} s"
+    screen(f"monitor: {message}")
+    return Completed(message=message, data=version)
