@@ -71,27 +71,9 @@ def generate(params: Params, toolkit: Toolkit, on_progress: Callable[[int], None
     with asyncio.Runner() as runner:
         for split in SPLITS:
             rng = random.Random(f"{config.seed}:{split}")
-            domains = [toolkit.domain(name) for name in params.world.domains]
-            streams: dict[Category, Iterator[Draft]] = {
-                Category.ARITHMETIC: arithmetic(rng, sums),
-                Category.TOPIC: topic_questions(names, rng, toolkit.catalogue.topics),
-                Category.FACT: (draft for world in worlds[split] for draft in fact(world, rng)),
-                Category.TWO_HOP: (draft for world in worlds[split] for draft in two_hop(world, rng)),
-                **{
-                    category: domain_drafts(domains, config.seed, split, category, counts[split][category] + PATIENCE)
-                    for category in DOMAIN_CATEGORIES
-                    if counts[split].get(category)
-                },
-            }
-            maker = _Maker(
-                params,
-                toolkit,
-                made,
-                split,
-                rng,
-                runner,
-                allowed=MAX_UNANSWERABLE * counts[split].get(Category.TOPIC, 0),
-            )
+            streams = _streams(params, toolkit, split, counts[split], rng, names, sums, worlds[split])
+            allowed = MAX_UNANSWERABLE * counts[split].get(Category.TOPIC, 0)
+            maker = _Maker(params, toolkit, made, split, rng, runner, allowed)
             order = [category for category, count in counts[split].items() for _ in range(count)]
             rng.shuffle(order)
             made.examples[split] = []
@@ -100,6 +82,31 @@ def generate(params: Params, toolkit: Toolkit, on_progress: Callable[[int], None
                 if on_progress is not None:
                     on_progress(1)
     return made
+
+
+def _streams(
+    params: Params,
+    toolkit: Toolkit,
+    split: Split,
+    counts: dict[Category, int],
+    rng: random.Random,
+    names: Names,
+    sums: set[str],
+    worlds: list[World],
+) -> dict[Category, Iterator[Draft]]:
+    """Drafts of each category; they are drawn as they are needed, so one `rng` makes one order."""
+    seed = params.synthesize.seed
+    streams: dict[Category, Iterator[Draft]] = {
+        Category.ARITHMETIC: arithmetic(rng, sums),
+        Category.TOPIC: topic_questions(names, rng, toolkit.catalogue.topics),
+        Category.FACT: (draft for world in worlds for draft in fact(world, rng)),
+        Category.TWO_HOP: (draft for world in worlds for draft in two_hop(world, rng)),
+    }
+    domains = [toolkit.domain(name) for name in params.world.domains]
+    for category in DOMAIN_CATEGORIES:
+        if counts.get(category):
+            streams[category] = domain_drafts(domains, seed, split, category, counts[category] + PATIENCE)
+    return streams
 
 
 def _worlds(seed: int, split: Split, counts: dict[Category, int], names: Names, made: Generated) -> list[World]:
@@ -177,6 +184,8 @@ class _Maker:
         )
 
     def _refused(self, example: Example) -> str | None:
+        if example.kind == "domain":
+            return None  # domain_tasks has replayed it already, and validate will again
         if example.category is not Category.TOPIC:
             return self.runner.run(replay(example, self.toolkit))
         if answerable(example, self.toolkit):

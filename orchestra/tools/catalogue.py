@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self
 
@@ -168,7 +169,11 @@ class Catalogue:
 
     def strength(self, name: str) -> float:
         """Mean skill over the topics: what a stand-alone benchmark would show."""
-        return sum(self.skill(name, topic) for topic in self.topics) / len(self.topics)
+        return self._strengths.get(name, 0.0)
+
+    @cached_property
+    def _strengths(self) -> dict[str, float]:
+        return {n: sum(self.skill(n, topic) for topic in self.topics) / len(self.topics) for n in self.entries}
 
 
 def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
@@ -192,6 +197,8 @@ def scaled(price: Price, factor: float) -> Price:
         return price
 
     def times(value: Decimal) -> Decimal:
+        if not value:
+            return value
         return Decimal(format(Decimal(f"{float(value) * factor:.3g}"), "f"))
 
     cached = price.cached_input_per_million

@@ -40,7 +40,7 @@ class SearchIndex:
     @classmethod
     def build(cls, documents: list[Document]) -> Self:
         """Index title and text of each; needs at least one document."""
-        import bm25s  # type: ignore[import-untyped]
+        import bm25s
 
         if not documents:
             raise DataError("the corpus is empty", where="search", fix="run the synthesize stage")

@@ -97,7 +97,7 @@ class Toolkit:
 
     def check(self, spec: ToolSpec, arguments: dict[str, Any]) -> None:
         """Arguments against the tool's schema; raises `CallError` with a short message for the model."""
-        import jsonschema  # type: ignore[import-untyped]
+        import jsonschema
 
         key = json.dumps(spec.parameters, sort_keys=True)
         if key not in self._validators:
