@@ -127,7 +127,7 @@ def _check(
     if not math.isfinite(measured):
         return Check(name=name, measured=None, bar=bar, passed=False, reason=f"{metric} ({meaning}) is {measured}")
     passed = bool(passes(measured, bar))
-    said = f"{measured:.4g}, {wanted} {bar:.4g} wanted: {meaning}"
+    said = f"{meaning}: {measured:.4g}, {wanted} {bar:.4g} wanted"
     return Check(name=name, measured=measured, bar=bar, passed=passed, reason=said)
 
 

@@ -17,7 +17,7 @@ from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Price
 
-CHUNK = 128
+CHUNK = 256
 """Examples attempted together and written together."""
 
 OnProgress = Callable[[str, int, int], None]

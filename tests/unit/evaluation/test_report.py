@@ -1,0 +1,105 @@
+"""The table, the plots, the files and the decision page, from episodes made by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import DataError
+from orchestra.evaluation.gate import gate
+from orchestra.evaluation.page import page, sentence
+from orchestra.evaluation.report import Comparison, evidence, markdown, read_comparison, write_report
+from orchestra.evaluation.statistics import summarise
+from orchestra.types import Episode
+from tests.unit.evaluation.test_gate import THRESHOLDS
+from tests.worlds import episode, example
+
+EXAMPLES = [example(f"e{n}") for n in range(4)]
+
+
+def episodes(solved: list[bool | None], cost_usd: float) -> list[Episode]:
+    return [
+        episode(solved=one, cost_usd=cost_usd, calls={"gpt-5": 1}).model_copy(
+            update={"example_id": f"e{n}", "simulated": True}
+        )
+        for n, one in enumerate(solved)
+    ]
+
+
+def comparison(grpo: list[bool | None]) -> Comparison:
+    policies = {
+        "grpo": episodes(grpo, 0.01),
+        "sft": episodes([True, False, False, False], 0.02),
+        "always_strongest": episodes([True, True, False, False], 0.04),
+    }
+    return Comparison(
+        simulated=True,
+        examples=4,
+        data_hash="d" * 64,
+        price_date="2025-11-15",
+        bootstrap=50,
+        seed=0,
+        checkpoints={"grpo": "a" * 64, "sft": "b" * 64},
+        policies=summarise(policies, EXAMPLES, reference="sft", strongest="always_strongest", bootstrap=50, seed=0),
+    )
+
+
+def test_files_are_written_and_read_back_and_repeat_byte_for_byte(tmp_path: Path) -> None:
+    made = comparison([True, True, True, False])
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_report(made, tmp_path / name)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert set(files) == {"comparison.json", "table.md", "frontier.png", "tools.png"}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    assert read_comparison(tmp_path / "one" / "comparison.json") == made
+    assert files["frontier.png"].startswith(b"\x89PNG")
+
+
+def test_the_table_says_what_was_measured_and_that_experts_were_simulated() -> None:
+    text = markdown(comparison([True, True, True, None]))
+    assert "(simulated experts)" in text
+    row = next(line for line in text.splitlines() if line.startswith("| trained orchestrator"))
+    assert "100.0 %" in row and "1.000" in row
+    assert "infrastructure failed, and counted here: trained orchestrator 1" in text
+
+
+def test_evidence_is_what_the_gate_needs() -> None:
+    found = evidence(comparison([True, True, True, False]), "grpo")
+    assert found.checkpoint_hash == "a" * 64
+    assert found.metrics["accuracy"] == 0.75 and found.metrics["cost_ratio"] == pytest.approx(0.25)
+    assert found.metrics["accuracy_gain"] == 0.5 and found.metrics["failed_share"] == 0
+    assert gate(found, THRESHOLDS).promoted
+    assert not gate(evidence(comparison([True]), "never run"), THRESHOLDS).promoted
+
+
+def test_nothing_measured_still_makes_a_report_and_a_refusal(tmp_path: Path) -> None:
+    made = comparison([None, None, None, None])
+    write_report(made, tmp_path)
+    assert "—" in (tmp_path / "table.md").read_text()
+    assert len(gate(evidence(made, "grpo"), THRESHOLDS).failed) == 5
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[1"])
+def test_a_bad_comparison_is_one_line(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "comparison.json").write_text(content)
+    with pytest.raises(DataError) as caught:
+        read_comparison(tmp_path / "comparison.json")
+    assert "\n" not in str(caught.value) and "evaluate" in str(caught.value)
+
+
+def test_the_page_holds_reasons_table_plots_and_hashes_and_escapes(tmp_path: Path) -> None:
+    made = comparison([True, False, False, False])
+    write_report(made, tmp_path)
+    decision = gate(evidence(made, "grpo"), THRESHOLDS)
+    html = page(
+        decision,
+        made,
+        title="orchestrator <1>",
+        facts={"checkpoint": "a" * 64},
+        plots=[tmp_path / "frontier.png", tmp_path / "none.png"],
+    )
+    assert "orchestrator &lt;1&gt;" in html and "Rejected" in html and "a" * 64 in html
+    assert html.count("data:image/png;base64,") == 1 and "simulated experts" in html
+    assert "share of examples solved: 0.25, at least 0.6 wanted" in html
+    assert sentence(decision).startswith("1 of 6 checks failed. accuracy:")
