@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,23 @@ from orchestra.types import Example, Message, ToolSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ANSWER, _OBSERVATION = "\ue1f0", "\ue1f1"
-"""Private-use characters that stand for content while the template is rendered."""
+_ANSWER, _OBSERVATION, _PART = "\ue1f0", "\ue1f1", "\ue200"
+"""Private-use characters: two stand for content while the template is rendered, the last parts control strings."""
+
+
+def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern that finds the strings. One character alone controls nothing, and could not be parted."""
+    longer = [re.escape(s) for s in strings if len(s) > 1]
+    return re.compile("|".join(longer)) if longer else None
+
+
+def _pieces(pattern: re.Pattern[str] | None, text: str) -> list[str]:
+    """`text` cut after the first character of every match, so that no piece holds one."""
+    pieces, start = [], 0
+    while pattern is not None and (match := pattern.search(text, start)):
+        pieces.append(text[start : match.start() + 1])
+        start = match.start() + 1
+    return [*pieces, text[start:]]
 
 
 def tool_dict(spec: ToolSpec) -> dict[str, Any]:
@@ -40,9 +55,10 @@ class Codec:
         if not isinstance(eos, int):
             raise DataError("the tokenizer has no eos token", where=str(tokenizer.name_or_path))
         self.eos_id = eos
+        added = tokenizer.added_tokens_decoder.values()
         # Any added token, special or not, is a control string when it appears inside content.
-        strings = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
-        self._control = re.compile("|".join(re.escape(s) for s in strings)) if strings else None
+        self._control = _any_of(token.content for token in added)
+        self._special = _any_of(token.content for token in added if token.special)
 
     @classmethod
     def load(cls, folder: Path | str) -> Codec:
@@ -61,16 +77,8 @@ class Codec:
         return ids
 
     def encode_content(self, text: str) -> list[int]:
-        """Content: control strings stay plain text. Splitting one after its first character keeps it from matching."""
-        if self._control is None or not self._control.search(text):
-            return self.encode(text)
-        ids: list[int] = []
-        rest = text
-        while match := self._control.search(rest):
-            head = rest[: match.start() + 1]
-            ids += self.encode_content(head)
-            rest = rest[match.start() + 1 :]
-        return ids + (self.encode(rest) if rest else [])
+        """Content: control strings stay plain text."""
+        return [i for piece in _pieces(self._control, text) for i in self.encode(piece)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a turn, without its stop token."""
@@ -86,38 +94,32 @@ class Codec:
 
     def messages_prompt(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec]) -> list[int]:
         """A conversation so far with its toolbox, ready for the policy's turn: (time,)."""
-        held: list[str] = []
 
-        def hold(text: str) -> str:
-            # Only the control strings are held back: the rest goes through the template as it is.
-            if self._control is None:
-                return text
+        def hold(value: Any) -> Any:
+            # Marked before rendering and parted after it, so that whatever escaping a template does still applies.
+            match value:
+                case str():
+                    return _PART.join(_pieces(self._control, re.sub("[\ue000-\uf8ff]", "\ufffd", value)))
+                case dict():
+                    return {hold(key): hold(inner) for key, inner in value.items()}
+                case list():
+                    return [hold(inner) for inner in value]
+                case _:
+                    return value
 
-            def keep(match: re.Match[str]) -> str:
-                held.append(match.group())
-                return f"\ue200{len(held) - 1}\ue201"
-
-            clean = re.sub("[\ue000-\uf8ff]", "\ufffd", text)
-            return self._control.sub(keep, clean)
-
-        tools: list[Any] = [tool_dict(spec) for spec in toolbox]
-        for tool in tools:
-            tool["function"]["description"] = hold(tool["function"]["description"])
+        tools = [hold(tool_dict(spec)) for spec in toolbox]
         chat = [{"role": m.role, "content": hold(m.content)} for m in messages]
         text = self.tokenizer.apply_chat_template(chat, tools=tools or None, tokenize=False, add_generation_prompt=True)
         assert isinstance(text, str)
-        pieces = re.split("\ue200([0-9]+)\ue201", text)
-        ids = self.encode(pieces[0])
-        for index, after in zip(pieces[1::2], pieces[2::2], strict=True):
-            ids += self.encode_content(held[int(index)]) + self.encode(after)
-        return ids
+        return [i for piece in text.split(_PART) for i in self.encode(piece)]
 
     def turn(self, text: str) -> list[int]:
         """What a teacher or script says in one turn, with the stop token.
 
-        The turn's own tags are control tokens, as a model would write them; what it says inside them is text.
+        The turn's tags are control tokens, as a model would write them; a special token such as the stop token is
+        text, since scripts repeat what tools told them.
         """
-        return [*self.encode(text), self.eos_id]
+        return [*(i for piece in _pieces(self._special, text) for i in self.encode(piece)), self.eos_id]
 
     def observation(self, text: str) -> list[int]:
         """What the environment appends after a turn's stop token, up to where the policy speaks again: (time,)."""

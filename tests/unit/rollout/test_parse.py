@@ -141,26 +141,7 @@ def test_ten_thousand_malformed_turns_raise_nothing_but_call_error() -> None:
     """Real turns cut, spliced and stuffed with the format's own pieces."""
     rng = random.Random(0)
     whole = format_call(ToolCall(name="search", arguments={"query": "Norvik", "n": [1, 2.5, None, {"a": True}]}), "hm")
-    pieces = [
-        *TAGS,
-        "{",
-        "}",
-        "[",
-        '"',
-        "\\",
-        "\\u",
-        "\\ud800",
-        "NaN",
-        "1e999",
-        "null",
-        ":",
-        ",",
-        "\n",
-        "\x00",
-        "é",
-        "𝔘",
-        "9" * 30,
-    ]
+    pieces = [*TAGS, *'{}[":,\n\x00é\\', "\\u", "\\ud800", "NaN", "1e999", "null", "9" * 30]
     refused = 0
     for _ in range(10_000):
         text = whole
