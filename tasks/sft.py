@@ -26,7 +26,7 @@ def main(stage: Stage) -> None:
     examples = read_examples(data)
     if not examples:
         raise DataError("no examples", where=str(data), fix="run the validate stage")
-    teacher = teacher_policy(toolkit.catalogue, params.sft.teacher_skill, params.sft.seed, codec.turn)
+    teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
     meter = stage.progress(len(examples), "teacher episodes")
     episodes = rollout(
         examples, teacher, codec, toolkit, params.rollout,

@@ -124,7 +124,7 @@ def train_grpo(
 ) -> GrpoResult:
     """Train `model` in place. `evaluate` measures it every `eval_every` steps; `log` gets everything by step."""
     from datasets import Dataset
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from trl import GRPOConfig
 
     from orchestra.rollout.transformers_policy import TransformersPolicy
@@ -207,6 +207,7 @@ def train_grpo(
         optimizers=(MuonAdamW(model, lr=settings.learning_rate), None),
     )
     trainer.rounds = rounds
+    trainer.remove_callback(PrinterCallback)
     checkpoint = last_complete(work / "checkpoints")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if stopped and stopped[0].startswith("infrastructure"):

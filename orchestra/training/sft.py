@@ -57,7 +57,7 @@ def train_sft(
 ) -> SftResult:
     """Train `model` in place on the episodes; checkpoints under `work` let a killed run continue exactly."""
     from datasets import Dataset
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from trl import SFTConfig, SFTTrainer
 
     from orchestra.training.optimizer import MuonAdamW
@@ -107,6 +107,7 @@ def train_sft(
         callbacks=[Logger(), complete_marker()],
         optimizers=(MuonAdamW(model, lr=settings.learning_rate), None),
     )
+    trainer.remove_callback(PrinterCallback)
     checkpoint = last_complete(work / "checkpoints")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     tail = losses[-max(1, len(losses) // 10) :]

@@ -1,67 +1,62 @@
-"""Who the SFT warm-up imitates: right often and not always, by a known share."""
+"""Who the SFT warm-up imitates: right often and not always, with the bias that untrained orchestrators have."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 
+from orchestra.config import Habits
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.rollout.scripts import expert_answers, follow
 from orchestra.tools.catalogue import Catalogue
 from orchestra.types import Category, Preference, ToolKind, ToolSpec
 
-GENERALIST = "every subject"
-"""What the catalogue's generalists say of themselves."""
-
-
-def candidates(topic: str, experts: list[ToolSpec]) -> list[ToolSpec]:
-    """The experts whose description claims the topic, generalists included, in the order shown."""
-    claim = re.compile(rf"\b{re.escape(topic)}\b|{GENERALIST}")
-    return [spec for spec in experts if claim.search(spec.description)]
-
-
-def think(conversation: Conversation) -> str:
-    """The thought before the first expert: the topic, and each candidate with its price and seconds."""
-    example = conversation.example
-    if example.category is not Category.TOPIC or example.topic is None or expert_answers(conversation):
-        return ""
-    asked = {turn.call.name for turn in conversation.turns if turn.call is not None}
-    experts = [s for s in example.toolbox if s.kind is ToolKind.EXPERT and s.name not in asked]
-    listed = [f"{s.name} {show_price(s)} {show_latency(s)}" for s in candidates(example.topic, experts)]
-    return "\n".join([example.topic, *listed])
-
-
-def show_price(spec: ToolSpec) -> str:
-    """As the chat template shows it."""
-    return f"${min(spec.call_usd, 9):.4f}"
-
-
-def show_latency(spec: ToolSpec) -> str:
-    return f"{min(round(spec.latency_s), 999):03d}s"
-
-
-def appeal(catalogue: Catalogue, spec: ToolSpec, topic: str, preference: Preference) -> float:
-    """How much a well-informed teacher likes an expert: its skill less its price and wait, by the user's weights."""
-    wish = preference.tools.get(spec.name, 0.0)
-    cost = float(spec.call_usd) / 0.1 * preference.compute
-    wait = spec.latency_s / 200 * preference.latency
-    return catalogue.skill(spec.tool, topic) * (0.5 + preference.outcome) + wish - cost - wait
+CANDIDATE_SKILL = 0.38
+"""An expert at least this skilled in a topic is worth considering; its description says so."""
+TRIES = 2
+"""After this many experts the teacher answers with what it has."""
 
 
 def teacher_policy(
-    catalogue: Catalogue, skill: float, seed: int, encode_turn: Callable[[str], list[int]]
+    catalogue: Catalogue, habits: Habits, seed: int, encode_turn: Callable[[str], list[int]]
 ) -> ScriptedPolicy:
-    """Picks the most appealing candidate with probability `skill`, otherwise any expert. Deterministic for a seed."""
+    """Follows known solutions; of the experts it picks by its habits. Deterministic for a seed."""
+
+    def candidates(conversation: Conversation) -> list[ToolSpec]:
+        example = conversation.example
+        asked = {turn.call.name for turn in conversation.turns if turn.call is not None}
+        experts = [s for s in example.toolbox if s.kind is ToolKind.EXPERT and s.name not in asked]
+        return [s for s in experts if catalogue.skill(s.tool, example.topic or "") >= CANDIDATE_SKILL]
 
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         example = conversation.example
+        if len(conversation.turns) >= TRIES:
+            return None
         rng = random.Random(f"{seed}/{example.id}/{conversation.sample}/{len(conversation.turns)}")
-        topic = example.topic or ""
-        fit = candidates(topic, left)
-        if rng.random() < skill and fit:
-            return max(fit, key=lambda spec: appeal(catalogue, spec, topic, example.preference))
-        # Asking everyone until someone knows is not worth it: after two tries a careless teacher gives up.
-        return rng.choice(left) if len(conversation.turns) < 2 else None
+        fit = candidates(conversation) or left
+        if example.preference.words and rng.random() < habits.heed:
+            return max(fit, key=lambda spec: appeal(catalogue, spec, example.topic or "", example.preference))
+        if rng.random() < habits.bias:
+            return max(fit, key=lambda spec: spec.call_usd)
+        return rng.choice(left if rng.random() < habits.careless else fit)
+
+    def think(conversation: Conversation) -> str:
+        example = conversation.example
+        if example.category is not Category.TOPIC or expert_answers(conversation) or len(conversation.turns) >= TRIES:
+            return ""
+        return "\n".join([example.topic or "", *(show(spec) for spec in candidates(conversation))])
 
     return ScriptedPolicy("teacher", lambda c: follow(c, choose, think), encode_turn)
+
+
+def show(spec: ToolSpec) -> str:
+    """A candidate in a thought: its price and seconds as the chat template shows them, then its name."""
+    return f"${min(spec.call_usd, 9):.4f} {min(round(spec.latency_s), 999):03d}s {spec.name}"
+
+
+def appeal(catalogue: Catalogue, spec: ToolSpec, topic: str, preference: Preference) -> float:
+    """How much someone who knows the skills likes an expert: skill less price and wait, by the user's weights."""
+    wish = preference.tools.get(spec.name, 0.0) * 3
+    cost = float(spec.call_usd) / 0.05 * preference.compute
+    wait = spec.latency_s / 60 * preference.latency
+    return catalogue.skill(spec.tool, topic) * 2 + wish - cost - wait

@@ -26,8 +26,10 @@ GLUE = [
 ]
 """Strings that the turn format repeats: one token each."""
 
-WORDS = r"\p{N}| ?\p{Ll}+|\p{Lu}\p{Ll}*| |[^\s\p{L}\p{N}]+|\s+|."
-"""Lower-case words carry their space; digits and capitalised names do not, so a name is the same tokens everywhere."""
+NAME = r"\p{Ll}[\p{Ll}\p{N}.]*(?:[-_][\p{Ll}\p{N}.]*[\p{Ll}\p{N}])+"
+"""A tool's name, such as `qwen2.5-math-7b` or `get_order`: one word, however many digits."""
+WORDS = rf"{NAME}|\p{{N}}| (?={NAME})| ?\p{{Ll}}+|\p{{Lu}}\p{{Ll}}*| |[^\s\p{{L}}\p{{N}}]+|\s+|."
+"""Lower-case words carry their space; digits and names do not, so a name is the same tokens everywhere."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
