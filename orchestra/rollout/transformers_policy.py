@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,25 @@ if TYPE_CHECKING:
 
 def load_model(folder: Path | str) -> PreTrainedModel:
     """A checkpoint's model in float32 for CPU (its own dtype on a GPU); safetensors only, no code from the folder."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     dtype = "auto" if torch.cuda.is_available() else torch.float32
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=dtype, trust_remote_code=False, use_safetensors=True, local_files_only=True
+        model, info = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            dtype=dtype,
+            trust_remote_code=False,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise DataError(f"no model: {error}", where=str(folder), fix="name a checkpoint folder") from None
+    if info["missing_keys"]:
+        # transformers would go on with random weights in their place.
+        what = f"{len(info['missing_keys'])} weights are missing, {sorted(info['missing_keys'])[0]} among them"
+        raise DataError(what, where=str(folder), fix="train the checkpoint again")
     loaded: PreTrainedModel = model.eval()
     return loaded
 
@@ -68,7 +79,8 @@ class TransformersPolicy:
         # All but the last token: generation starts by feeding that one, which gives the first logits.
         chunks = [list(p[:-1]) for p in prompts]
         self._cache = RaggedCache(torch.zeros(len(prompts), dtype=torch.long))
-        self._forward(chunks, logits=False)
+        with self._evaluating():
+            self._forward(chunks, logits=False)
         where = {prompt: row for row, prompt in enumerate(prompts)}
         self._cache.select(torch.tensor([where[tuple(c.prompt_ids)] for c in conversations]))
         self._rows = list(conversations)
@@ -85,15 +97,21 @@ class TransformersPolicy:
             self._rows = list(conversations)
         cached = self._cache.lengths.tolist()
         pending = [c.ids[n:] for c, n in zip(conversations, cached, strict=True)]
+        with self._evaluating():
+            return self._decode(pending, list(max_tokens), cached)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """No dropout and no gradient checkpointing, also when generation comes in the middle of training."""
         was_training = self.model.training
         self.model.eval()
         try:
-            return self._decode(pending, list(max_tokens), cached)
+            yield
         finally:
             self.model.train(was_training)
 
     def _decode(self, pending: list[list[int]], limits: list[int], cached: list[int]) -> list[Generation]:
-        """Feed `pending`, then one token a step until every row has stopped; stopped rows leave the batch midway."""
+        """Feed `pending`, then one token a step until every row has stopped."""
         assert self._cache is not None
         rows = len(pending)
         noise = self._noise(limits) if self.temperature > 0 else None
