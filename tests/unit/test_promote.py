@@ -73,7 +73,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(root, "sft", 0)
     train(root, "grpo", 1)
     evaluated(root)
-    connect(root).search_registered_models()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        connect(root).search_registered_models()
     return root
 
 
@@ -82,9 +84,12 @@ def champions(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same after two promotions."""
     root = tmp_path_factory.mktemp("champions") / "w"
     shutil.copytree(template, root)
-    promote.promote(Stage.open("promote", root, params()))
-    train(root, "grpo", 2)
-    assert promote.promote(evaluated(root)).promoted
+    with pytest.MonkeyPatch.context() as patch:
+        # MLflow exports the last database it was pointed at, and that one would win.
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        promote.promote(Stage.open("promote", root, params()))
+        train(root, "grpo", 2)
+        assert promote.promote(evaluated(root)).promoted
     return root
 
 
