@@ -1,0 +1,105 @@
+"""The toolkit: arguments checked, calls charged, faults told apart."""
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.errors import CallError, ConfigError, DataError
+from orchestra.tools.base import UNSURE
+from orchestra.tools.toolkit import Toolkit, ToolOutcome
+from orchestra.types import Component, Example, ToolCall
+from tests.worlds import ROOT, catalogue, example, toolkit
+
+
+def call(kit: Toolkit, item: Example, name: str, arguments: dict[str, Any]) -> ToolOutcome:
+    session = kit.open(item)
+    try:
+        return asyncio.run(session.call(ToolCall(name=name, arguments=arguments)))
+    finally:
+        session.close()
+
+
+def test_basic_tools_answer_at_this_example_s_price(tmp_path: Path) -> None:
+    kit = toolkit(tmp_path)
+    spec = catalogue().spec("search", price_factor=3)
+    found = call(kit, example(toolbox=[spec]), "search", {"query": "Norvik"})
+    assert found.text == "Norvik was founded in 1911." and not found.error
+    assert found.charge.cost_usd == spec.price.per_call and found.charge.component is Component.SEARCH
+    assert call(kit, example(), "calculator", {"expression": "37*24"}).text == "888"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("gpt-4", {}, "no tool named gpt-4; there are: calculator, search"),
+        ("calculator", {}, "calculator: 'expression' is a required property"),
+        ("calculator", {"expression": 5}, "calculator: expression: 5 is not of type 'string'"),
+        ("search", {"query": "x", "k": 3}, "Additional properties"),
+        ("python", {"code": "1"}, "no tool named python"),
+    ],
+)
+def test_the_model_s_faults_are_said_briefly_and_cost_nothing(
+    tmp_path: Path, name: str, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CallError) as error:
+        call(toolkit(tmp_path), example(), name, arguments)
+    assert said in str(error.value) and len(str(error.value)) < 200
+
+
+def test_a_call_that_the_tool_refuses_is_an_observation_and_charged(tmp_path: Path) -> None:
+    outcome = call(toolkit(tmp_path), example(), "calculator", {"expression": "1/0"})
+    assert outcome.error and outcome.text == "error: division by zero"
+    assert outcome.charge.cost_usd == Decimal("0.00001")
+
+
+def test_an_expert_called_without_arguments_answers_the_instruction(tmp_path: Path) -> None:
+    kit = toolkit(tmp_path)
+    item = example(instruction="who wrote Opal?")
+    outcome = call(kit, item, "gpt-5", {})
+    assert outcome == call(kit, item, "gpt-5", {"question": "Who wrote Opal"})
+    assert outcome.charge.simulated and outcome.charge.usage.output_tokens > 0
+    assert outcome.text == kit.expert("gpt-5").reply(item.instruction)
+    assert call(kit, item, "gpt-5", {"question": "who wrote Pearl?"}).text == UNSURE
+
+
+def test_a_renamed_tool_runs_what_is_behind_the_name(tmp_path: Path) -> None:
+    spec = catalogue().spec("calculator").model_copy(update={"name": "tool-1"})
+    outcome = call(toolkit(tmp_path), example(toolbox=[spec]), "tool-1", {"expression": "2+3"})
+    assert (outcome.text, outcome.charge.name) == ("5", "tool-1")
+
+
+def test_domain_tools_run_on_the_episode_s_own_copy(tmp_path: Path) -> None:
+    kit = toolkit(tmp_path)
+    world = kit.domain("mock")
+    specs = [catalogue().domain_spec("mock", tool) for tool in world.tools.values()]
+    item = example(toolbox=specs, domain="mock")
+    session, other = kit.open(item), kit.open(item)
+    lend = ToolCall(name="lend_book", arguments={"book": 12, "reader": "Mirel"})
+    done = asyncio.run(session.call(lend))
+    again = asyncio.run(session.call(lend))
+    assert not done.error and done.charge.component is Component.DOMAIN and done.charge.cost_usd == Decimal("0.0002")
+    assert again.error and again.text.startswith("error: ")
+    assert not asyncio.run(other.call(lend)).error
+    session.close()
+    session.close()
+    other.close()
+
+
+def test_what_is_missing_is_said_with_its_fix(tmp_path: Path) -> None:
+    kit = Toolkit(catalogue(), {}, tmp_path)
+    with pytest.raises(DataError, match="run the synthesize stage"):
+        call(kit, example(), "search", {"query": "x"})
+    with pytest.raises(ConfigError, match="no domain named mock"):
+        kit.open(example(domain="mock"))
+    with pytest.raises(ConfigError, match="calculator is not simulated"):
+        kit.expert("calculator")
+
+
+def test_from_params_reads_the_shipped_world() -> None:
+    from orchestra.config import load_params
+
+    kit = Toolkit.from_params(load_params(ROOT / "params.yaml"), ROOT)
+    assert kit.catalogue.entries == catalogue().entries and kit.data_dir == ROOT / "data/generated"
