@@ -230,7 +230,7 @@ def _publish(
 def main(stage: Stage) -> None:
     if "--rollback" in sys.argv[1:]:
         restored = rollback(stage)
-        stage.say(f"version {restored.number} is the champion again; release it with `orchestra run`")
+        stage.say(f"version {restored.number} is the champion again; `python -m tasks.deploy` serves it")
         return
     promotion = promote(stage)
     print(summary(promotion))
