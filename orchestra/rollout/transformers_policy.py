@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     dtype = "auto" if torch.cuda.is_available() else torch.float32
+    loader: Any = AutoModelForCausalLM
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = loader.from_pretrained(
             str(folder),
             dtype=dtype,
             trust_remote_code=False,
