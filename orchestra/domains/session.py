@@ -13,6 +13,8 @@ from orchestra.errors import CallError, DataError, ToolError
 
 MAX_ROWS = 20
 """Rows that one call may return."""
+MAX_CHARACTERS = 2_000
+"""Characters that one call may return."""
 MAX_QUERY_STEPS = 50_000_000
 """Bound of an intent's query over the whole database, about a second."""
 Row = tuple[Scalar, ...]
@@ -176,6 +178,8 @@ class Session:
             if cursor.description is not None:
                 columns = [column[0] for column in cursor.description]
                 text = "; ".join(_line(columns, row) for row in rows) or "none"
+        if len(text) > MAX_CHARACTERS:
+            raise CallError(f"the result has more than {MAX_CHARACTERS} characters; ask for less")
         return text
 
 

@@ -109,18 +109,32 @@ def verified(domain: Domain, task: DomainTask) -> bool:
 
 
 def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:
-    """Each intent with its slot rows of the split; intents without any are left out."""
+    """Each intent with its slot rows of the split; intents without any are left out. Raises `DataError` when an entity
+    whose own hash does not decide (an order) goes with deciding ones (customers) of both sides.
+    """
     session = domain.open()
+    sides: dict[str, Split] = {}
+    pools: list[tuple[Intent, list[Slots]]] = []
     try:
-        pools = []
         for intent in domain.intents:
-            if category is None or intent.category == category:
-                columns, rows = session.select(intent.slots, MAX_SLOT_ROWS)
-                filled = [dict(zip(columns, row, strict=True)) for row in rows]
-                pools.append((intent, [slots for slots in filled if _side(domain, intent, slots) == split]))
-        return [(intent, rows) for intent, rows in pools if rows]
+            columns, found = session.select(intent.slots, MAX_SLOT_ROWS)
+            rows: list[Slots] = []
+            for slots in (dict(zip(columns, row, strict=True)) for row in found):
+                side = _side(domain, intent, slots)
+                for entity in _entities(domain, intent, slots) if side is not None else ():
+                    if sides.setdefault(entity, side) != side:
+                        raise DataError(
+                            f"{entity} would be in training and held out",
+                            where=f"domain {domain.name}, intent {intent.name}",
+                            fix="add its kind to split_by in intents.yaml",
+                        )
+                if side == split and category in (None, intent.category):
+                    rows.append(slots)
+            if rows:
+                pools.append((intent, rows))
     finally:
         session.close()
+    return pools
 
 
 def _side(domain: Domain, intent: Intent, slots: Slots) -> Split | None:
@@ -137,6 +151,10 @@ def _entity(domain: Domain, kind: str, value: Scalar) -> str:
     return f"{domain.name}/{kind}:{value}"
 
 
+def _entities(domain: Domain, intent: Intent, slots: Slots) -> tuple[str, ...]:
+    return tuple(sorted(_entity(domain, kind, slots[slot]) for kind, slot in intent.about.items()))
+
+
 def _task(domain: Domain, intent: Intent, slots: Slots, wording: str) -> DomainTask:
     calls = tuple(
         ToolCall(name=call.tool, arguments={name: _value(value, slots) for name, value in call.arguments.items()})
@@ -148,7 +166,7 @@ def _task(domain: Domain, intent: Intent, slots: Slots, wording: str) -> DomainT
         golden_calls=calls,
         communicate=tuple(_fill(text, slots) for text in intent.communicate),
         answer=_fill(intent.answer, slots),
-        entities=tuple(sorted(_entity(domain, kind, slots[slot]) for kind, slot in intent.about.items())),
+        entities=_entities(domain, intent, slots),
         tools_needed=tuple(dict.fromkeys(call.name for call in calls)),
         intent=intent.name,
     )

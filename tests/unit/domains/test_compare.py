@@ -1,0 +1,84 @@
+"""The verdict: contents, rows operated on, and what the answer mentions."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestra.domains.compare import judge, mentions
+from orchestra.domains.engine import load_domain
+from orchestra.errors import DataError
+from orchestra.types import ToolCall, Verdict
+
+MOCK = load_domain(Path(__file__).parents[3] / "data" / "domains" / "mock")
+GOLDEN = (ToolCall(name="return_book", arguments={"book": 13}), ToolCall(name="pay_fine", arguments={"reader": "Brin"}))
+
+
+def verdict(calls: tuple[ToolCall, ...], answer: str | None = "Brin paid 14.") -> Verdict:
+    session = MOCK.open()
+    for call in calls:
+        session.call(call.name, call.arguments)
+    return judge(MOCK, session, GOLDEN, ("14",), answer)
+
+
+def test_the_golden_calls_solve_it() -> None:
+    assert verdict(GOLDEN) == Verdict(solved=True, why="right")
+
+
+def test_reads_besides_do_not_matter() -> None:
+    assert verdict((ToolCall(name="get_book", arguments={"book": 13}), *GOLDEN)).solved
+
+
+@pytest.mark.parametrize(
+    ("calls", "why"),
+    [
+        ((), "books where book is 13: reader is Brin, should be none, due is 33, should be none"),
+        (GOLDEN[:1], "readers where reader is 'Brin': fine is 14, should be 0"),
+        (GOLDEN[::-1], "fine is 7, should be 0"),
+        (
+            (*GOLDEN, ToolCall(name="pay_fine", arguments={"reader": "Juno"})),
+            "reader is 'Juno': fine is 0, should be 12",
+        ),
+    ],
+)
+def test_other_contents_do_not(calls: tuple[ToolCall, ...], why: str) -> None:
+    found = verdict(calls)
+    assert not found.solved and why in found.why
+
+
+def test_without_answer_or_information_it_is_not_solved() -> None:
+    assert verdict(GOLDEN, None).why == "no answer"
+    assert verdict(GOLDEN, "done").why == "the answer does not mention 14"
+
+
+def test_equal_contents_without_the_operation_are_not_enough() -> None:
+    lend = (ToolCall(name="lend_book", arguments={"book": 12, "reader": "Ovel"}),)
+    golden = (*lend, ToolCall(name="return_book", arguments={"book": 12}))
+    assert judge(MOCK, MOCK.open(), golden, (), "done").why.endswith("not operated on")
+
+
+def test_a_golden_call_that_is_refused_is_a_fault_of_the_example() -> None:
+    bad = (ToolCall(name="pay_fine", arguments={"reader": "Ovel"}),)
+    with pytest.raises(DataError, match="golden call pay_fine: refused: Ovel owes nothing"):
+        judge(MOCK, MOCK.open(), bad, (), "done")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "found"),
+    [
+        ("it is 41.", "41", True),
+        ("$41, thanks", "41", True),
+        ("141", "41", False),
+        ("41.5", "41", False),
+        ("4,141", "141", False),
+        ("41,200", "41", False),
+        ("-41", "41", True),
+        ("Shipped", "shipped", True),
+        ("unshipped", "shipped", False),
+        ("in  New   Tarn", "new tarn", True),
+        ("4.5 stars", "4.5", True),
+        ("14.5", "4.5", False),
+        ("", "x", False),
+    ],
+)
+def test_mentions_are_whole_words_and_numbers(answer: str, text: str, found: bool) -> None:
+    assert mentions(answer, text) is found

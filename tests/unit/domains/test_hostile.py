@@ -1,0 +1,197 @@
+"""A hostile or broken domain folder is refused at load with the file and the reason; nothing outside is touched."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestra.domains.engine import load_domain
+from orchestra.errors import DataError
+
+MOCK = Path(__file__).parents[3] / "data" / "domains" / "mock"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MOCK, tmp_path / "world"))
+
+
+HOSTILE_SQL = [
+    "attach database '/tmp/stolen.db' as x",
+    "detach database main",
+    "pragma writable_schema = on",
+    "pragma database_list",
+    "vacuum into '/tmp/stolen.db'",
+    "select load_extension('/tmp/evil.so')",
+    "select readfile('/etc/passwd')",
+    "select writefile('/tmp/x', 'y')",
+    "select * from sqlite_master",
+    "select name from sqlite_schema",
+    "select * from pragma_table_info('readers')",
+    "select * from _touched",
+    "delete from _touched",
+    "insert into _touched values ('books', '1')",
+    "create table more (a)",
+    "create temp table more (a)",
+    "create trigger t after insert on books begin delete from readers; end",
+    "create view v as select 1",
+    "create virtual table f using fts5(a)",
+    "drop table books",
+    "drop trigger _touch_books_update",
+    "alter table books add column x",
+    "begin",
+    "commit",
+    "rollback",
+    "savepoint s",
+    "update books set due = 1; delete from readers",
+    "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n",
+    "select random()",
+    "select hex(randomblob(9))",
+    "select current_timestamp",
+    "select datetime('now')",
+    "select date()",
+    "select zeroblob(1000000000)",
+    "select fts3_tokenizer('x')",
+    "select sqlite_version()",
+    "select json_extract('{}', '$')",
+    "select * from json_each('[1]')",
+    "select * from generate_series(1, 9)",
+    "select * from temp.sqlite_temp_master",
+    "select rowid from main._touched",
+    "explain select 1",
+    "query plan select 1",
+    "reindex",
+    "analyze",
+    "select 1 from nowhere",
+    "select :unknown",
+    "selec 1",
+]
+
+
+@pytest.mark.parametrize("statement", HOSTILE_SQL)
+@pytest.mark.parametrize("place", ["statement", "precondition", "slots"])
+def test_sql_beyond_the_domain_is_refused(folder: Path, statement: str, place: str) -> None:
+    quoted = json.dumps(statement)
+    file = folder / ("intents.yaml" if place == "slots" else "tools.yaml")
+    text = file.read_text()
+    if place == "slots":
+        text = text.replace("slots: select reader, fine from readers\n", f"slots: {quoted}\n")
+    elif place == "statement":
+        text += f"  - {{name: extra, description: one more, parameters: {{}}, statements: [{quoted}]}}\n"
+    else:
+        text = text.replace("query: select 1 from readers where reader = :reader\n", f"query: {quoted}\n", 1)
+    file.write_text(text)
+    with pytest.raises(DataError, match=f"{file.name}: "):
+        load_domain(folder)
+    assert not Path("/tmp/stolen.db").exists()
+
+
+HOSTILE_SCHEMA = [
+    "attach database '/tmp/stolen.db' as x;",
+    "create trigger t after insert on books begin delete from readers; end;",
+    "create view v as select * from readers;",
+    "create virtual table f using fts5(a);",
+    "create temp table more (a integer primary key);",
+    "create table more as select 1 as a;",
+    "create table more (a integer primary key, t text default current_timestamp);",
+    "create table more (a integer primary key, t integer default (random()));",
+    "create table more (a integer primary key, t integer check (t < random()));",
+    "create table more (a integer primary key, t integer generated always as (a + 1));",
+    "create table more (a integer);",
+    "create table more (a real primary key);",
+    'create table "x""y" (a integer primary key);',
+    "create table _touched (a integer primary key);",
+    "create table more (a integer primary key autoincrement);",
+    "insert into readers values ('Eve', 'x', 0);",
+    "drop table books;",
+    "pragma foreign_keys = off;",
+    "begin;",
+    "select load_extension('x');",
+    "nonsense;",
+]
+
+
+@pytest.mark.parametrize("statement", HOSTILE_SCHEMA)
+def test_a_schema_makes_plain_tables_only(folder: Path, statement: str) -> None:
+    file = folder / "schema.sql"
+    file.write_text(file.read_text() + statement)
+    with pytest.raises(DataError, match=r"schema\.sql: "):
+        load_domain(folder)
+    assert not Path("/tmp/stolen.db").exists()
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def replace(name: str, old: str, new: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text((folder / name).read_text().replace(old, new, 1))
+
+
+def link(name: str, target: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "policy missing": (lambda folder: (folder / "policy.md").unlink(), "policy.md: no such file"),
+    "tools missing": (lambda folder: (folder / "tools.yaml").unlink(), "tools.yaml: no such file"),
+    "entries missing": (lambda folder: shutil.rmtree(folder / "entries"), "entries: no such folder"),
+    "not text": (lambda folder: (folder / "schema.sql").write_bytes(b"\xff\xfe"), "schema.sql: cannot be read"),
+    "a link out": (link("policy.md", "/etc/passwd"), "policy.md: is a symbolic link"),
+    "an entries link out": (link("entries/clock.csv", "/etc/passwd"), "clock.csv: is a symbolic link"),
+    "a stray file": (write("entries/evil.py", "print(1)"), "evil.py: is neither"),
+    "an unknown table": (write("entries/extra.csv", "a\n1\n"), "there is no table extra"),
+    "a table twice": (write("entries/books.jsonl", '{"book": 1}'), "there is no table books left"),
+    "a torn line": (write("entries/clock.csv", "id,day\n1\n"), r"clock.csv:2: 1 cells under 2 columns"),
+    "a torn quote": (write("entries/clock.csv", 'id,day\n1,"4\n'), "clock.csv:2: not CSV"),
+    "an unknown column": (write("entries/clock.csv", "id,year\n1,4\n"), "clock has no column year"),
+    "a rule broken": (replace("entries/books.csv", "52,1", "52,11"), "books.csv:2: CHECK constraint"),
+    "a key twice": (replace("entries/books.csv", "12,Basil", "11,Basil"), "books.csv:3: UNIQUE constraint"),
+    "a dangling reference": (replace("entries/books.csv", "Ovel", "Nobody"), "refers to no row of readers"),
+    "not JSON": (write("entries/readers.jsonl", "{"), "readers.jsonl:1: not JSON"),
+    "not an object": (write("entries/readers.jsonl", "[1]"), "readers.jsonl:1: not an object"),
+    "a nested value": (write("entries/readers.jsonl", '{"reader": []}'), "readers.jsonl:1: a value"),
+    "not YAML": (write("tools.yaml", "tools: ["), "tools.yaml: not YAML"),
+    "YAML that builds objects": (write("tools.yaml", "!!python/object/apply:os.system [id]"), "tools.yaml: not YAML"),
+    "no tools": (write("tools.yaml", "tools: []"), "tools.yaml: tools"),
+    "an unknown key": (replace("tools.yaml", "description:", "desc:"), "tools.yaml: tools.0"),
+    "a tool twice": (replace("tools.yaml", "name: get_reader", "name: get_book"), "two tools have one name"),
+    "a bad tool name": (replace("tools.yaml", "name: get_reader", "name: rm -rf"), "tools.yaml: tools.1.name"),
+    "an unused parameter": (
+        replace("tools.yaml", "reader: {type: string}", "reader: {type: string}\n      x: {type: string}"),
+        "parameter x is used by no statement",
+    ),
+    "a precondition that writes": (
+        replace("tools.yaml", "select 1 from readers where reader = :reader", "update readers set fine = :reader"),
+        "a precondition of get_reader writes",
+    ),
+    "an intent without tool": (replace("intents.yaml", "tool: get_reader", "tool: get_all"), "calls get_all"),
+    "an intent without slot": (replace("intents.yaml", 'answer: "{fine}"', 'answer: "{sum}"'), "uses sum"),
+    "an intent with wrong arguments": (
+        replace("intents.yaml", "arguments: {reader:", "arguments: {rider:"),
+        "wrong arg",
+    ),
+    "an intent about nothing": (
+        replace("intents.yaml", "about: {reader: reader}", "about: {x: fine}"),
+        "about none of",
+    ),
+    "one wording": (
+        replace("intents.yaml", ', "what is the fine of {reader}?"', ""),
+        "intents.yaml: intents.0.wordings",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_folder_names_file_and_reason(folder: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    change(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        load_domain(folder)
+    assert "\n" not in str(caught.value) and " — " in str(caught.value)
