@@ -184,7 +184,8 @@ def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
     try:
         return Params.model_validate(raw, strict=False) if not isinstance(raw, dict) else _strict(raw)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is also a missing one; the misspelling says more.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"]) or "the file"
         if first["type"] == "extra_forbidden":
             raise ConfigError(f"unknown key {key}", where=where, fix="remove it or check its spelling") from None

@@ -21,6 +21,8 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 120
+    # ruamel would turn `base: null` into `base:`.
+    yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
     try:
         document = yaml.load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -160,7 +161,9 @@ def fingerprint(root: Path, name: str, params: Params) -> str:
     sections = [section for section in declared.get("params", []) if isinstance(section, str)]
     chosen = {section: _pick(values, section) for section in sections} if sections else values
     digest = hashlib.sha256(json.dumps([declared.get("cmd", name), chosen], sort_keys=True).encode())
-    for dep in declared.get("deps", []):
+    for template in declared.get("deps", []):
+        # DVC fills ${section.key} in from params.yaml.
+        dep = re.sub(r"\$\{([\w.]+)\}", lambda match: str(_pick(values, match[1])), template)
         digest.update(dep.encode())
         for file in _files(root / dep):
             digest.update(str(file.relative_to(root)).encode())

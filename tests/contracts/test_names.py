@@ -1,0 +1,154 @@
+"""One name, one meaning: stages, profiles, dependencies and addresses agree wherever they are written."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestra.config import Params, load_params, parse_params
+
+ROOT = Path(__file__).parents[2]
+STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]
+RELEASE = ["promote", "deploy"]
+
+
+def read_yaml(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def tracked() -> list[Path]:
+    """Files of the repository; in a copy without git, every file that is no output."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_dvc_has_the_stages_in_their_order() -> None:
+    assert list(read_yaml("dvc.yaml")["stages"]) == STAGES
+
+
+def test_each_stage_runs_its_file_as_dvcs_own_child() -> None:
+    for name, stage in read_yaml("dvc.yaml")["stages"].items():
+        assert stage["cmd"] == f"exec python -m tasks.{name}"
+        assert f"tasks/{name}.py" in stage["deps"] and name in stage["params"]
+
+
+def test_each_stage_has_its_section_of_parameters() -> None:
+    assert {*STAGES, *RELEASE} <= set(read_yaml("params.yaml"))
+
+
+@pytest.mark.parametrize("name", [*STAGES, *RELEASE])
+def test_each_stage_is_a_file_with_a_main_of_that_name(name: str) -> None:
+    tree = ast.parse((ROOT / "tasks" / f"{name}.py").read_text(encoding="utf-8"))
+    assert any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    named = [call.args[0].value for call in calls if call.func.id == "run" and isinstance(call.args[0], ast.Constant)]  # type: ignore[attr-defined]
+    assert named == [name]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/operations.md"])
+def test_the_docs_name_every_stage(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [name for name in [*STAGES, *RELEASE] if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_dependencies_of_stages_are_there_or_made_by_another() -> None:
+    stages = read_yaml("dvc.yaml")["stages"]
+    made = {out for stage in stages.values() for out in [*stage.get("outs", []), *stage.get("metrics", [])]}
+    recipe = load_params(ROOT / "params.yaml").model.recipe
+    for name, stage in stages.items():
+        for dep in stage["deps"]:
+            path = dep.replace("${model.recipe}", recipe)
+            assert path in made or (ROOT / path).exists(), f"{name}: {path}"
+
+
+def test_outputs_are_ignored_by_git() -> None:
+    stages = read_yaml("dvc.yaml")["stages"]
+    made = [out for stage in stages.values() for out in [*stage.get("outs", []), *stage.get("metrics", [])]]
+    for path in [*made, ".state/x", "work/x"]:
+        done = subprocess.run(["git", "check-ignore", "-q", "--no-index", path], cwd=ROOT, check=False)
+        assert done.returncode in (0, 128), f"{path} is not in .gitignore"
+
+
+def test_a_stage_depends_on_every_package_it_imports() -> None:
+    """Editing code must make the stages stale that run it; only what cannot change an output is left out."""
+    indifferent = {"orchestra.config", "orchestra.errors", "orchestra.environment", "orchestra.processes"}
+    for name, stage in read_yaml("dvc.yaml")["stages"].items():
+        deps = stage["deps"]
+        for module in _reached(f"tasks.{name}"):
+            path = str(_file(module).relative_to(ROOT))
+            helper = module.split(".")[-1].startswith("_")
+            covered = any(path == dep or path.startswith(f"{dep}/") for dep in deps)
+            assert covered or helper or module in indifferent, f"{name} runs {path}, which dvc.yaml does not name"
+
+
+def _file(module: str) -> Path:
+    path = ROOT / Path(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _reached(module: str) -> set[str]:
+    """Our modules that one imports, directly or through others; package files hold only a docstring."""
+    seen: set[str] = set()
+    queue = [module]
+    while queue:
+        current = queue.pop()
+        if current in seen or not _file(current).is_file():
+            continue
+        seen.add(current)
+        for node in ast.walk(ast.parse(_file(current).read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            queue += [found for found in names if found.split(".")[0] in {"orchestra", "tasks"}]
+    return {found for found in seen if _file(found).name != "__init__.py"}
+
+
+def profiles() -> list[Path]:
+    return [ROOT / "params.yaml", *sorted((ROOT / "models" / "recipes").glob("*/params.yaml"))]
+
+
+@pytest.mark.parametrize("file", profiles(), ids=lambda file: file.parent.name)
+def test_every_profile_is_valid(file: Path) -> None:
+    assert isinstance(load_params(file), Params)
+
+
+def test_the_micro_profile_is_valid_over_the_default_one() -> None:
+    raw, micro = read_yaml("params.yaml"), read_yaml("tests/micro.yaml")
+    for key, value in micro.items():
+        raw[key] = {**raw[key], **value} if isinstance(value, dict) else value
+    assert parse_params(raw).profile == "micro"
+
+
+def test_the_constraints_hold_what_pyproject_asks_for() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    held = {name.lower().replace("_", "-"): version for name, _, version in (line.partition("==") for line in lines)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for wanted in [*project["dependencies"], *extras["serve"], *extras["dev"]]:
+        name, _, pinned = wanted.partition("==")
+        name = re.split(r"[\[<>=!~ ]", name)[0]
+        found = {key.lower().replace("_", "-"): value for key, value in held.items()}.get(
+            name.lower().replace("_", "-")
+        )
+        assert found is not None, f"{name} is not in constraints.txt"
+        assert not pinned or found == pinned, f"{name}: {pinned} in pyproject.toml, {found} in constraints.txt"
+
+
+def test_no_committed_file_holds_an_index_address_or_a_machine_path() -> None:
+    address = re.compile(r"--(extra-)?index-url|find-links\s*=|file:///(opt|home|work)|https?://[^\s/]*:[^\s/@]+@")
+    place = re.compile(r"(?<![\w.])/(home|work|root)/[\w.-]+/")
+    kinds = {".py", ".toml", ".yaml", ".yml", ".txt", ".md", ".sh", ".json", ""}
+    wrong = []
+    for file in tracked():
+        if file.suffix in kinds and file != Path(__file__):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            found = [*address.finditer(text), *place.finditer(text)]
+            wrong += [f"{file.relative_to(ROOT)}: {match[0]}" for match in found]
+    assert wrong == []

@@ -1,0 +1,128 @@
+"""The CLI as a person meets it: quick, and one line with exit code 2 for whatever is wrong."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestra.processes import Service, remember, start_service, started_at
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    for name in ("params.yaml", "dvc.yaml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def orchestra(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), **environment}
+    command = [sys.executable, "-m", "orchestra.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    return lines[0]
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    done = orchestra(tmp_path, "--help")
+    assert done.returncode == 0
+    for command in ("run", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
+        assert f" {command} " in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    assert orchestra(tmp_path, "--version").stdout == "orchestra 0.1.0\n"
+
+
+@pytest.mark.parametrize("command", ["run", "status", "stop", "doctor", "up", "monitor"])
+def test_outside_a_workspace(tmp_path: Path, command: str) -> None:
+    assert "no workspace here" in error_of(orchestra(tmp_path, command))
+
+
+def test_it_works_from_a_folder_inside(workspace: Path) -> None:
+    (workspace / "docs").mkdir()
+    assert orchestra(workspace / "docs", "stop").stdout == "nothing runs\n"
+
+
+def test_an_unknown_parameter_stops_a_run_before_anything_starts(workspace: Path) -> None:
+    file = workspace / "params.yaml"
+    file.write_text(file.read_text().replace("  epochs:", "  epoch:"))
+    assert "unknown key sft.epoch" in error_of(orchestra(workspace, "run", "--set", "sft.seed=1"))
+    assert not (workspace / ".state").exists()
+
+
+def test_set_must_name_a_key(workspace: Path) -> None:
+    assert "no key sft.sed" in error_of(orchestra(workspace, "run", "--set", "sft.sed=1"))
+
+
+def test_another_parameter_file_cannot_be_slipped_past_dvc(workspace: Path) -> None:
+    done = orchestra(workspace, "run", ORCHESTRA_PARAMS="other.yaml")
+    assert "ORCHESTRA_PARAMS" in error_of(done)
+
+
+def test_nothing_to_ask(workspace: Path) -> None:
+    assert "nothing serves here" in error_of(orchestra(workspace, "ask", "what?"))
+
+
+def test_a_gateway_that_is_not_there(workspace: Path) -> None:
+    done = orchestra(workspace, "ask", "what?", "--url", "http://127.0.0.1:9")
+    assert "http://127.0.0.1:9" in error_of(done)
+
+
+def test_a_budget_is_an_amount(workspace: Path) -> None:
+    assert "--budget" in error_of(orchestra(workspace, "ask", "what?", "--budget", "much"))
+
+
+def test_a_busy_port_is_said_and_nothing_is_started(workspace: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        done = orchestra(workspace, "up", "--prefect-port", str(port))
+    assert f"port {port} is taken" in error_of(done)
+    assert not list(workspace.glob(".state/*.pid.json"))
+
+
+def test_stop_ends_what_runs_and_nothing_else(workspace: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    made = start_service(workspace, "demo", command, port=1, url="http://127.0.0.1:1")
+    assert "nothere does not run" in error_of(orchestra(workspace, "stop", "nothere"))
+    assert orchestra(workspace, "stop").stdout == f"ended demo (pid {made.pid})\n"
+    assert started_at(made.pid) is None or not made.running
+
+
+def test_doctor_names_what_is_missing_and_what_mends_it(workspace: Path) -> None:
+    done = orchestra(workspace, "doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert found["git"]["level"] == "error" and "git init" in found["git"]["fix"]
+    assert found["params.yaml"]["level"] == "ok" and found["python"]["level"] == "ok"
+    assert found["data/catalogue/tools.yaml"]["level"] == "error"
+    assert found["vllm"]["fix"] == "make setup-vllm"
+    assert all(finding["fix"] for finding in found.values() if finding["level"] != "ok")
+
+
+def test_doctor_tells_a_port_of_ours_from_a_strangers(workspace: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        file = workspace / "params.yaml"
+        file.write_text(file.read_text().replace("gateway_port: 8800", f"gateway_port: {port}"))
+        import os
+
+        for ours, says in ((False, "taken by another program"), (True, "ours: gateway")):
+            if ours:
+                remember(workspace, Service("gateway", os.getpid(), started_at(os.getpid()) or "", port, "", ""))
+            assert f"port {port}: {says}" in orchestra(workspace, "doctor").stdout
