@@ -130,7 +130,7 @@ def _judge(
     if note:
         decision = _with(decision, "champion", note, passed=True)
     if ROLLED_BACK in candidate.tags:
-        why = "a person took this checkpoint out of service: `python -m tasks.promote --rollback` brings it back"
+        why = "a person took this checkpoint out of service: `orchestra release --rollback` brings it back"
         decision = _with(decision, "rolled back", why, passed=False)
     return decision
 
@@ -230,7 +230,7 @@ def _publish(
 def main(stage: Stage) -> None:
     if "--rollback" in sys.argv[1:]:
         restored = rollback(stage)
-        stage.say(f"version {restored.number} is the champion again; `python -m tasks.deploy` serves it")
+        stage.say(f"version {restored.number} is the champion again; `orchestra release` serves it")
         return
     promotion = promote(stage)
     print(summary(promotion))
