@@ -126,7 +126,7 @@ async def _run_batch(
             generations = await policy.generate([a.conversation for a, _ in ready], [r for _, r in ready])
             await asyncio.gather(
                 *(
-                    _take_turn(live, generation, codec, rates, budget_usd, on_turn)
+                    _take_turn(live, generation, codec, limits, rates, budget_usd, on_turn)
                     for (live, _), generation in zip(ready, generations, strict=True)
                 )
             )
@@ -140,6 +140,7 @@ async def _take_turn(
     live: _Live,
     generation: Generation,
     codec: Codec,
+    limits: Rollout,
     rates: PolicyRates,
     budget_usd: Decimal | None,
     on_turn: OnTurn | None,
@@ -172,7 +173,10 @@ async def _take_turn(
         else:
             observation, charge = await _call(live, call)
             charges += [charge] if charge is not None else []
-    shown = observation if live.stop is None else None
+    shown = codec.observation(observation) if observation is not None and live.stop is None else []
+    if len(conversation.ids) + len(generation.ids) + len(shown) >= limits.max_tokens and live.stop is None:
+        # No room to go on: what the policy will never read is not appended, so no episode outgrows its limit.
+        live.stop, shown = StopReason.TOKEN_LIMIT, []
     turn = Turn(
         ids=tuple(generation.ids),
         logprobs=tuple(generation.logprobs),
@@ -180,7 +184,7 @@ async def _take_turn(
         call=call,
         parse_error=error,
         observation=observation,
-        observation_ids=tuple(codec.observation(shown)) if shown is not None else (),
+        observation_ids=tuple(shown),
         charges=tuple(charges),
     )
     conversation.turns.append(turn)
