@@ -21,10 +21,13 @@ def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
     return count
 
 
-def read_lines(path: Path, *, fix: str = "run the stage that writes it") -> list[str]:
-    """The lines of a file; raises `DataError` when it is missing or not UTF-8."""
+def read_lines(path: Path, *, fix: str = "run the stage that writes it", lenient: bool = False) -> list[str]:
+    """The lines of a file; raises `DataError` when it is missing or not UTF-8.
+
+    `lenient` keeps bytes that are not UTF-8 as lone surrogates: `parse_line` refuses the lines that hold them.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="surrogateescape" if lenient else "strict")
     except FileNotFoundError:
         raise DataError("no such file", where=str(path), fix=fix) from None
     except UnicodeDecodeError as error:
@@ -47,7 +50,10 @@ def read_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that wri
 def parse_line(line: str, model: type[M]) -> M | str:
     """The record, or in one line why it is none."""
     try:
+        line.encode()
         return model.model_validate_json(line)
+    except UnicodeEncodeError:
+        return "not UTF-8"
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

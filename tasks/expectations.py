@@ -14,6 +14,14 @@ from orchestra.synthesis.flatten import COLUMNS, Row
 KINDS = ("question", "domain")
 INSTRUCTION_CHARS = (3, 2000)
 MAX_TOOLS = 64
+PROBLEMS = {
+    "schema_problem": "not an example",
+    "toolbox_problem": "toolbox",
+    "answer_problem": "answer",
+    "golden_problem": "known solution",
+    "leak": "leak",
+}
+"""Columns that say in words what is wrong, and what a refusal by them is called."""
 MAX_DIVERGENCE = 0.1
 """Kullback-Leibler divergence of a split's categories from the mix of params.yaml, nats."""
 
@@ -58,9 +66,8 @@ def suite(mix: Mapping[str, float], splits: list[str]) -> Any:
         )
 
     wanted = {category: share for category, share in mix.items() if share > 0}
-    nulls = ("schema_problem", "toolbox_problem", "answer_problem", "golden_problem", "leak")
     expectations = [
-        *(gxe.ExpectColumnValuesToBeNull(column=column, meta={"reason": column}) for column in nulls),
+        *(gxe.ExpectColumnValuesToBeNull(column=column, meta={"reason": words}) for column, words in PROBLEMS.items()),
         gxe.ExpectColumnValuesToBeUnique(column="id", meta={"reason": "the id is not unique"}),
         gxe.ExpectColumnValuesToBeInSet(
             column="category", value_set=sorted(wanted), meta={"reason": "a category that the mix lacks"}
@@ -153,7 +160,7 @@ def _read(result: Any) -> Checked:
         column = expectation.kwargs.get("column")
         for entry in found:
             said = entry.get(column)
-            text = f"{reason}: {said}" if column == reason else f"{reason} ({said})"
+            text = f"{reason}: {said}" if column in PROBLEMS else f"{reason} ({said})"
             rows.setdefault(str(entry["row"]), []).append(text)
     return Checked(rows=rows, tables=tables, expectations=len(result.results), failed=failed)
 

@@ -1,6 +1,7 @@
 """Stage validate: only examples that pass the suite go on; the others go to quarantine with the reason."""
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -23,7 +24,8 @@ def main(stage: Stage) -> None:
     nothing is written to data/validated.
     """
     folder = stage.root / INPUT
-    lines = {split: read_lines(folder / f"{split}.jsonl", fix="run the synthesize stage") for split in SPLITS}
+    fix = "run the synthesize stage"
+    lines = {split: read_lines(folder / f"{split}.jsonl", fix=fix, lenient=True) for split in SPLITS}
     toolkit = Toolkit.from_params(stage.params, stage.root, folder)
     total = sum(len(split_lines) for split_lines in lines.values())
     rows, _ = flatten(lines, toolkit, stage.progress(total, "rows").advance)
@@ -77,7 +79,7 @@ def refuse(checked: Checked, total: int, max_share: float) -> None:
 
 
 def _general(reason: str) -> str:
-    return reason.partition(" (")[0].partition(" '")[0]
+    return re.split(r" \(| '| at line ", reason, maxsplit=1)[0]
 
 
 def _quarantine(stage: Stage, lines: dict[str, list[str]], checked: Checked) -> None:

@@ -50,6 +50,9 @@ class Toolkit:
         world = params.world
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
         folders = {name: root / "data/domains" / name for name in world.domains}
+        for name, folder in folders.items():
+            if not folder.is_dir():
+                raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
         return cls(catalogue, folders, data_dir or root / "data/generated")
 
     @cached_property

@@ -103,3 +103,7 @@ def test_from_params_reads_the_shipped_world() -> None:
 
     kit = Toolkit.from_params(load_params(ROOT / "params.yaml"), ROOT)
     assert kit.catalogue.entries == catalogue().entries and kit.data_dir == ROOT / "data/generated"
+    shipped = load_params(ROOT / "params.yaml")
+    world = shipped.world.model_copy(update={"domains": ["atlantis"]})
+    with pytest.raises(ConfigError, match="no domain atlantis"):
+        Toolkit.from_params(shipped.model_copy(update={"world": world}), ROOT)

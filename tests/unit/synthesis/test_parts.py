@@ -1,0 +1,117 @@
+"""The parts of synthesis: names, sums, worlds, questions, preferences, files."""
+
+import random
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.errors import DataError
+from orchestra.synthesis.arithmetic import arithmetic
+from orchestra.synthesis.facts import World, fact, two_hop
+from orchestra.synthesis.io import read_examples, write_examples
+from orchestra.synthesis.names import Names
+from orchestra.synthesis.preferences import WORDS, Split, preference
+from orchestra.synthesis.topics import QUESTIONS, topic_questions
+from orchestra.tools.calculator import evaluate
+from tests.worlds import catalogue, example
+
+seeds = st.integers(0, 10**6)
+
+
+@given(seeds)
+def test_names_are_words_never_given_twice(seed: int) -> None:
+    names = Names(random.Random(seed))
+    given_names = [names.new() for _ in range(200)]
+    assert len(set(given_names)) == 200 and all(name.isalpha() and name.istitle() for name in given_names)
+
+
+@given(seeds)
+def test_sums_are_whole_right_and_never_repeated(seed: int) -> None:
+    drafts = list(islice(arithmetic(random.Random(seed), set()), 50))
+    for draft in drafts:
+        expression = str(draft.golden_calls[0].arguments["expression"])
+        assert evaluate(expression) == int(draft.answer) >= 0
+        assert draft.answer not in draft.wrong and len(set(draft.wrong)) == 3
+        numbers = [int(word) for word in "".join(c if c.isdigit() else " " for c in expression).split()]
+        assert all(str(number) in draft.instruction for number in numbers)
+    assert len({draft.entities for draft in drafts}) == 50
+
+
+@given(seeds)
+def test_worlds_answer_their_questions(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World.make(Names(rng), rng)
+    for draft in [*fact(world, rng), *two_hop(world, rng)]:
+        known = draft.instruction
+        for call in draft.golden_calls:
+            subject, relation = str(call.arguments["query"]).split()
+            assert subject in known, "a query may only use what is known by then"
+            known = world.facts[subject, relation]
+        assert known == draft.answer not in draft.instruction
+
+
+@given(seeds)
+def test_topic_questions_have_one_right_and_three_wrong_answers(seed: int) -> None:
+    rng = random.Random(seed)
+    for draft in islice(topic_questions(Names(rng), rng, catalogue().topics), 20):
+        assert draft.topic in catalogue().topics and draft.entities[0] in draft.instruction
+        assert len({draft.answer, *draft.wrong}) == 4 and len(draft.instruction) < 90
+        assert " a A" not in draft.instruction
+
+
+def test_most_topic_questions_do_not_name_their_topic() -> None:
+    rng = random.Random(1)
+    drafts = list(islice(topic_questions(Names(rng), rng, catalogue().topics), 1000))
+    named = sum(str(draft.topic) in draft.instruction.split(" question")[0].split() for draft in drafts)
+    assert 20 < named < 200
+    assert set(QUESTIONS) == set(catalogue().topics) and min(map(len, QUESTIONS.values())) >= 8
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_preferences_are_worded_often_and_apart(kind: str) -> None:
+    words = WORDS[kind]
+    assert len(set(words["train"])) >= 8 and len(set(words["heldout"])) >= 4
+    assert not set(words["train"]) & set(words["heldout"])
+    if kind in ("prefer", "avoid"):
+        assert all("{x}" in text for split in words.values() for text in split)
+
+
+@given(seeds, st.sampled_from(["train", "heldout"]), st.booleans())
+def test_a_preference_weighs_within_bounds_and_names_offered_tools(
+    seed: int, split: Split, experts_matter: bool
+) -> None:
+    experts = ["gpt-5", "qwen3-32b", "nemotron-49b"]
+    wish = preference(random.Random(seed), split, experts, experts_matter=experts_matter)
+    assert wish.words and "{" not in wish.words and set(wish.tools) <= set(experts)
+    assert experts_matter or not wish.tools
+    if wish.kind == "prefer":
+        assert next(iter(wish.tools)) in wish.words
+    if wish.kind == "avoid":
+        (avoided,) = set(experts) - set(wish.tools)
+        assert avoided in wish.words
+
+
+def test_every_kind_of_preference_is_drawn() -> None:
+    rng = random.Random(0)
+    kinds = Counter(preference(rng, "train", ["gpt-5"], experts_matter=True).kind for _ in range(500))
+    assert set(kinds) == set(WORDS) and min(kinds.values()) > 60
+
+
+def test_examples_survive_the_disk_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    items = [example("a", instruction="two\u2028lines"), example("b")]
+    assert write_examples(path, items) == 2
+    assert read_examples(path) == items
+    path.write_text(path.read_text(encoding="utf-8") + '{"id": "c"\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"train\.jsonl:3: .*run the stage") as error:
+        read_examples(path)
+    assert "\n" not in str(error.value)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_examples(path)
+    with pytest.raises(DataError, match="no such file"):
+        read_examples(tmp_path / "none.jsonl")

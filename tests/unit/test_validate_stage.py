@@ -1,0 +1,175 @@
+"""The validate stage: good rows pass, bad rows are quarantined with the reason, bad data stops the flow."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestra.errors import DataError, OrchestraError
+from orchestra.synthesis.flatten import flatten
+from orchestra.tools.toolkit import Toolkit
+from tasks import expectations, synthesize, validate
+from tasks._stage import Stage
+from tests.worlds import ROOT
+
+MIX = {"arithmetic": 0.2, "fact": 0.2, "two_hop": 0.2, "topic": 0.4}
+TRAIN, HELDOUT = 80, 20
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which synthesize has run."""
+    root = tmp_path_factory.mktemp("project")
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params["synthesize"] |= {"train_examples": TRAIN, "heldout_examples": HELDOUT, "mix": MIX}
+    params["world"]["domains"] = []
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    shutil.copytree(ROOT / "data/catalogue", root / "data/catalogue")
+    synthesize.main(Stage.open("synthesize", root))
+    return root
+
+
+@pytest.fixture
+def project(generated: Path, tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    shutil.copytree(generated, root)
+    return root
+
+
+def run(root: Path, max_quarantined: float = 0.02) -> dict[str, Any]:
+    """Run the stage; the report it wrote."""
+    stage = Stage.open("validate", root)
+    limit = stage.params.validate_.model_copy(update={"max_quarantined": max_quarantined})
+    stage.params = stage.params.model_copy(update={"validate_": limit})
+    try:
+        validate.main(stage)
+    finally:
+        report: dict[str, Any] = json.loads((root / "reports/validate.json").read_text(encoding="utf-8"))
+    return report
+
+
+def lines(root: Path, name: str) -> list[str]:
+    return (root / name).read_text(encoding="utf-8").splitlines()
+
+
+def edit(root: Path, number: int, change: Callable[[dict[str, Any]], object], split: str = "train") -> None:
+    """Change one row of the generated data, counted from 1."""
+    path = root / f"data/generated/{split}.jsonl"
+    rows = path.read_text(encoding="utf-8").splitlines()
+    row = json.loads(rows[number - 1])
+    change(row)
+    rows[number - 1] = json.dumps(row)
+    path.write_text("".join(line + "\n" for line in rows), encoding="utf-8")
+
+
+def find(root: Path, category: str, split: str = "train") -> int:
+    rows = lines(root, f"data/generated/{split}.jsonl")
+    return next(n for n, line in enumerate(rows, start=1) if json.loads(line)["category"] == category)
+
+
+def test_good_data_passes_whole_with_data_docs(project: Path) -> None:
+    report = run(project)
+    assert report["rows"] == TRAIN + HELDOUT and report["quarantined"] == 0 and report["expectations_failed"] == 0
+    for split in ("train", "heldout"):
+        assert lines(project, f"data/validated/{split}.jsonl") == lines(project, f"data/generated/{split}.jsonl")
+    assert lines(project, "data/quarantine/rows.jsonl") == []
+    assert "examples" in (project / "reports/data_docs/index.html").read_text(encoding="utf-8")
+    assert list((project / "reports/data_docs/validations").rglob("*.html"))
+
+
+def test_every_bad_row_is_quarantined_with_its_reason(project: Path) -> None:
+    used: set[int] = set()
+
+    def spoil(category: str, change: Callable[[dict[str, Any]], object]) -> int:
+        rows = lines(project, "data/generated/train.jsonl")
+        number = next(n for n, x in enumerate(rows, start=1) if n not in used and json.loads(x)["category"] == category)
+        used.add(number)
+        edit(project, number, change)
+        return number
+
+    other_id = json.loads(lines(project, "data/generated/heldout.jsonl")[0])["id"]
+    held_entity = json.loads(lines(project, "data/generated/heldout.jsonl")[0])["entities"]
+    spoiled = {
+        spoil("fact", lambda r: r["preference"].update(compute=2)): "not an example: preference.compute",
+        spoil("fact", lambda r: r.update(colour="red")): "not an example: colour",
+        spoil("fact", lambda r: r.update(instruction=" ")): "the instruction is empty or too long",
+        spoil("topic", lambda r: r.update(id=other_id)): "the id is not unique",
+        spoil("topic", lambda r: r.update(entities=held_entity)): "leak: also held out",
+        spoil("topic", lambda r: r.update(entities=[])): "about no entity",
+        spoil("topic", lambda r: r.update(toolbox=[])): "no tools or too many",
+        spoil(
+            "topic", lambda r: r.update(instruction="who ate Opal?")
+        ): "known solution: no simulated expert has heard",
+        spoil("arithmetic", lambda r: r["verifier"].update(answer="many")): "answer: the expected answer",
+        spoil("arithmetic", lambda r: r["verifier"].update(answer="1")): "known solution: the answer is not in",
+        spoil("two_hop", lambda r: r["verifier"]["golden_calls"][0].update(name="find")): "toolbox: find",
+        spoil("two_hop", lambda r: r["preference"].update(tools={"gpt-9": 0.1})): "toolbox: the preference",
+        spoil(
+            "topic", lambda r: [t.update(call_usd="0") for t in r["toolbox"] if t["kind"] == "expert"]
+        ): "an expert costs nothing",
+        spoil("topic", lambda r: r["toolbox"].append(r["toolbox"][0])): "toolbox: two tools have one name",
+    }
+    report = run(project, max_quarantined=0.5)
+    rows = [json.loads(line) for line in lines(project, "data/quarantine/rows.jsonl")]
+    found = {row["line"]: row["reasons"] for row in rows if row["file"].endswith("train.jsonl")}
+    for number, reason in spoiled.items():
+        assert any(said.startswith(reason) for said in found[number]), (reason, found[number])
+    assert set(found) == set(spoiled)
+    # Two rows claim one id: neither can be trusted.
+    assert [row["line"] for row in rows if row["file"].endswith("heldout.jsonl")] == [1]
+    assert report["quarantined"] == len(spoiled) + 1
+    assert len(lines(project, "data/validated/train.jsonl")) == TRAIN - len(spoiled)
+    assert sum(json.loads((project / "data/quarantine/reasons.json").read_text()).values()) == report["quarantined"]
+
+
+def test_a_line_that_is_no_json_is_quarantined_and_no_crash(project: Path) -> None:
+    path = project / "data/generated/train.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"id": "trai\n\n{"id": "\xff"}\n')
+    report = run(project, max_quarantined=0.03)
+    assert report["quarantined"] == 3 and report["reasons"].pop("not an example: not UTF-8") == 1
+    assert all(reason.startswith("not an example: Invalid JSON") for reason in report["reasons"])
+    assert len(lines(project, "data/validated/train.jsonl")) == TRAIN
+
+
+def test_above_the_threshold_the_flow_stops_with_the_reasons_and_nothing_goes_on(project: Path) -> None:
+    for number in range(1, 11):
+        edit(project, number, lambda row: row.pop("toolbox"))
+    with pytest.raises(DataError) as error:
+        run(project)
+    assert "10 of 100 rows refused, more than 2%: not an example: toolbox: Field required (10)" in str(error.value)
+    assert "\n" not in str(error.value) and "data/quarantine/rows.jsonl" in str(error.value)
+    assert not (project / "data/validated").exists()
+    assert len(lines(project, "data/quarantine/rows.jsonl")) == 10
+    assert (project / "reports/data_docs/index.html").is_file()
+
+
+def test_a_set_out_of_balance_is_refused_as_a_whole(project: Path) -> None:
+    path = project / "data/generated/train.jsonl"
+    kept = [line for line in lines(project, "data/generated/train.jsonl") if json.loads(line)["category"] == "topic"]
+    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    with pytest.raises(DataError, match=r"refused as a whole: the train set does not follow synthesize\.mix"):
+        run(project)
+
+
+def test_an_expectation_that_raises_is_not_a_finding_about_the_data(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit = Toolkit.from_params(Stage.open("validate", project).params, project)
+    rows, _ = flatten({"train": lines(project, "data/generated/train.jsonl")}, toolkit)
+    for row in rows:
+        row["tools"] = "many"
+    with pytest.raises(OrchestraError, match=r"on tools could not run: .*says nothing about the data") as error:
+        expectations.check(rows, MIX, project / "docs")
+    assert not isinstance(error.value, DataError)
+
+
+def test_missing_and_empty_input(project: Path) -> None:
+    (project / "data/generated/heldout.jsonl").unlink()
+    with pytest.raises(DataError, match=r"heldout\.jsonl: no such file — run the synthesize stage"):
+        validate.main(Stage.open("validate", project))
+    with pytest.raises(DataError, match="no examples at all"):
+        validate.refuse(expectations.Checked({}, [], 1, 0), 0, 0.5)
