@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from orchestra.domains.session import Domain, Session, short
 from orchestra.domains.spec import Scalar
 from orchestra.errors import CallError, DataError
 from orchestra.types import ToolCall, Verdict
+
+Rows = dict[tuple[str, str], dict[str, Scalar] | None]
+"""What stands at (table, condition on its key), as in `Session.touched`; None where there is no such row."""
 
 
 def judge(
@@ -22,16 +26,22 @@ def judge(
     """
     if answer is None:
         return Verdict(solved=False, why="no answer")
-    golden = domain.open()
-    try:
-        replay(golden, golden_calls)
-        why = _difference(session, golden)
-    finally:
-        golden.close()
+    why = _difference(session, _golden_rows(domain, tuple(call.model_dump_json() for call in golden_calls)))
     if why is None:
         missing = [text for text in communicate if not mentions(answer, text)]
         why = f"the answer does not mention {missing[0]}" if missing else None
     return Verdict(solved=why is None, why=why or "right")
+
+
+@lru_cache(maxsize=4096)
+def _golden_rows(domain: Domain, calls: tuple[str, ...]) -> Rows:
+    """The rows that the golden calls wrote, as they left them. Kept, since a group judges one example many times."""
+    golden = domain.open()
+    try:
+        replay(golden, [ToolCall.model_validate_json(call) for call in calls])
+        return {place: golden.row(*place) for place in golden.touched}
+    finally:
+        golden.close()
 
 
 def replay(session: Session, calls: Sequence[ToolCall]) -> list[str]:
@@ -52,14 +62,21 @@ def mentions(answer: str, text: str) -> bool:
     return re.search(rf"(?<!\w)(?<!\d[.,]){body}(?!\w)(?![.,]\d)", answer.casefold()) is not None
 
 
-def _difference(session: Session, golden: Session) -> str | None:
+def _difference(session: Session, golden: Rows) -> str | None:
     """Why the contents differ, or None. Rows that neither wrote are as they were, so only written ones are compared."""
-    done, wanted = session.touched, golden.touched
-    for table, condition in sorted(wanted | done):
-        ours, theirs = session.row(table, condition), golden.row(table, condition)
-        if ours != theirs:
-            return f"{_plain(table, condition)}: {_changes(ours, theirs)}"
-    left = sorted(wanted - done)
+    done = session.touched
+    for place in sorted(golden):
+        if (ours := session.row(*place)) != golden[place]:
+            return f"{_plain(*place)}: {_changes(ours, golden[place])}"
+    if beside := sorted(done - golden.keys()):
+        before = session.domain.open()
+        try:
+            for place in beside:
+                if (ours := session.row(*place)) != (was := before.row(*place)):
+                    return f"{_plain(*place)}: {_changes(ours, was)}"
+        finally:
+            before.close()
+    left = sorted(golden.keys() - done)
     return f"{_plain(*left[0])}: not operated on" if left else None
 
 

@@ -7,9 +7,10 @@ session.call("get_book", {"book": 12})      # "title: Orvale, reader: none"
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from orchestra.domains.entries import build_image
+from orchestra.domains.entries import build_image, log_writes
 from orchestra.domains.session import Domain, DomainTool, Session
 from orchestra.domains.spec import SLOT, Intent, IntentFile, ToolFile, ToolsFile, read_text, read_yaml
 from orchestra.errors import DataError
@@ -24,30 +25,33 @@ def load_domain(folder: Path) -> Domain:
     if not folder.is_dir():
         raise DataError("no such domain folder", where=str(folder), fix="check world.domains in params.yaml")
     image, tables = build_image(folder)
-    tools = read_yaml(folder / "tools.yaml", ToolsFile).tools
+    files = read_yaml(folder / "tools.yaml", ToolsFile).tools
     intents = read_yaml(folder / "intents.yaml", IntentFile)
     policy = read_text(folder / "policy.md")
     domain = Domain(folder.name, {}, policy, intents.intents, intents.split_by, tables, image)
     session = domain.open()
     try:
-        for tool in tools:
-            domain.tools[tool.name] = DomainTool(tool, _check_tool(session, tool, folder / "tools.yaml"))
-        if len(domain.tools) < len(tools):
+        for file in files:
+            domain.tools[file.name] = DomainTool(file, _check_tool(session, file, folder / "tools.yaml"))
+        if len(domain.tools) < len(files):
             raise DataError("two tools have one name", where=str(folder / "tools.yaml"), fix="rename one")
         for intent in intents.intents:
             _check_intent(domain, session, intent, folder / "intents.yaml")
     finally:
         session.close()
-    return domain
+    changes = {change for tool in domain.tools.values() for change in tool.changes}
+    return replace(domain, image=log_writes(image, tables, changes))
 
 
-def _check_tool(session: Session, tool: ToolFile, file: Path) -> bool:
-    """Whether the tool writes. Raises `DataError` when a statement does not compile or does what none may."""
+def _check_tool(session: Session, tool: ToolFile, file: Path) -> frozenset[tuple[str, str]]:
+    """What the tool can write. Raises `DataError` when a statement does not compile or does what none may."""
     for condition in tool.preconditions:
         if _compiles(session, condition.query, tool.parameters, file, f"a precondition of {tool.name}"):
             raise DataError(f"a precondition of {tool.name} writes", where=str(file), fix="let it only read")
-    # Every statement is compiled, also after one that writes.
-    return any([_compiles(session, s, tool.parameters, file, f"a statement of {tool.name}") for s in tool.statements])
+    changes: set[tuple[str, str]] = set()
+    for statement in tool.statements:
+        changes |= _compiles(session, statement, tool.parameters, file, f"a statement of {tool.name}")
+    return frozenset(changes)
 
 
 def _check_intent(domain: Domain, session: Session, intent: Intent, file: Path) -> None:
@@ -75,7 +79,9 @@ def _texts(intent: Intent) -> list[str]:
     return [*intent.wordings, intent.answer, *intent.communicate, *arguments]
 
 
-def _compiles(session: Session, statement: str, parameters: Iterable[str], file: Path, what: str) -> bool:
+def _compiles(
+    session: Session, statement: str, parameters: Iterable[str], file: Path, what: str
+) -> set[tuple[str, str]]:
     if not STATEMENT.match(statement):
         raise DataError(f"{what} is no query, insert, update or delete", where=str(file), fix="rewrite it")
     try:

@@ -25,7 +25,11 @@ MAX_VALUE_BYTES = 100_000
 ROOM_PAGES = 256
 """Pages of 4 KB by which one episode may grow its database."""
 
-_ROW_ACTIONS = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
+_ROW_ACTIONS = {
+    sqlite3.SQLITE_INSERT: "insert",
+    sqlite3.SQLITE_UPDATE: "update",
+    sqlite3.SQLITE_DELETE: "delete",
+}
 
 
 class Guard:
@@ -35,8 +39,8 @@ class Guard:
         self.tables = frozenset(tables)
         self.trusted = False
         """True while the engine's own statements run."""
-        self.wrote: set[str] = set()
-        """Tables that a statement prepared since `reset` can write."""
+        self.writes: set[tuple[str, str]] = set()
+        """(table, insert | update | delete) that a statement prepared since `reset` can do."""
         self.refused = ""
         self._steps = 0
         self._max_steps = MAX_STEPS
@@ -54,7 +58,7 @@ class Guard:
     def reset(self, max_steps: int = MAX_STEPS) -> None:
         """Before each call."""
         self._steps, self._max_steps, self.refused = 0, max_steps, ""
-        self.wrote.clear()
+        self.writes.clear()
 
     @contextmanager
     def trust(self) -> Iterator[None]:
@@ -82,7 +86,7 @@ class Guard:
         if first == LOG:
             return action == sqlite3.SQLITE_INSERT and trigger is not None and trigger.startswith(TRIGGER)
         if action in _ROW_ACTIONS and first in self.tables:
-            self.wrote.add(str(first))
+            self.writes.add((str(first), _ROW_ACTIONS[action]))
             return True
         return action == sqlite3.SQLITE_READ and first in self.tables
 

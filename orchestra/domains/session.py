@@ -25,8 +25,13 @@ class DomainTool:
     """A tool of a domain; what it may do is what its SQL does."""
 
     file: ToolFile
-    writes: bool
-    """Whether any of its statements can change a row (found by compiling them)."""
+    changes: frozenset[tuple[str, str]]
+    """What its statements can do, found by compiling them: (table, insert | update | delete)."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it can change a row."""
+        return bool(self.changes)
 
     @property
     def name(self) -> str:
@@ -58,9 +63,9 @@ class DomainTool:
         return values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Domain:
-    """A loaded domain; immutable, shared by all episodes."""
+    """A loaded domain; immutable, shared by all episodes, equal only to itself."""
 
     name: str
     tools: dict[str, DomainTool]
@@ -117,15 +122,18 @@ class Session:
                 self._transaction("rollback")
         return text
 
-    def compiles(self, statement: str, parameters: Iterable[str]) -> bool:
-        """Whether the statement can write. Raises `DataError` (what, no where) when it does not compile or may not."""
+    def compiles(self, statement: str, parameters: Iterable[str]) -> set[tuple[str, str]]:
+        """What the statement can write: (table, insert | update | delete).
+
+        Raises `DataError` (what, no where) when it does not compile or may not.
+        """
         self._guard.reset()
         try:
             self._db.execute(f"explain {statement}", dict.fromkeys(parameters))
         except (sqlite3.Error, sqlite3.Warning) as error:
             what = f"{self._guard.refused} is not allowed" if self._guard.refused else str(error)
             raise DataError(what) from None
-        return bool(self._guard.wrote)
+        return set(self._guard.writes)
 
     def select(self, query: str, limit: int) -> tuple[tuple[str, ...], list[Row]]:
         """Columns and rows of a query of the domain's own that is known to only read; raises `DataError`."""

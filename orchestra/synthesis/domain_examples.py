@@ -85,27 +85,26 @@ def verified(domain: Domain, task: DomainTask) -> bool:
     """Whether execution proves the task: the golden calls run and solve it; doing nothing, and for a change answering
     right without doing it, does not; and every argument and answer can be known from the instruction or an observation.
     """
+    solution, words = task.golden_calls, task.communicate
+    if len(task.instruction.split()) > MAX_WORDS:
+        return False
     session = domain.open()
     try:
+        idle = task.answer if task.category == "change" else ""
+        if judge(domain, session, solution, words, idle).solved:
+            return False
         known = task.instruction
-        for call in task.golden_calls:
+        for call in solution:
             if not all(mentions(known, str(value)) for value in call.arguments.values()):
                 return False
             known += " ; " + replay(session, (call,))[0]
-        if len(task.instruction.split()) > MAX_WORDS or not all(mentions(known, text) for text in task.communicate):
-            return False
-        if not judge(domain, session, task.golden_calls, task.communicate, task.answer).solved:
-            return False
+        return (
+            all(mentions(known, text) for text in words) and judge(domain, session, solution, words, task.answer).solved
+        )
     except DataError:  # a golden call is refused for these slots: not a task
         return False
     finally:
         session.close()
-    idle = domain.open()
-    try:
-        lazy = task.answer if task.category == "change" else ""
-        return not judge(domain, idle, task.golden_calls, task.communicate, lazy).solved
-    finally:
-        idle.close()
 
 
 def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:
@@ -121,7 +120,9 @@ def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Int
             rows: list[Slots] = []
             for slots in (dict(zip(columns, row, strict=True)) for row in found):
                 side = _side(domain, intent, slots)
-                for entity in _entities(domain, intent, slots) if side is not None else ():
+                if side is None:
+                    continue
+                for entity in _entities(domain, intent, slots):
                     if sides.setdefault(entity, side) != side:
                         raise DataError(
                             f"{entity} would be in training and held out",

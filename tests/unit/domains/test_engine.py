@@ -164,6 +164,18 @@ def test_every_kind_of_write_is_seen(tmp_path: Path, statement: str, rows: set[s
         session.row("readers", row)
 
 
+def test_rows_changed_by_a_foreign_key_action_are_seen(tmp_path: Path) -> None:
+    world = Path(shutil.copytree(FOLDER / "mock", tmp_path / "cascading"))
+    schema, tools = world / "schema.sql", world / "tools.yaml"
+    schema.write_text(schema.read_text().replace("(reader),", "(reader) on delete cascade,"))
+    tools.write_text(tools.read_text() + tool("delete from readers where reader = 'Ovel'"))
+    session = load_domain(world).open()
+    session.call("extra", {})
+    assert session.touched == {("readers", "\"reader\" is 'Ovel'"), ("books", '"book" is 11')}
+    with pytest.raises(CallError, match="there is no book 11"):
+        session.call("get_book", {"book": 11})
+
+
 def test_a_dangling_reference_is_refused(tmp_path: Path) -> None:
     session = edited(tmp_path, tool("delete from readers where reader = 'Ovel'")).open()
     with pytest.raises(CallError, match="FOREIGN KEY"):
