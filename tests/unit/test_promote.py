@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def champions(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(root, "grpo", 2)
         assert promote.promote(evaluated(root)).promoted
     return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def still_code() -> Iterator[None]:
+    """Editing orchestra/ while these run must not make their evaluations stale."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "CODE", ())
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -247,6 +256,13 @@ def test_what_does_not_belong_together_is_refused_in_one_line(root: Path) -> Non
     with pytest.raises(DataError, match="does not match the manifest"):
         promote.promote(stage)
     assert versions(root) == []
+
+
+def test_code_that_decides_a_score_is_part_of_the_data_hash(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage.open("promote", root, params())
+    before = evaluate.data_hash(stage, evaluate.heldout(stage))
+    monkeypatch.setattr(evaluate, "CODE", ("ledger.py", "rewards"))
+    assert evaluate.data_hash(stage, evaluate.heldout(stage)) != before
 
 
 def test_a_killed_promotion_is_completed_by_the_next(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
