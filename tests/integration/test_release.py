@@ -1,0 +1,129 @@
+"""Releases in process, with real processes: unchanged, replaced, refused, restarted; a gateway on a real port."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
+from orchestra.processes import services, stop_services
+from orchestra.serving.client import ask, gateway_url
+from orchestra.serving.release import Candidate, Deployment, Release
+from orchestra.serving.state import SERVING, read
+from tests.serving_world import checkpoint, manifest, params, workspace
+from tests.worlds import example
+
+SMOKE = [example("e1"), example("e2", instruction="who wrote Opal?", answer="Tesk"), example("e3")]
+
+
+def release(root: Path, candidate: Candidate, **deploy: object) -> Deployment:
+    return Release(root, params(engine="in_process", **deploy), candidate, SMOKE, print).run()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = workspace(tmp_path_factory.mktemp("workspace"))
+    try:
+        yield made
+    finally:
+        stop_services(made)
+
+
+@pytest.fixture(scope="module")
+def first(root: Path) -> Candidate:
+    return checkpoint(root, 0, "1")
+
+
+@pytest.fixture(scope="module")
+def deployed(root: Path, first: Candidate) -> Deployment:
+    return release(root, first)
+
+
+def test_a_release_serves_and_shows_one_answered_question(root: Path, deployed: Deployment) -> None:
+    assert deployed.outcome == "released" and deployed.engine == "in_process" and deployed.version == "1"
+    assert deployed.sample is not None and deployed.sample.question in deployed.trace
+    assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
+    assert gateway_url(root) == deployed.url
+    reply = ask("what is 37*24?", "cheap", root=root, max_turns=2)
+    assert reply.version == "1" and reply.cost_usd > 0
+
+
+def test_the_client_tells_whose_fault_it_is(root: Path, deployed: Deployment) -> None:
+    with pytest.raises(ConfigError, match="no domain named nowhere"):
+        ask("x", domain="nowhere", root=root)
+    with pytest.raises(ServiceError, match="ConnectError"):
+        ask("x", url="http://127.0.0.1:1")
+
+
+def test_the_same_again_is_unchanged_and_quick(root: Path, first: Candidate, deployed: Deployment) -> None:
+    before = services(root)
+    began = time.monotonic()
+    again = release(root, first)
+    assert time.monotonic() - began < 2
+    assert again == deployed.model_copy(update={"outcome": "unchanged"})
+    assert services(root) == before
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_champion_serves_on(root: Path, deployed: Deployment) -> None:
+    bad = checkpoint(root, 1, "2")
+    weights = bad.folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 0x40
+    weights.write_bytes(data)
+    with pytest.raises(DataError, match="does not match the manifest"):
+        release(root, bad)
+    # With a manifest that agrees, it is the load that fails.
+    weights.write_bytes(data[: len(data) // 2])
+    manifest(bad.folder)
+    with pytest.raises(OrchestraError):
+        release(root, bad)
+    assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
+    serving = read(root / SERVING)
+    assert serving is not None and serving.version == "1"
+
+
+def test_a_release_that_fails_after_the_switch_is_taken_back(root: Path, deployed: Deployment) -> None:
+    # The question to show names a domain that the gateway lacks: the release fails when traffic has moved.
+    lost = [example("e1", domain="mock", instruction=" ")]
+    with pytest.raises(OrchestraError):
+        Release(root, params(engine="in_process"), checkpoint(root, 2, "3"), lost, print).run()
+    assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
+    assert ask("what is 1+1?", root=root, max_turns=1).version == "1"
+
+
+def test_another_version_takes_over_without_a_restart(root: Path, first: Candidate, deployed: Deployment) -> None:
+    before = services(root)
+    made = release(root, checkpoint(root, 3, "4"))
+    assert made.outcome == "released" and made.version == "4" and made.url == deployed.url
+    assert services(root) == before
+    back = release(root, first)
+    assert back.outcome == "released" and httpx.get(f"{back.url}/health").json()["version"] == "1"
+
+
+def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first: Candidate) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(ServiceError, match=rf"port {port} is in use by process \d+ .*deploy.gateway_port"):
+            release(root, first, gateway_port=port)
+
+
+def test_two_releases_at_once_are_refused(root: Path, first: Candidate) -> None:
+    import fcntl
+
+    with (root / ".state/deploy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ServiceError, match="another release runs"):
+            release(root, first)
+
+
+def test_a_killed_gateway_is_started_again(root: Path, first: Candidate, deployed: Deployment) -> None:
+    stop_services(root)
+    with pytest.raises(ServiceError, match="nothing serves here"):
+        ask("x", root=root)
+    made = release(root, first)
+    assert made.outcome == "released" and ask("what is 1+1?", root=root, max_turns=1).version == "1"
