@@ -24,7 +24,7 @@ def settings(root: Path) -> None:
     state.mkdir(exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(state / "prefect"))
     # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "100")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
 

@@ -32,19 +32,14 @@ screen = Screen()
 
 def _retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
     """Only what can go better the second time: a stage that was killed goes on from its checkpoint."""
-    try:
-        state.result()
-    except OrchestraError as error:
-        return error.retryable
-    except Exception:
-        return False
-    return False
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, OrchestraError) and failure.retryable
 
 
 def _say(line: str) -> None:
     """To the screen and, through Prefect's API, to the run's log in the UI."""
     screen(line)
-    get_run_logger().info(line)
+    get_run_logger().info("%s", line)
 
 
 @task(
@@ -88,7 +83,7 @@ def _line(failure: BaseException) -> str:
 
 @contextlib.contextmanager
 def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
-    """Everything a stage prints: to the screen, the UI, and `.state/logs/<stage>.log`."""
+    """What a stage prints goes to the UI and to `.state/logs/<stage>.log`; its own lines to the screen too."""
     file = root / ".state" / "logs" / f"{name}.log"
     file.parent.mkdir(parents=True, exist_ok=True)
     logger = get_run_logger()
@@ -97,9 +92,9 @@ def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
         def write(line: str) -> None:
             log.write(line + "\n")
             log.flush()
-            if not line.startswith("error: "):
+            if line.startswith(f"{name}: "):
                 screen(line)
-            logger.info(line)
+            logger.info("%s", line)
 
         yield write
 

@@ -157,7 +157,7 @@ def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
     """DVC ends with 255 whatever went wrong, so the text decides."""
     said = [line.removeprefix("error: ").removeprefix(f"{name}: ") for line in tail if line.startswith("error: ")]
     if said:
-        return StageError(said[-1], where=name)
+        return StageError(f"{said[-1]} (all it said: .state/logs/{name}.log)", where=name)
     text = "\n".join(tail)
     ended = re.search(r"exited with (-?\d+)", text)
     if (ended and (int(ended[1]) < 0 or int(ended[1]) > 128)) or code < 0:

@@ -62,8 +62,6 @@ def train_sft(
 
     from orchestra.training.optimizer import MuonAdamW
 
-    losses: list[float] = []
-
     class Logger(TrainerCallback):
         def on_log(
             self,
@@ -75,7 +73,6 @@ def train_sft(
         ) -> None:
             numbers = {k: float(v) for k, v in (logs or {}).items() if isinstance(v, int | float)}
             if "loss" in numbers:
-                losses.append(numbers["loss"])
                 log({f"train/{k}": v for k, v in numbers.items()} | {"max_steps": state.max_steps}, state.global_step)
 
     arguments = SFTConfig(
@@ -87,6 +84,7 @@ def train_sft(
         warmup_steps=settings.warmup,
         max_length=None,
         train_sampling_strategy="group_by_length",
+        logging_first_step=True,
         logging_steps=10,
         save_steps=settings.save_steps,
         save_total_limit=2,
@@ -110,6 +108,8 @@ def train_sft(
     trainer.remove_callback(PrinterCallback)
     checkpoint = last_complete(work / "checkpoints")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    # The trainer's own history, which a checkpoint keeps: a run that resumed after its last log has the same loss.
+    losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
     tail = losses[-max(1, len(losses) // 10) :]
     return SftResult(
         loss=sum(tail) / len(tail) if tail else float("nan"),
