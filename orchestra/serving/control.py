@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,67 @@ import httpx
 
 import orchestra
 from orchestra.errors import ServiceError
-from orchestra.processes import start_service, stop_services
+from orchestra.processes import Service, remember, services, start_service, stop_services
 from orchestra.serving.client import GATEWAY
 from orchestra.serving.vllm import SAY_EVERY_S, Say, last_error
 
+LEAVING = "gateway-old"
+"""Name of a gateway while its successor starts."""
 STOP_S = 35.0
 """vLLM and the gateway each finish what they work on for up to 30 s."""
 
 
 def start_gateway(root: Path, port: int, timeout_s: float, say: Say) -> str:
-    """Start the gateway (ending the one there is) over what `.state/serving.json` names; its address once it serves."""
-    stop_services(root, GATEWAY, grace_s=STOP_S)
+    """Start a gateway over what `.state/serving.json` names; its address once it serves.
+
+    One that runs already goes on answering until the new one does, on the same port, and also when that fails.
+    """
+    old = gateway_service(root)
     paths = [str(Path(orchestra.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "orchestra.serving.gateway", "--root", str(root), "--port", str(port)]
+    if old is not None:
+        command.append("--takeover")
+        remember(root, replace(old, name=LEAVING))
+    # A log of its own: the old one may still write to its.
     (root / ".state/logs" / f"{GATEWAY}.log").unlink(missing_ok=True)
     service = start_service(root, GATEWAY, command, port=port, url=f"http://127.0.0.1:{port}", env=env)
+    try:
+        _wait_ready(root, service, old is None, timeout_s, say)
+    except BaseException:
+        settle(root)
+        if old is None:
+            stop_services(root, GATEWAY)
+        raise
+    stop_services(root, LEAVING, grace_s=STOP_S)
+    return service.url
+
+
+def settle(root: Path) -> None:
+    """Undo a takeover that did not come to its end: the gateway that was leaving is the gateway again."""
+    leaving = next((service for service in services(root) if service.name == LEAVING), None)
+    if leaving is not None:
+        stop_services(root, GATEWAY)
+        remember(root, replace(leaving, name=GATEWAY))
+        (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
+
+
+def gateway_service(root: Path) -> Service | None:
+    """The running gateway."""
+    return next((service for service in services(root) if service.name == GATEWAY), None)
+
+
+def _wait_ready(root: Path, service: Service, alone: bool, timeout_s: float, say: Say) -> None:
+    """Until the new process answers; `alone`: nobody else answers on its port, so that every error is its own."""
     began = said = time.monotonic()
     while True:
         found = health(service.url)
-        if found.get("status") == "ok":
-            return service.url
+        mine = alone or found.get("pid") == service.pid
+        if mine and found.get("status") == "ok":
+            return
         error = found.get("error", {})
         failed = error.get("message") if error.get("code") == "failed" else found.get("problem")
+        failed = failed if mine else None
         if not service.running:
             failed = last_error(root / service.log)
         elif time.monotonic() - began > timeout_s:

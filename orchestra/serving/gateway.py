@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -21,7 +23,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from orchestra.environment import quiet
-from orchestra.errors import OrchestraError
+from orchestra.errors import OrchestraError, ServiceError
 from orchestra.serving import api
 from orchestra.serving.api import ApiError
 from orchestra.serving.backend import Backend, Job, describe
@@ -99,6 +101,7 @@ class Gateway:
             "engine": serving.engine,
             "fingerprint": serving.fingerprint,
             "code": self.code,
+            "pid": os.getpid(),
             "draining": {old.serving.fingerprint: old.in_flight for old in self.draining},
         }
 
@@ -274,14 +277,35 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--takeover", action="store_true", help="listen only when loaded, beside the gateway there is")
     args = parser.parse_args(argv)
     quiet()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
 
-    app = create_app(Gateway(args.root.resolve(), args.config))
-    uvicorn.run(app, host=args.host, port=args.port, timeout_graceful_shutdown=30, access_log=False)
+    gateway = Gateway(args.root.resolve(), args.config)
+    try:
+        sock = _bind(args.host, args.port)
+        if args.takeover:
+            asyncio.run(gateway.load())
+    except OrchestraError as error:
+        sys.exit(f"Error: {error}")
+    app = create_app(gateway, load=not args.takeover)
+    config = uvicorn.Config(app, timeout_graceful_shutdown=30, access_log=False)
+    uvicorn.Server(config).run(sockets=[sock])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that does not listen yet; another gateway of this user may hold the port, to be taken over."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        raise ServiceError(f"port {port}: {error.strerror}", where=host, fix="set deploy.gateway_port") from None
+    return sock
 
 
 if __name__ == "__main__":

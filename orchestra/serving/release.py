@@ -18,7 +18,7 @@ from orchestra.processes import Service, free_port, port_busy, services, stop_se
 from orchestra.rollout.vllm_policy import VllmPolicy
 from orchestra.serving import vllm
 from orchestra.serving.client import GATEWAY, Reply, ask
-from orchestra.serving.control import STOP_S, health, port_holder, reload, start_gateway
+from orchestra.serving.control import STOP_S, gateway_service, health, port_holder, reload, settle, start_gateway
 from orchestra.serving.proof import Proof
 from orchestra.serving.state import SERVING, Engine, Serving, code_hash, fingerprint, read, write
 from orchestra.types import Example, Record
@@ -77,7 +77,8 @@ class Release:
     def run(self) -> Deployment:
         """Serve the candidate; raises `OrchestraError` after putting things back."""
         with _alone(self.root):
-            self.old, self.old_gateway = read(self.root / SERVING), _service(self.root, GATEWAY)
+            settle(self.root)
+            self.old, self.old_gateway = read(self.root / SERVING), gateway_service(self.root)
             engine = self._engine()
             found = self._unchanged(engine)
             if found is not None:
@@ -230,11 +231,9 @@ class Release:
                     stop_services(self.root, GATEWAY, grace_s=STOP_S)
             elif read(self.root / SERVING) != self.old:
                 write(self.root, self.old)
-                gateway, timeout_s = self.old_gateway, self.params.deploy.start_timeout_s
-                if gateway is not None and gateway.running:
-                    reload(gateway.url, timeout_s)
-                elif gateway is not None:
-                    start_gateway(self.root, gateway.port, timeout_s, self.say)
+                gateway = gateway_service(self.root)
+                if gateway is not None and health(gateway.url).get("fingerprint") != self.old.fingerprint:
+                    reload(gateway.url, self.params.deploy.start_timeout_s)
             if self.started is not None:
                 stop_services(self.root, self.started.name, grace_s=STOP_S)
             if self.old is not None:

@@ -15,8 +15,20 @@ from orchestra.errors import DataError
 from orchestra.types import Record
 
 SERVING = ".state/serving.json"
-CODE = Path(__file__).parents[1]
-"""The orchestra package."""
+PACKAGE = Path(__file__).parents[1]
+CODE = (
+    "serving",
+    "rollout",
+    "rewards",
+    "tools",
+    "domains",
+    "config.py",
+    "errors.py",
+    "jsonl.py",
+    "ledger.py",
+    "types.py",
+)
+"""What of the package a gateway runs."""
 
 Engine = Literal["vllm", "in_process"]
 
@@ -67,10 +79,12 @@ def read(file: Path) -> Serving | None:
 
 
 def code_hash() -> str:
-    """SHA-256 over the package's Python files."""
+    """SHA-256 over the Python files that a gateway runs."""
     digest = hashlib.sha256()
-    for file in sorted(CODE.rglob("*.py")):
-        digest.update(f"{file.relative_to(CODE)}\0".encode() + file.read_bytes())
+    for part in CODE:
+        path = PACKAGE / part
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -1,6 +1,7 @@
 """Releases in process, with real processes: unchanged, replaced, refused, restarted; a gateway on a real port."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ SMOKE = [example("e1"), example("e2", instruction="who wrote Opal?", answer="Tes
 
 
 def release(root: Path, candidate: Candidate, **deploy: object) -> Deployment:
-    return Release(root, params(engine="in_process", **deploy), candidate, SMOKE, print).run()
+    return Release(root, params(**{"engine": "in_process", **deploy}), candidate, SMOKE, print).run()
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,51 @@ def test_another_version_takes_over_without_a_restart(root: Path, first: Candida
     assert services(root) == before
     back = release(root, first)
     assert back.outcome == "released" and httpx.get(f"{back.url}/health").json()["version"] == "1"
+
+
+def test_changed_code_takes_the_port_over_and_loses_no_request(
+    root: Path, first: Candidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the code had changed since the gateway was started.
+    monkeypatch.setattr("orchestra.serving.release.code_hash", lambda: "other")
+    before = services(root)
+    done, answered, failures = threading.Event(), [], []
+
+    def user() -> None:
+        while not done.is_set():
+            try:
+                answered.append(ask("what is 1+1?", root=root, max_turns=1, url=deployed.url))
+            except OrchestraError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    try:
+        made = release(root, first)
+    finally:
+        done.set()
+        thread.join()
+    assert made.outcome == "released" and made.url == deployed.url
+    assert [s.name for s in services(root)] == ["gateway"] and services(root) != before
+    assert answered and not failures
+
+
+def test_a_vllm_that_does_not_start(root: Path, first: Candidate, deployed: Deployment) -> None:
+    python = root / ".venv-vllm/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho 'RuntimeError: this CPU lacks AVX512' >&2\nexit 1\n", encoding="utf-8")
+    python.chmod(0o755)
+    with pytest.raises(ServiceError, match="vLLM is not installed"):
+        release(root, first, engine="vllm")
+    (root / ".venv-vllm/.orchestra-stamp").touch()
+    with pytest.raises(ServiceError, match="vllm-blue ended: RuntimeError: this CPU lacks AVX512"):
+        release(root, first, engine="vllm")
+    assert httpx.get(f"{deployed.url}/health").json()["status"] == "ok"
+    made = release(root, first, engine="auto")
+    assert made.engine == "in_process" and "this CPU lacks AVX512" in made.note
+    again = release(root, first, engine="auto")
+    assert again.outcome == "unchanged" and again.note == made.note
+    assert [s.name for s in services(root)] == ["gateway"]
 
 
 def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first: Candidate) -> None:
