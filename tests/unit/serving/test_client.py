@@ -1,0 +1,57 @@
+"""The client against strange servers: every failure is one line that says whose it is."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.serving.client import Called, Reply, ask, gateway_url
+from tests.unit.rollout.test_vllm_policy import server
+
+
+def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHESTRA_URL", raising=False)
+    with pytest.raises(ServiceError, match="nothing serves here — make pipeline"):
+        ask("x", root=tmp_path)
+    monkeypatch.setenv("ORCHESTRA_URL", "http://elsewhere:1/")
+    assert gateway_url(tmp_path) == "http://elsewhere:1"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (200, {"choices": []}, ServiceError, "no chat completion"),
+        (500, {}, ServiceError, "HTTP 500 with a body"),
+        (503, {"error": {"message": "the model is being loaded"}}, ServiceError, "being loaded"),
+        (400, {"error": {"message": "no domain named x"}}, ConfigError, "no domain named x"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(status: int, body: dict[str, object], kind: type, words: str) -> None:
+    with server(lambda _: (status, body)) as url, pytest.raises(OrchestraError, match=words) as caught:
+        ask("x", url=url)
+    assert type(caught.value) is kind and "\n" not in str(caught.value)
+
+
+def test_a_reply_reads_well() -> None:
+    call = Called(name="gpt-5", arguments={}, observation="Tesk\n", cost_usd=0.062, latency_s=96)
+    reply = Reply(
+        question="who wrote Opal?",
+        answer="Tesk",
+        tool_calls=(call,),
+        cost_usd=0.0621,
+        latency_s=96.2,
+        wall_s=0.4,
+        engine="vllm",
+        version="3",
+        simulated=True,
+        stop="answered",
+        trace_id="t",
+    )
+    assert reply.lines() == [
+        "Q: who wrote Opal?",
+        "   gpt-5() → Tesk  [$0.062000]",
+        "A: Tesk",
+        "   1 tool call, $0.062100, 96.2 s by the ledger, 0.4 s by the clock; version 3, vllm, simulated experts",
+    ]
+    broke = reply.model_copy(update={"answer": "", "stop": "budget", "tool_calls": ()})
+    assert broke.lines()[1] == "A: no answer (budget)"

@@ -1,0 +1,63 @@
+"""What a served request is offered."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestra.serving.toolbox import DECENT, DOMAIN_TOOLS, STATED, experts, preference, toolbox
+from orchestra.synthesis.preferences import WEIGHTS, WORDS
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import ToolKind
+from tests.worlds import ROOT, catalogue, toolkit
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 99])
+def test_experts_are_as_many_as_asked_and_distinct(count: int) -> None:
+    chosen = experts(catalogue(), count)
+    assert len(chosen) == len(set(chosen)) == min(count, len(catalogue().names(ToolKind.EXPERT)))
+
+
+def test_experts_hold_the_strongest_and_cover_the_topics() -> None:
+    book = catalogue()
+    chosen = experts(book, 5)
+    every = book.names(ToolKind.EXPERT)
+    assert max(book.strength(name) for name in every) == book.strength(chosen[0])
+    for topic in book.topics:
+        if any(book.skill(name, topic) >= DECENT for name in every):
+            assert any(book.skill(name, topic) >= DECENT for name in chosen), topic
+
+
+def test_a_toolbox_is_at_the_price_books_prices(tmp_path: Path) -> None:
+    specs = toolbox(toolkit(tmp_path), "what is 1+1?", None, 4)
+    assert len(specs) == 4 + len(catalogue().names(ToolKind.BASIC))
+    assert all(spec.price == catalogue().prices[spec.tool] for spec in specs)
+    assert len({spec.name for spec in specs}) == len(specs)
+
+
+def test_a_domain_brings_the_tools_that_fit_the_question(tmp_path: Path) -> None:
+    tools = toolkit(tmp_path)
+    names = [s.name for s in toolbox(tools, "hello", "mock", 3) if s.kind is ToolKind.DOMAIN]
+    assert 0 < len(names) <= DOMAIN_TOOLS and set(names) <= set(tools.domain("mock").tools)
+
+
+def test_of_many_domain_tools_the_fitting_ones_come_first(tmp_path: Path) -> None:
+    folder = ROOT / "data/domains/ecommerce"
+    if not (folder / "tools.yaml").is_file():
+        pytest.skip("the ecommerce domain is not here")
+    tools = Toolkit(catalogue(), {"ecommerce": folder}, tmp_path)
+    every = tools.domain("ecommerce").tools
+    for wanted in ("cancel_order", "get_order"):
+        if wanted in every and len(every) > DOMAIN_TOOLS:
+            question = wanted.replace("_", " ") + " 17 please"
+            offered = [s.name for s in toolbox(tools, question, "ecommerce", 3) if s.kind is ToolKind.DOMAIN]
+            assert wanted in offered and len(offered) == DOMAIN_TOOLS
+
+
+def test_named_preferences_use_words_the_policy_was_trained_on() -> None:
+    for kind, words in STATED.items():
+        assert words in WORDS[kind]["train"]
+        assert preference(kind).words == words and preference(kind).kind == kind
+    assert set(STATED) == set(WEIGHTS) - {"neutral"}
+    for nothing in (None, "", "neutral", "  "):
+        assert preference(nothing).words == "" and preference(nothing).kind == "neutral"
+    assert preference("please use gpt-5.").words == "please use gpt-5."
