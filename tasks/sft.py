@@ -36,7 +36,7 @@ def main(stage: Stage) -> None:
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     model = load_model(stage.root / source) if params.model.base else new_model(stage.root / source, params.sft.seed)
-    steps = -(-len(kept) // params.sft.batch_size) * params.sft.epochs
+    steps = -(-len(kept) * params.sft.epochs // params.sft.batch_size)
     meter = stage.progress(steps, "sft")
 
     def log(metrics: dict[str, float], step: int) -> None:

@@ -152,3 +152,36 @@ def tiny_model(seed: int = 0, *, hidden: int = 32, **config: Any) -> "PreTrained
     )
     made: PreTrainedModel = model.eval()
     return made
+
+
+def easy_example(name: str = "e1", preference: Preference = NEUTRAL) -> Example:
+    """Any answer solves it, so that rewards differ by cost and latency alone; its prompt is short."""
+    return example(
+        name, instruction=f"say something, {name}", answer=None, kind="database", domain="mock", toolbox=(),
+        preference=preference,
+    )  # fmt: skip
+
+
+def warm_model(seed: int = 0) -> "PreTrainedModel":
+    """A tiny model that has learned to answer `easy_example` in a few tokens, of more than one length."""
+    import copy
+
+    return copy.deepcopy(_warm_model(seed))
+
+
+@lru_cache
+def _warm_model(seed: int) -> "PreTrainedModel":
+    import torch
+
+    model = tiny_model(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rows = []
+    for name, said in zip(("e1", "e2", "e3"), ("yes", "how much", "who holds book 13?"), strict=True):
+        prompt, turn = codec().prompt(easy_example(name)), codec().turn(said)
+        rows.append((torch.tensor([[*prompt, *turn]]), torch.tensor([[-100] * len(prompt) + turn])))
+    for _ in range(30):
+        for ids, labels in rows:
+            optimizer.zero_grad()
+            model(input_ids=ids, labels=labels).loss.backward()
+            optimizer.step()
+    return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """The label that the loss skips."""
+POOLED_BATCHES = 50
+"""Batches' worth of rows that are sorted by length together."""
 
 Log = Callable[[dict[str, float], int], None]
 
@@ -52,6 +55,25 @@ class SftResult:
     """The step that training continued from; 0 for a fresh start."""
 
 
+def training_order(lengths: Sequence[int], settings: Sft) -> list[int]:
+    """The rows of all epochs as one, in a seeded order, each batch of about one length so that little is padded.
+
+    Resuming replays a trainer's own order only within the first epoch, so the whole training is one.
+    """
+    rng = random.Random(settings.seed)
+    stream = [row for _ in range(settings.epochs) for row in rng.sample(range(len(lengths)), len(lengths))]
+    order: list[int] = []
+    pool = settings.batch_size * POOLED_BATCHES
+    for start in range(0, len(stream), pool):
+        rows = sorted(stream[start : start + pool], key=lambda row: lengths[row])
+        batches = [rows[i : i + settings.batch_size] for i in range(0, len(rows), settings.batch_size)]
+        # A batch that is not full must come last, or every later one would straddle two lengths.
+        last = [batches.pop()] if len(rows) % settings.batch_size else []
+        rng.shuffle(batches)
+        order += [row for batch in batches + last for row in batch]
+    return order
+
+
 def train_sft(
     model: PreTrainedModel, codec: Codec, episodes: Sequence[Episode], settings: Sft, work: Path, log: Log
 ) -> SftResult:
@@ -77,13 +99,13 @@ def train_sft(
 
     arguments = SFTConfig(
         output_dir=str(work / "checkpoints"),
-        num_train_epochs=settings.epochs,
+        num_train_epochs=1,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=settings.warmup,
         max_length=None,
-        train_sampling_strategy="group_by_length",
+        train_sampling_strategy="sequential",
         logging_first_step=True,
         logging_steps=10,
         save_steps=settings.save_steps,
@@ -97,10 +119,11 @@ def train_sft(
         dataloader_pin_memory=False,
         max_grad_norm=1.0,
     )
+    rows = [sft_row(episode) for episode in episodes]
     trainer = SFTTrainer(
         model=model,
         args=arguments,
-        train_dataset=Dataset.from_list([sft_row(episode) for episode in episodes]),
+        train_dataset=Dataset.from_list(rows).select(training_order([len(row["labels"]) for row in rows], settings)),
         processing_class=codec.tokenizer,
         callbacks=[Logger(), complete_marker()],
         optimizers=(MuonAdamW(model, lr=settings.learning_rate), None),
@@ -112,7 +135,7 @@ def train_sft(
     losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
     tail = losses[-max(1, len(losses) // 10) :]
     return SftResult(
-        loss=sum(tail) / len(tail) if tail else float("nan"),
+        loss=sum(tail) / len(tail),
         steps=trainer.state.global_step,
         resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
     )
