@@ -10,8 +10,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows._workspace import Screen
-from orchestra.ask import ask, gateway_url
 from orchestra.errors import ServiceError
+from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.state import SERVING, read
 from tasks._stage import Stage
 

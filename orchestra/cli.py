@@ -100,26 +100,21 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="The whole response.")] = False,
 ) -> None:
     """Ask what serves; prints its tool calls, its answer, and the bill."""
-    from orchestra import ask as asking
+    from orchestra.serving import client
 
     try:
         budget_usd = None if budget is None else Decimal(budget)
     except InvalidOperation:
         raise ConfigError(f"{budget!r} is no amount", where="--budget", fix="write dollars: 0.01") from None
-    completion = asking.ask(
+    reply = client.ask(
         question,
         preference,
-        url=url or asking.gateway_url(workspace()),
         budget_usd=budget_usd,
         max_turns=max_turns,
         domain=domain,
+        url=url or client.gateway_url(workspace()),
     )
-    if as_json:
-        import json
-
-        print(json.dumps(completion, indent=2))
-    else:
-        print(asking.describe(completion))
+    print(reply.model_dump_json(indent=2) if as_json else "\n".join(reply.lines()))
 
 
 @app.command()
