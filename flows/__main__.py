@@ -34,7 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
             flow = getattr(importlib.import_module(f"flows.{name}"), name)
             ahead.join()
             ready()
-            state: Any = flow(**options, return_state=True)
+            try:
+                state: Any = flow(**options, return_state=True)
+            finally:
+                _send_logs()
             state.result()
     except OrchestraError as error:
         screen(f"error: {error}")
@@ -64,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     release.add_argument("--rollback", action="store_true")
     flows.add_parser("monitor", help="check what serves")
     return parser
+
+
+def _send_logs() -> None:
+    """Prefect sends logs from a thread; what is left must go before the API ends."""
+    from prefect.logging.handlers import APILogHandler
+
+    APILogHandler().flush()
 
 
 def _interrupt(_number: int, _frame: Any) -> NoReturn:

@@ -106,8 +106,8 @@ def run_promote(root: Path, parent: str) -> Any:
 
     decision = promote(Stage.open("promote", root), parent)
     why = "; ".join(check.reason for check in decision.failed or decision.reasons)
-    _say(f"promote: {decision.name.lower()}, version {decision.version}: {why}")
-    return Completed(name="Rejected" if not decision.promoted else None, message=why, data=decision)
+    _say(f"promote: version {decision.version} {decision.name.lower()}" + ("" if decision.promoted else f": {why}"))
+    return Completed(name=decision.name, message=why, data=decision)
 
 
 @flow(name="retrain")
@@ -143,13 +143,13 @@ def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str])
     # Prefect must neither look into the recorder's database connection nor store it.
     opaque: Any = quote(recorder)
     for name in order:
-        ended: Any = run_stage.with_options(name=name)(name, opaque, why[name], name in force)
-        outcomes[name] = ended
-        if ended != "unchanged":
+        ended = run_stage.with_options(name=name)(name, opaque, why[name], name in force, return_state=True)
+        outcomes[name] = ended.result()
+        if outcomes[name] != "unchanged":
             why = _dvc.stages(root)
         if name == until:
             return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
-    decision: Any = run_promote.with_options(name="promote")(root, recorder.parent)
+    decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
     deployment: Any = run_deploy.with_options(name="deploy")(root, decision)
     summary = Summary.of(root, outcomes, decision, deployment, recorder.parent)
     summary.save(root)

@@ -19,7 +19,9 @@ SWITCHES = {
     # Tokenizers warn at every fork otherwise, and their threads compete with torch's for the same cores.
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",
+    # Their bars redraw lines; stages say their own progress.
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "ALEMBIC_LOG_LEVEL": "WARNING",
     "PYTHONUNBUFFERED": "1",
 }
