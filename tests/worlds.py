@@ -175,13 +175,13 @@ def _warm_model(seed: int) -> "PreTrainedModel":
 
     model = tiny_model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    rows = []
-    for name, said in zip(("e1", "e2", "e3"), ("yes", "how much", "who holds book 13?"), strict=True):
-        prompt, turn = codec().prompt(easy_example(name)), codec().turn(said)
-        rows.append((torch.tensor([[*prompt, *turn]]), torch.tensor([[-100] * len(prompt) + turn])))
+    batch = []
+    for said in ("yes", "how much", "who holds book 13?"):
+        prompt, turn = codec().prompt(easy_example("e1")), codec().turn(said)
+        batch.append((torch.tensor([[*prompt, *turn]]), torch.tensor([[-100] * len(prompt) + turn])))
     for _ in range(30):
-        for ids, labels in rows:
-            optimizer.zero_grad()
+        optimizer.zero_grad()
+        for ids, labels in batch:
             model(input_ids=ids, labels=labels).loss.backward()
-            optimizer.step()
+        optimizer.step()
     return model

@@ -7,6 +7,7 @@ backward pass.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
     from orchestra.rollout.transformers_policy import TransformersPolicy
     from orchestra.tools.toolkit import Toolkit
+
+HISTORY = "history.json"
+"""In each checkpoint: the measures of every step up to it, so that a continued run reports all of them."""
 
 Log = Callable[[dict[str, float], int], None]
 
@@ -133,6 +137,7 @@ def train_grpo(
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
     rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy)
+    checkpoint = last_complete(work / "checkpoints")
     stopped: list[str] = []
 
     class Watch(TrainerCallback):
@@ -155,12 +160,17 @@ def train_grpo(
         def on_step_end(
             self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
         ) -> None:
-            reason = reason_to_stop(rounds.history, settings.max_infrastructure_failures)
+            # Steps before a restart do not count: what stopped the run then may have been mended.
+            reason = reason_to_stop(rounds.history[restored:], settings.max_infrastructure_failures)
             if reason is not None:
                 stopped.append(reason)
                 control.should_training_stop = True
             if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
                 log({f"dev/{k}": v for k, v in evaluate(model).items()}, state.global_step)
+
+        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            text = json.dumps(rounds.history)
+            (work / "checkpoints" / f"checkpoint-{state.global_step}" / HISTORY).write_text(text, encoding="utf-8")
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rows = settings.examples_per_step * settings.group_size
@@ -208,7 +218,9 @@ def train_grpo(
     )
     trainer.rounds = rounds
     trainer.remove_callback(PrinterCallback)
-    checkpoint = last_complete(work / "checkpoints")
+    if checkpoint is not None:
+        rounds.history += json.loads((checkpoint / HISTORY).read_text(encoding="utf-8"))
+    restored = len(rounds.history)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if stopped and stopped[0].startswith("infrastructure"):
         raise TrainingError(stopped[0], where="grpo", fix="mend the tools, then run the stage again: it continues")

@@ -1,0 +1,124 @@
+"""GRPO through the real trainer: it runs, its filters count, and a killed run continues exactly."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from orchestra.config import Grpo, Rollout
+from orchestra.errors import TrainingError
+from orchestra.tools.toolkit import Toolkit
+from orchestra.training.grpo import GrpoResult, train_grpo, training_rows
+from orchestra.training.health import WINDOW
+from orchestra.types import Example, Preference
+from tests.worlds import PRICE, codec, easy_example, toolkit, warm_model
+
+SETTINGS = Grpo(
+    seed=0, steps=4, examples_per_step=2, group_size=4, learning_rate=0.01, temperature=1.0, clip_low=0.2,
+    clip_high=0.28, kl=0.0, advantage_clip=3.0, min_group_std=0.01, malformed="zero", max_infrastructure_failures=0.2,
+    eval_every=2, eval_examples=1, save_steps=2,
+)  # fmt: skip
+LIMITS = Rollout(max_turns=2, max_turn_tokens=24, max_tokens=200)
+CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
+Logs = dict[tuple[int, str], dict[str, float]]
+
+
+class Killed(Exception):
+    """As far as the trainer knows."""
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
+    return toolkit(tmp_path_factory.mktemp("world"))
+
+
+def examples(**changes: Any) -> list[Example]:
+    return [easy_example(f"e{i}", CHEAP).model_copy(update=changes) for i in range(8)]
+
+
+def train(
+    tools: Toolkit, work: Path, settings: Grpo = SETTINGS, *, items: list[Example] | None = None, stop_at: int = 0
+) -> tuple[PreTrainedModel, GrpoResult, Logs]:
+    """The model, the result, and what was logged by step and kind (train or dev)."""
+    model, logs = warm_model(), Logs()
+
+    def log(metrics: dict[str, float], step: int) -> None:
+        kind = "dev" if any(name.startswith("dev/") for name in metrics) else "train"
+        logs[step, kind] = {k: v for k, v in metrics.items() if k != "train/step_time"}
+        if step == stop_at and kind == "train":
+            raise Killed
+
+    def evaluate(current: PreTrainedModel) -> dict[str, float]:
+        return {"norm": float(sum(p.detach().double().square().sum() for p in current.parameters()))}
+
+    chosen = items if items is not None else examples()
+    return model, train_grpo(model, codec(), tools, chosen, settings, LIMITS, PRICE, work, log, evaluate), logs
+
+
+def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_killed_run_continues_exactly(tools: Toolkit, tmp_path: Path) -> None:
+    whole, result, logs = train(tools, tmp_path / "whole")
+    assert (result.steps, result.resumed_from, result.stopped) == (4, 0, None)
+    assert [step for step, kind in logs if kind == "train"] == [1, 2, 3, 4]
+    assert [step for step, kind in logs if kind == "dev"] == [2, 4]
+    # It trains at all: rewards differ within groups, gradients are not zero, weights move.
+    assert any(row["dead_groups"] < 1 for row in result.history)
+    assert any(row["train/grad_norm"] > 0 for (_, kind), row in logs.items() if kind == "train")
+    assert not same(whole, warm_model())
+    with pytest.raises(Killed):
+        train(tools, tmp_path / "cut", stop_at=3)
+    half = tmp_path / "cut/checkpoints/checkpoint-3"
+    half.mkdir()
+    continued, again, tail = train(tools, tmp_path / "cut")
+    assert again.resumed_from == 2
+    assert not half.exists()
+    assert tail == {key: row for key, row in logs.items() if key[0] > 2}
+    assert again.history == result.history
+    assert same(whole, continued)
+    done, last, nothing = train(tools, tmp_path / "cut")
+    assert (last.resumed_from, last.steps, last.history) == (4, 4, result.history)
+    assert nothing == {}
+    assert same(whole, done)
+
+
+def test_dead_infrastructure_stops_a_run_that_goes_on_when_mended(tools: Toolkit, tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(
+        update={"steps": WINDOW + 2, "group_size": 2, "save_steps": WINDOW, "eval_every": 100}
+    )
+    verifier = easy_example().verifier
+    dead = examples(verifier=verifier.model_copy(update={"kind": "judge", "answer": "x"}))
+    with pytest.raises(TrainingError, match="infrastructure: 100% of episodes failed") as caught:
+        train(tools, tmp_path, settings, items=dead)
+    assert "it continues" in str(caught.value)
+    _, result, _ = train(tools, tmp_path, settings)
+    assert (result.resumed_from, result.steps, result.stopped) == (WINDOW, WINDOW + 2, None)
+    assert [row["failed"] for row in result.history] == [1.0] * WINDOW + [0.0] * 2
+
+
+def test_groups_that_cannot_be_shared_whole_are_refused_at_the_start(
+    tools: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(TrainingError, match="2 examples a step cannot be shared by 3 processes"):
+        train(tools, tmp_path)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 9])
+def test_the_rows_of_a_run_are_one_epoch(steps: int) -> None:
+    settings = SETTINGS.model_copy(update={"steps": steps})
+    rows = [row["prompt"][0]["example_id"] for row in training_rows(examples(), settings)]
+    assert len(rows) == steps * 2
+    assert rows == [row["prompt"][0]["example_id"] for row in training_rows(examples(), settings)]
+    counts = Counter(rows).values()
+    assert max(counts) - min(counts) <= 1
+    longer = settings.model_copy(update={"steps": steps + 5})
+    # More steps only add to the end: a run that is made longer starts alike.
+    assert [row["prompt"][0]["example_id"] for row in training_rows(examples(), longer)][: len(rows)] == rows
+    other = settings.model_copy(update={"seed": 1, "steps": 9})
+    assert training_rows(examples(), other) != training_rows(examples(), settings.model_copy(update={"steps": 9}))
