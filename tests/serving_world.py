@@ -92,4 +92,4 @@ def backend(folder: Path, decide: Callable[[Conversation], str] = calculate, pol
         code="c",
     )
     acting = policy or ScriptedPolicy("scripted", decide, codec().turn)
-    return Backend(serving, codec(), toolkit(folder), acting, wanted.rollout, 5)
+    return Backend(serving, codec(), toolkit(folder), acting, wanted.rollout, (3, 5))

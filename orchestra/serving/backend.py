@@ -51,8 +51,8 @@ class Backend:
     toolkit: Toolkit
     policy: Policy
     limits: Rollout
-    experts: int
-    """How many experts a request is offered."""
+    experts: tuple[int, int]
+    """How many experts a request is offered: with a domain's tools, and without. As in training."""
     in_flight: int = 0
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
@@ -79,7 +79,7 @@ class Backend:
             policy = TransformersPolicy(folder, name=serving.version)
             # One batch at a time: the policy holds its key-value cache.
             turnstile = asyncio.Lock()
-        experts = params.synthesize.experts_per_toolbox[1]
+        experts = params.synthesize.experts_per_toolbox
         return cls(serving, Codec.load(folder), toolkit, policy, params.rollout, experts, _turnstile=turnstile)
 
     def job(self, request: ChatRequest) -> Job:
@@ -97,7 +97,7 @@ class Backend:
             category=Category.TOPIC if request.domain is None else Category.LOOKUP,
             instruction=question,
             domain=request.domain,
-            toolbox=toolbox(self.toolkit, question, request.domain, self.experts),
+            toolbox=toolbox(self.toolkit, question, request.domain, self.experts[request.domain is None]),
             preference=preference(request.preference),
             verifier=Verifier(kind="judge"),
             provenance=Provenance(source="gateway", licence="the caller's", generator="gateway", seed=0),

@@ -34,7 +34,7 @@ class Reply(Record):
 
     question: str
     answer: str
-    """Empty when a limit came first: `stop` says which."""
+    """Empty when a limit came first or the model failed: `stop` says which."""
     tool_calls: tuple[Called, ...]
     cost_usd: float
     latency_s: float
@@ -82,7 +82,8 @@ def ask(
 ) -> Reply:
     """Ask the gateway at `url` (default: this workspace's).
 
-    Raises `ConfigError` when the request is at fault, `ServiceError` for everything else that gives no answer.
+    Raises `ConfigError` when the request is at fault, `ServiceError` when a server or tool is. A model that could not
+    answer is a reply without an answer.
     """
     base = (url or gateway_url(root or Path.cwd())).rstrip("/")
     body: dict[str, Any] = {"messages": [{"role": "user", "content": question}]}
@@ -99,7 +100,10 @@ def ask(
     try:
         found = answer.json()
         if answer.status_code == 200:
-            return _reply(question, found)
+            return _reply(question, found["choices"][0]["message"]["content"], found["orchestra"])
+        if found["error"]["type"] == "model_error":
+            # The model's own failure is an outcome to look at: what it tried and what that cost.
+            return _reply(question, "", found["orchestra"])
         message = str(found["error"]["message"])
     except (ValueError, KeyError, IndexError, TypeError, ValidationError):
         what = f"HTTP {answer.status_code} with a body that is no chat completion"
@@ -109,12 +113,11 @@ def ask(
     raise ServiceError(message, where=base, fix="try again; if it stays, see .state/logs/gateway.log")
 
 
-def _reply(question: str, body: dict[str, Any]) -> Reply:
-    made = body["orchestra"]
+def _reply(question: str, text: str, made: dict[str, Any]) -> Reply:
     wanted = ("cost_usd", "latency_s", "wall_s", "engine", "version", "simulated", "stop", "trace_id")
     return Reply(
         question=question,
-        answer=body["choices"][0]["message"]["content"],
+        answer=text,
         tool_calls=tuple(Called.model_validate(call) for call in made["tool_calls"]),
         **{key: made[key] for key in wanted},
     )

@@ -22,14 +22,25 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     [
         (200, {"choices": []}, ServiceError, "no chat completion"),
         (500, {}, ServiceError, "HTTP 500 with a body"),
-        (503, {"error": {"message": "the model is being loaded"}}, ServiceError, "being loaded"),
-        (400, {"error": {"message": "no domain named x"}}, ConfigError, "no domain named x"),
+        (503, {"error": {"message": "being loaded", "type": "service_unavailable"}}, ServiceError, "being loaded"),
+        (502, {"error": {"message": "a tool failed", "type": "tool_error"}}, ServiceError, "a tool failed"),
+        (502, {"error": {"message": "unreadable", "type": "model_error"}}, ServiceError, "no chat completion"),
+        (400, {"error": {"message": "no domain x", "type": "invalid_request_error"}}, ConfigError, "no domain x"),
     ],
 )
 def test_what_is_no_answer_is_an_error(status: int, body: dict[str, object], kind: type, words: str) -> None:
     with server(lambda _: (status, body)) as url, pytest.raises(OrchestraError, match=words) as caught:
         ask("x", url=url)
     assert type(caught.value) is kind and "\n" not in str(caught.value)
+
+
+def test_a_model_that_could_not_answer_is_a_reply() -> None:
+    made = {"cost_usd": 0.1, "latency_s": 1, "wall_s": 1, "engine": "vllm", "version": "3", "simulated": False}
+    made |= {"stop": "malformed", "trace_id": "t", "tool_calls": []}
+    body = {"error": {"message": "unreadable", "type": "model_error"}, "orchestra": made}
+    with server(lambda _: (502, body)) as url:
+        reply = ask("x", url=url)
+    assert reply.answer == "" and reply.stop == "malformed" and reply.cost_usd == 0.1
 
 
 def test_a_reply_reads_well() -> None:
