@@ -15,7 +15,8 @@ from flows._workspace import Screen, locked, prefect_api, settings
 from orchestra.config import load_params
 from orchestra.errors import OrchestraError
 
-AHEAD = {"retrain": ("mlflow.tracking", "dvc.repo"), "release": ("mlflow.tracking",), "monitor": ()}
+MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
+AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW}
 """Slow modules to import while Prefect's API starts."""
 
 

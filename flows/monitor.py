@@ -10,13 +10,19 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows._workspace import Screen
+from monitoring.drift import MIN_EPISODES, drift, profile
 from orchestra.errors import ServiceError
+from orchestra.evaluation.report import TRAINED
+from orchestra.jsonl import read_jsonl
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.state import SERVING, read
+from orchestra.serving.telemetry import TRACES, served
+from orchestra.types import Episode
 from tasks._stage import Stage
 
 TIMEOUT_S = 120
 QUESTION = "What is 37 * 24?"
+EPISODES = "reports/evaluation/episodes.jsonl"
 
 screen = Screen()
 
@@ -43,12 +49,26 @@ def check_answer(root: Path) -> float:
     return time.monotonic() - began
 
 
+@task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
+def check_drift(root: Path) -> str:
+    """How the served episodes differ from the evaluated ones; told, never a failure: a person has to judge it."""
+    evaluated = root / EPISODES
+    serving = read(root / SERVING)
+    assert serving is not None
+    current = profile(served(root / TRACES, serving.fingerprint))
+    if not evaluated.is_file() or current.episodes < MIN_EPISODES:
+        return f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
+    reference = profile(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
+    return "; ".join(str(signal) for signal in drift(reference, current)) or "no drift"
+
+
 @flow(name="monitor")
 def monitor() -> State[Any]:
     """Every check; the first that fails ends the flow with its one line."""
     root = Path.cwd()
     version: Any = check_champion.with_options(name="champion")(root)
     seconds: Any = check_answer.with_options(name="answer")(root)
-    message = f"version {version} is the champion and answered in {seconds:.2f} s"
+    moved: Any = check_drift.with_options(name="drift")(root)
+    message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}"
     screen(f"monitor: {message}")
     return Completed(message=message, data=version)

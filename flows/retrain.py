@@ -1,6 +1,7 @@
 """The retrain flow: every DVC stage in order, then promote and deploy; run by `orchestra run` or a deployment."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,10 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     _say(f"{name}: running, because {'it was asked for' if force and not why else '; '.join(why[:3]) + more}")
     began = time.monotonic()
     run_id = recorder.child(name)
+    work = root / "work" / name
+    if force:
+        # Asked to run, not to go on: what an earlier attempt left would make it resume.
+        shutil.rmtree(work, ignore_errors=True)
     try:
         with _log_file(root, name) as write:
             outcome = _dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
@@ -69,6 +74,8 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
         raise
     finally:
         recorder.artifacts(run_id, [root / ".state" / "logs" / f"{name}.log"])
+    # DVC has the outputs now: the state that made up for a kill is of no more use.
+    shutil.rmtree(work, ignore_errors=True)
     recorder.tag(f"stage.{name}", outcome)
     recorder.finish(run_id)
     seconds = time.monotonic() - began

@@ -96,7 +96,8 @@ def _explain(error: Exception, root: Path) -> OrchestraError:
 def hashes(root: Path, name: str) -> Hashes:
     """The stage's entry of dvc.lock; empty before its first run."""
     file = root / "dvc.lock"
-    lock = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    # The C loader: this file is read some ten times a run, and grows.
+    lock = yaml.load(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.is_file() else {}
     entry = (lock or {}).get("stages", {}).get(name, {})
     params = {key: value for values in entry.get("params", {}).values() for key, value in values.items()}
     return Hashes(_md5s(entry.get("deps", [])), _md5s(entry.get("outs", [])), params)
