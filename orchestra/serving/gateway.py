@@ -28,7 +28,7 @@ from orchestra.serving import api
 from orchestra.serving.api import ApiError
 from orchestra.serving.backend import Backend, Job, describe
 from orchestra.serving.state import SERVING, code_hash, read
-from orchestra.serving.telemetry import Telemetry
+from orchestra.serving.telemetry import TRACES, Telemetry
 from orchestra.types import Episode, Turn
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Gateway:
 
     def __init__(self, root: Path, config: str = SERVING, backend: Backend | None = None) -> None:
         self.root, self.config = root, config
-        self.telemetry = Telemetry(root / ".state/traces")
+        self.telemetry = Telemetry(root / TRACES)
         self.code = code_hash()
         self.backend: Backend | None = None
         self.draining: list[Backend] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from orchestra.types import Component, Episode
 
+TRACES = ".state/traces"
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -75,3 +77,21 @@ class Telemetry:
             self.folder.mkdir(parents=True, exist_ok=True)
             with file.open("a", encoding="utf-8") as out:
                 out.write(line + "\n")
+
+
+def served(folder: Path, fingerprint: str, limit: int = 1000) -> list[Episode]:
+    """The latest episodes that one release answered, newest day first, at most `limit`.
+
+    A line that a killed gateway left half-written is passed over.
+    """
+    found: list[Episode] = []
+    for file in sorted(folder.glob("*.jsonl"), reverse=True):
+        # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
+        for line in reversed(file.read_text(encoding="utf-8").split("\n")):
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if record.get("fingerprint") == fingerprint and "episode" in record:
+                    found.append(Episode.model_validate(record["episode"]))
+            if len(found) >= limit:
+                return found
+    return found
