@@ -12,6 +12,7 @@ from orchestra.ledger import total
 from orchestra.types import Component, Episode, Message, StopReason, Turn
 
 MODEL = "orchestrator"
+MAX_BODY = 1_000_000
 FINISH = {StopReason.ANSWERED: "stop", StopReason.MALFORMED: "stop"}
 """OpenAI's finish reasons; every limit is `length`."""
 
@@ -86,7 +87,9 @@ class ChatRequest(BaseModel):
 
 
 def parse_request(raw: bytes) -> ChatRequest:
-    """Raises `ApiError` 400 naming the first field that is wrong."""
+    """Raises `ApiError`: 400 naming the first field that is wrong, 413 for a body that no model could read."""
+    if len(raw) > MAX_BODY:
+        raise ApiError(413, f"more than {MAX_BODY} bytes", kind="invalid_request_error", code="too_large")
     try:
         request = ChatRequest.model_validate_json(raw)
     except ValidationError as error:

@@ -66,14 +66,15 @@ def test_a_question_is_answered_by_a_real_tool_and_accounted_for(tmp_path: Path)
 
 
 def test_an_expert_is_called_and_marked_as_simulated(tmp_path: Path) -> None:
-    def decide(conversation: Conversation) -> str:
-        turns = conversation.turns
-        return format_answer(turns[-1].observation or "") if turns else format_call(ToolCall(name="claude-opus-4.1"))
-
     offered = backend(tmp_path).job(_request("who wrote Opal?")).tools
     assert {"calculator", "search", "python"} <= offered and len(offered) == 8
     expert = sorted(offered - {"calculator", "search", "python"})[0]
-    made = backend(tmp_path, lambda c: decide(c) if c.turns else format_call(ToolCall(name=expert)))
+
+    def decide(conversation: Conversation) -> str:
+        turns = conversation.turns
+        return format_answer(turns[-1].observation or "") if turns else format_call(ToolCall(name=expert))
+
+    made = backend(tmp_path, decide)
     assert chat(made, tmp_path, "who wrote Opal?").json()["orchestra"]["simulated"] is True
 
 
@@ -164,6 +165,10 @@ def test_bad_json_a_wrong_model_and_a_wrong_path(tmp_path: Path) -> None:
     assert call(made, tmp_path, "POST", "/v1/chat/completions", content=b"{nope").status_code == 400
     wrong = chat(made, tmp_path, model="gpt-5")
     assert wrong.status_code == 404 and wrong.json()["error"]["code"] == "model_not_found"
+    half = b'{"messages": [{"role": "user", "content": "\\ud800"}]}'
+    assert call(made, tmp_path, "POST", "/v1/chat/completions", content=half).status_code == 400
+    long = chat(made, tmp_path, "x" * 1_000_001)
+    assert long.status_code == 413 and long.json()["error"]["code"] == "too_large"
     lost = call(made, tmp_path, "GET", "/v1/completions")
     assert lost.status_code == 404 and "error" in lost.json()
     assert call(made, tmp_path, "GET", "/v1/chat/completions").status_code == 405
