@@ -23,7 +23,7 @@ from tasks._stage import Stage, run
 SEED = 1001
 EXAMPLES, VARIED = 24_000, 0.5
 TEACHER = Habits(bias=0.0, heed=0.8, careless=0.05)
-SPREAD, EPOCHS, BATCH, LEARNING_RATE = 4.0, 2, 16, 0.002
+SPREAD, EPOCHS, BATCH, LEARNING_RATE = 4.0, 1, 16, 0.002
 TARGET = "models/base/embedded"
 
 

@@ -1,7 +1,7 @@
 """Muon for the hidden matrices, AdamW for the rest, as one optimizer that a Trainer can save and resume.
 
-torch.optim.Muon orthogonalises in bfloat16, which CPUs without AMX emulate: 5-7 times slower than float32 at these sizes
-(measured, one thread). Ours does the same steps in the weights' own precision, all matrices of one shape at once.
+torch.optim.Muon orthogonalises in bfloat16, which CPUs without AMX emulate: 5-7 times slower than float32 at these
+sizes (measured, one thread). Ours does the same steps in the weights' precision, all matrices of one shape at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
     for _ in range(STEPS):
         gram = x @ x.transpose(1, 2)
         x = a * x + torch.baddbmm(b * gram, gram, gram, alpha=c) @ x
-    return x.transpose(1, 2) if tall else x
+    result: torch.Tensor = x.transpose(1, 2) if tall else x
+    return result
 
 
 class Muon(torch.optim.Optimizer):

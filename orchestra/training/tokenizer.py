@@ -26,8 +26,11 @@ GLUE = [
 ]
 """Strings that the turn format repeats: one token each."""
 
-NAME = r"\p{Ll}[\p{Ll}\p{N}.]*(?:[-_][\p{Ll}\p{N}.]*[\p{Ll}\p{N}])+"
-"""A tool's name, such as `qwen2.5-math-7b` or `get_order`: one word, however many digits."""
+NAME = r"\p{Ll}[\p{Ll}\p{N}.]{0,40}(?:[-_][\p{Ll}\p{N}.]{0,40}[\p{Ll}\p{N}])+"
+"""A tool's name, such as `qwen2.5-math-7b` or `get_order`: one word, however many digits.
+
+Bounded, so that hostile text costs no more than its length.
+"""
 WORDS = rf"{NAME}|\p{{N}}| (?={NAME})| ?\p{{Ll}}+|\p{{Lu}}\p{{Ll}}*| |[^\s\p{{L}}\p{{N}}]+|\s+|."
 """Lower-case words carry their space; digits and names do not, so a name is the same tokens everywhere."""
 
