@@ -108,7 +108,9 @@ def last_error(log: Path) -> str:
     """The last line of a log that names an error, or its last line."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     lines = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in lines if "Error" in line and "Traceback" not in line and "ulimit" not in line]
+    # vLLM ends with "... see root cause above": what it points at is what a person needs.
+    noise = ("Traceback", "ulimit", "root cause")
+    errors = [line for line in lines if "Error" in line and not any(word in line for word in noise)]
     return (errors or lines or ["its log is empty"])[-1][-300:]
 
 

@@ -67,7 +67,8 @@ def test_an_unfinished_environment_is_none(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ends_is_told_with_its_own_words(tmp_path: Path) -> None:
-    script = "import sys; print('Found ulimit Error'); print('ValueError: no such config'); print('bye'); sys.exit(1)"
+    script = "import sys; print('Found ulimit Error'); print('ValueError: no such config'); "
+    script += "print('RuntimeError: failed. See root cause above.'); print('bye'); sys.exit(1)"
     service = start_service(tmp_path, "vllm-blue", [sys.executable, "-c", script], port=1, url="http://127.0.0.1:1")
     with pytest.raises(ServiceError, match="vllm-blue ended: ValueError: no such config"):
         vllm.wait_healthy(tmp_path, service, 20, print)
