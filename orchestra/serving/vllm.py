@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,13 +106,13 @@ def wait_healthy(root: Path, service: Service, timeout_s: float, say: Say) -> fl
 
 
 def last_error(log: Path) -> str:
-    """The last line of a log that names an error, or its last line."""
+    """The last error that a log names, or its last line."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     lines = [line.strip() for line in lines if line.strip()]
+    found = [match.group() for line in lines if (match := re.search(r"\b\w*(Error|Exception): .+", line))]
     # vLLM ends with "... see root cause above": what it points at is what a person needs.
-    noise = ("Traceback", "ulimit", "root cause")
-    errors = [line for line in lines if "Error" in line and not any(word in line for word in noise)]
-    return (errors or lines or ["its log is empty"])[-1][-300:]
+    causes = [error for error in found if "root cause" not in error and "ulimit" not in error]
+    return (causes or found or lines or ["its log is empty"])[-1][:300]
 
 
 async def generate(policy: Policy, prompts: Sequence[Conversation], tokens: int) -> list[Generation]:
