@@ -19,7 +19,7 @@ setup: .venv/.stamp .venv-vllm/.done  ## environments: .venv for the pipeline, .
 	@if bash scripts/setup_vllm.sh; then rm -f .venv-vllm/.failed; else \
 		mkdir -p .venv-vllm && touch .venv-vllm/.failed; \
 		echo "setup: vLLM could not be installed (see above): serving will run in process — make setup-vllm tries again" >&2; fi
-	@touch .venv-vllm/.done
+	@mkdir -p .venv-vllm && touch .venv-vllm/.done
 
 setup-vllm:  ## try the vLLM environment again
 	@rm -f .venv-vllm/.done && $(MAKE) --no-print-directory .venv-vllm/.done
