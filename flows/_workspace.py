@@ -13,7 +13,7 @@ from orchestra.environment import quiet
 from orchestra.errors import ServiceError
 from orchestra.processes import free_port, kill_tree, services, spawn
 
-API_START_TIMEOUT_S = 90.0
+API_START_TIMEOUT_S = 180.0
 IN_PLACE = re.compile(r"\(\d+%\)")
 
 

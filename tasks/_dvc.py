@@ -51,11 +51,12 @@ def stages(root: Path) -> dict[str, list[str]]:
 
     try:
         with Repo(str(root)) as repo:
-            order = [str(stage.addressing) for stage in _sorted(repo.index.graph)]
+            # DVC's status speaks of stages by their address as seen from the working directory.
+            order = {str(stage.name): str(stage.addressing) for stage in _sorted(repo.index.graph)}
             status: dict[str, list[Any]] = repo.status()
     except DvcException as error:
         raise _explain(error, root) from None
-    reasons = {name: [why for part in status.get(name, []) for why in _reasons(part)] for name in order}
+    reasons = {name: [why for part in status.get(at, []) for why in _reasons(part)] for name, at in order.items()}
     return {
         name: why if not why or hashes(root, name).outputs else ["it has not run yet"] for name, why in reasons.items()
     }
@@ -65,7 +66,7 @@ def _sorted(graph: Any) -> list[Any]:
     """DVC's graph points from a stage to those it needs; those come first, ties by name."""
     import networkx
 
-    order = networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: str(stage.addressing))
+    order = networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: str(stage.name))
     return list(order)
 
 

@@ -13,7 +13,7 @@ from tests.flows.workspace import Workspace, make
 def prefect() -> Iterator[None]:
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=120):
+    with prefect_test_harness(server_startup_timeout=240):
         yield
 
 

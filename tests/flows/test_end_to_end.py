@@ -33,7 +33,7 @@ OUTPUTS = [
     "dvc.lock",
 ]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")

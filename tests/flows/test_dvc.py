@@ -1,0 +1,147 @@
+"""What DVC decides, over a real repository of three stages that cost nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import ConfigError
+from tasks import _dvc
+from tasks._dvc import StageError, StageKilled, hashes, repro, stage_env, stages
+
+DVC_YAML = """
+stages:
+  last: {cmd: "exec python step.py last", deps: [step.py, middle.txt], outs: [last.txt]}
+  middle: {cmd: "exec python step.py middle", deps: [step.py, first.txt], params: [middle], outs: [middle.txt]}
+  first: {cmd: "exec python step.py first", deps: [step.py], params: [first], outs: [first.txt]}
+"""
+STEP = """
+import os, signal, sys, yaml
+name = sys.argv[1]
+params = yaml.safe_load(open("params.yaml")).get(name)
+print(f"{name}: working", flush=True)
+print("chatter of a library", flush=True)
+if params == "fail": print(f"error: {name}: a.jsonl: corrupt — mend it", file=sys.stderr); sys.exit(2)
+if params == "die": os.kill(os.getpid(), signal.SIGKILL)
+if params == "parent": params = open(f"/proc/{os.getppid()}/cmdline").read().replace(chr(0), " ")
+open(name + ".txt", "w").write(str(params))
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    (tmp_path / "step.py").write_text(STEP)
+    (tmp_path / "params.yaml").write_text("first: 1\nmiddle: 1\n")
+    (tmp_path / ".gitignore").write_text("*.txt\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return tmp_path
+
+
+def run(root: Path, name: str, *, force: bool = False) -> tuple[str, list[str]]:
+    said: list[str] = []
+    return repro(root, name, env={}, on_line=said.append, force=force), said
+
+
+def run_all(root: Path) -> list[str]:
+    return [run(root, name)[0] for name in stages(root)]
+
+
+def test_the_order_is_that_of_the_graph_not_of_the_file(root: Path) -> None:
+    assert list(stages(root)) == ["first", "middle", "last"]
+
+
+def test_from_nothing_to_current_and_stale_again(root: Path) -> None:
+    assert set(map(tuple, stages(root).values())) == {("it has not run yet",)}
+    assert run_all(root) == ["ran", "ran", "ran"]
+    assert stages(root) == {"first": [], "middle": [], "last": []}
+    assert run_all(root) == ["unchanged"] * 3
+    (root / "params.yaml").write_text("first: 1\nmiddle: 2\n")
+    assert stages(root) == {"first": [], "middle": ["params.yaml: middle modified"], "last": []}
+    assert run(root, "middle")[0] == "ran"
+    assert stages(root)["last"] == ["middle.txt modified"]
+
+
+def test_reverting_a_change_restores_and_so_does_a_lost_output(root: Path) -> None:
+    run_all(root)
+    (root / "params.yaml").write_text("first: 2\nmiddle: 1\n")
+    assert run(root, "first")[0] == "ran"
+    (root / "params.yaml").write_text("first: 1\nmiddle: 1\n")
+    assert run(root, "first")[0] == "restored"
+    (root / "first.txt").unlink()
+    assert stages(root)["first"] == ["output first.txt not there"]
+    assert run(root, "first")[0] in {"restored", "unchanged"} and (root / "first.txt").read_text() == "1"
+    assert run(root, "first", force=True)[0] == "ran"
+
+
+def test_only_what_the_stage_says_is_passed_on(root: Path) -> None:
+    assert run(root, "first")[1] == ["first: working", "chatter of a library"]
+
+
+def test_the_stage_is_dvcs_own_child(root: Path) -> None:
+    (root / "params.yaml").write_text("first: parent\nmiddle: 1\n")
+    run(root, "first")
+    assert "-m dvc repro --single-item first" in (root / "first.txt").read_text()
+
+
+def test_a_stages_own_words_are_the_error(root: Path) -> None:
+    (root / "params.yaml").write_text("first: fail\nmiddle: 1\n")
+    with pytest.raises(StageError, match=r"^first: a\.jsonl: corrupt — mend it") as caught:
+        run(root, "first")
+    assert not caught.value.retryable and ".state/logs/first.log" in str(caught.value)
+
+
+def test_a_stage_ended_by_a_signal_may_be_retried(root: Path) -> None:
+    (root / "params.yaml").write_text("first: die\nmiddle: 1\n")
+    with pytest.raises(StageKilled, match="first: ended by a signal") as caught:
+        run(root, "first")
+    assert caught.value.retryable and not (root / "first.txt").exists()
+
+
+def test_a_missing_input_is_named(root: Path) -> None:
+    with pytest.raises(StageError, match=r"first\.txt"):
+        run(root, "middle")
+
+
+def test_hashes_are_those_of_the_lock(root: Path) -> None:
+    assert hashes(root, "middle").outputs == {}
+    run_all(root)
+    found = hashes(root, "middle")
+    assert set(found.inputs) == {"step.py", "first.txt"} and set(found.outputs) == {"middle.txt"}
+    assert found.params == {"middle": 1} and found.inputs["first.txt"] == hashes(root, "first").outputs["first.txt"]
+
+
+@pytest.mark.parametrize("text", ["stages: [", "stages: {a: {cm: x}}", "stages: {a: {cmd: x, deps: ['${no.such}']}}"])
+def test_a_broken_dvc_yaml_is_one_line(root: Path, text: str) -> None:
+    (root / "dvc.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        stages(root)
+    assert str(caught.value).startswith("dvc.yaml") and len(str(caught.value).splitlines()) == 1
+
+
+def test_outside_a_repository_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no DVC workspace"):
+        stages(tmp_path)
+
+
+def test_a_stage_sees_params_yaml_and_this_python_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRA_PARAMS", "other.yaml")
+    env = stage_env({"MLFLOW_RUN_ID": "x"})
+    assert "ORCHESTRA_PARAMS" not in env and env["MLFLOW_RUN_ID"] == "x"
+    assert env["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+
+
+def test_dvcs_chatter_is_known() -> None:
+    for line in (
+        "Running stage 'a':",
+        "> exec python -m tasks.a",
+        "Updating lock file 'dvc.lock'",
+        "\tgit add dvc.lock",
+        "",
+    ):
+        assert _dvc.NOISE.match(line), line
+    assert not _dvc.NOISE.match("sft: loss 0.3")

@@ -1,0 +1,96 @@
+"""What MLflow records of a flow run, in a real database."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks._dvc import Hashes
+from tasks._stage import Stage
+from tasks._tracking import Recorder, flatten, read_metrics, tracking_uri
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tracking")
+    (folder / "reports").mkdir()
+    (folder / "reports" / "sft.json").write_text(json.dumps({"loss": 0.5, "by": {"a b": 1}, "name": "x", "ok": True}))
+    (folder / "params.yaml").write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    return folder
+
+
+FOUND = Hashes({"data/validated": "1.dir"}, {"models/sft": "2.dir"}, {"sft": {"seed": 0}})
+
+
+def test_a_retried_flow_run_goes_on_in_its_own_run(root: Path) -> None:
+    first = Recorder.open(root, "one", "brave")
+    assert Recorder.open(root, "one", "brave").parent == first.parent
+    assert Recorder.open(root, "two", "bold").parent != first.parent
+
+
+def test_runs_of_a_killed_flow_are_closed(root: Path) -> None:
+    killed = Recorder.open(root, "killed", "k")
+    child = killed.child("sft")
+    mine = Recorder.open(root, "mine", "m")
+    status = {run_id: mine.client.get_run(run_id).info.status for run_id in (killed.parent, child, mine.parent)}
+    assert status == {killed.parent: "KILLED", child: "KILLED", mine.parent: "RUNNING"}
+
+
+def test_a_stage_leaves_hashes_parameters_and_metrics(root: Path) -> None:
+    recorder = Recorder.open(root, "stages", "s")
+    child = recorder.child("sft")
+    recorder.stage_done("sft", child, FOUND)
+    recorder.finish(child)
+    run = recorder.client.get_run(child)
+    assert run.data.metrics == {"loss": 0.5, "by.a b": 1.0} and run.data.params == {"sft.seed": "0"}
+    assert run.data.tags["in.data/validated"] == "1.dir" and run.data.tags["out.models/sft"] == "2.dir"
+    assert run.data.tags["mlflow.parentRunId"] == recorder.parent and run.info.status == "FINISHED"
+    parent = recorder.client.get_run(recorder.parent)
+    assert parent.data.metrics == {"sft.loss": 0.5, "sft.by.a b": 1.0}
+
+
+def test_a_failure_is_recorded_with_its_line(root: Path) -> None:
+    recorder = Recorder.open(root, "failing", "f")
+    child = recorder.child("sft")
+    recorder.finish(child, "sft: corrupt")
+    run = recorder.client.get_run(child)
+    assert run.info.status == "FAILED" and run.data.tags["orchestra.error"] == "sft: corrupt"
+
+
+def test_a_stage_logs_to_the_run_that_the_flow_names(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder.open(root, "logging", "l")
+    child = recorder.child("sft")
+    for key, value in recorder.environment(child).items():
+        monkeypatch.setenv(key, value)
+    stage = Stage.open("sft", root)
+    for step in range(600):
+        stage.log_metrics({"train/loss": 1 / (step + 1)}, step)
+    stage.log_artifact(Path("reports/sft.json"))
+    stage.flush()
+    history = recorder.client.get_metric_history(child, "train/loss")
+    assert [metric.step for metric in history] == list(range(600))
+    assert [found.path for found in recorder.client.list_artifacts(child)] == ["sft.json"]
+
+
+def test_the_address_is_the_workspaces_own_unless_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_uri(root) == f"sqlite:///{root}/.state/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example")
+    assert tracking_uri(root) == "http://mlflow.example"
+
+
+def test_numbers_that_are_none_and_words_are_no_metrics(tmp_path: Path) -> None:
+    file = tmp_path / "m.json"
+    file.write_text('{"a": NaN, "b": Infinity, "c": 1, "d": "x", "e": null, "f": [1]}')
+    assert read_metrics(file) == {"c": 1.0} and read_metrics(tmp_path / "none.json") == {}
+
+
+@given(st.recursive(st.integers(), lambda inner: st.dictionaries(st.text("abc/é:.", min_size=1), inner, max_size=3)))
+def test_flat_names_are_ones_that_mlflow_takes(value: object) -> None:
+    for name, leaf in flatten(value):
+        assert name and not isinstance(leaf, dict)
+        assert all(ch.isalnum() or ch in "_-. /" for ch in name)

@@ -1,0 +1,95 @@
+"""The flow's surroundings: its lock, its screen, its Prefect API."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from flows._workspace import Screen, locked, prefect_api
+from orchestra.errors import ServiceError
+from orchestra.processes import alive, descendants
+
+HOLD = """
+import sys
+from pathlib import Path
+from flows._workspace import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_flow_at_a_time_and_a_killed_one_frees_the_lock(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(ServiceError, match=f"a run with pid {holder.pid} works in this workspace"), locked(tmp_path):
+        pass
+    holder.kill()
+    holder.communicate()
+    with locked(tmp_path), locked(tmp_path):
+        assert (tmp_path / ".state" / "flow.lock").read_text() == str(os.getpid())
+
+
+def test_progress_is_thinned_out_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(every_s=1000)
+    for percent in range(0, 101, 10):
+        screen(f"sft: steps {percent}/100 ({percent}%)")
+    screen("sft: done")
+    assert capsys.readouterr().out.splitlines() == ["sft: steps 0/100 (0%)", "sft: steps 100/100 (100%)", "sft: done"]
+
+
+def test_an_api_that_is_set_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example/api")
+    before = descendants(os.getpid())
+    with prefect_api(tmp_path) as ready:
+        assert ready() == "http://prefect.example/api" and descendants(os.getpid()) == before
+
+
+def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", "/proc/nowhere")
+    with pytest.raises(ServiceError, match="Prefect's API does not start"), prefect_api(tmp_path) as ready:
+        ready()
+    assert not [pid for pid in descendants(os.getpid()) if alive(pid)]
+
+
+def test_runs_of_a_killed_flow_are_crashed(prefect: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL
+    from prefect.states import Running
+
+    from flows._runs import crash_stale
+
+    @flow(name="stale-demo")
+    def demo() -> None:
+        return None
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(demo, state=Running())
+        monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example/api")
+        assert crash_stale(uuid4(), "stale-demo") == 0
+        monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
+        assert crash_stale(run.id, "stale-demo") == 0
+        assert crash_stale(uuid4(), "stale-demo") == 1
+        state: Any = client.read_flow_run(run.id).state
+    assert state.is_crashed() and state.message == "its process was killed"
+
+
+def test_monitor_fails_by_name_when_nothing_was_released(
+    prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.monitor import monitor
+
+    text = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    state: Any = monitor(return_state=True)
+    assert state.is_failed()
+    with pytest.raises(ServiceError, match="nothing was released"):
+        state.result()
