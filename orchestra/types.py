@@ -112,8 +112,8 @@ class Verifier(Record):
     """The expected answer (exact, numeric, judge)."""
     tolerance: float = 0.0
     golden_calls: tuple[ToolCall, ...] = ()
-    """A known solution, by shown names: domain calls are replayed on a fresh copy to know the golden contents; calculator
-    and search calls show a teacher the way. Empty for topic questions, which only experts can answer."""
+    """A known solution, by shown names: domain calls are replayed on a fresh copy to know the golden contents; other
+    calls show a teacher the way. Empty for topic questions, which only experts can answer."""
     communicate: tuple[str, ...] = ()
     """Information that the final answer must mention (database)."""
 

