@@ -148,7 +148,7 @@ def checkpoints(root: Path) -> list[Path]:
 def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: list[str], micro: Workspace) -> None:
     micro.orchestra("run", "--until", "validate")
     again = ("run", "--until", "sft")
-    flow = micro.start(*again, "--set", "sft.seed=1", "--set", "sft.epochs=30", "--set", "sft.save_steps=20")
+    flow = micro.start(*again, "--set", "sft.seed=1", "--set", "sft.epochs=8", "--set", "sft.save_steps=6")
     deadline = time.monotonic() + 200
     while len(checkpoints(micro.root)) < 1 and flow.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
