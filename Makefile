@@ -1,7 +1,7 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm pipeline up stop status test test-slow lint format clean
+.PHONY: help setup setup-vllm pipeline up stop status test test-slow recipe base lint format clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
@@ -41,6 +41,12 @@ test: .venv/.stamp  ## the tests
 
 test-slow: setup  ## the tests that take minutes
 	$(PYTEST) -m "slow and not gpu and not live" --timeout=1800
+
+recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then: make base)
+	@.venv/bin/python -m tasks.recipe
+
+base: .venv/.stamp  ## the shipped tiny base anew
+	@.venv/bin/python -m tasks.base
 
 lint: .venv/.stamp  ## ruff and mypy
 	.venv/bin/ruff check .
