@@ -11,7 +11,8 @@ from orchestra.errors import ServiceError
 from orchestra.processes import port_busy, services, start_service, stop_services
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 300.0
+"""The first start imports and compiles everything, and may find the cores busy."""
 
 
 def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> Iterator[str]:
@@ -28,7 +29,8 @@ def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> I
     ]
     wanted = {
         "prefect": (prefect, prefect_port, "/api/health", {"PREFECT_UI_API_URL": f"{address}/api"}),
-        "mlflow": (mlflow, mlflow_port, "/health", {}),
+        # It would start a process of its own for jobs that nobody here submits.
+        "mlflow": (mlflow, mlflow_port, "/health", {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}),
     }
     running = {service.name: service for service in services(root)}
     for name, (_, port, _, _) in wanted.items():
@@ -39,6 +41,7 @@ def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> I
         if name not in running:
             env = {**os.environ, "PREFECT_HOME": str(state / "prefect"), **extra}
             start_service(root, name, command, port=port, url=f"http://{HOST}:{port}", env=env)
+            yield f"{name}: starting"
     for service in services(root):
         if service.name in wanted:
             _wait(root, service.name, service.url + wanted[service.name][2])

@@ -1,6 +1,6 @@
 """The map of what flows: from an example, through an episode, to a verdict.
 
-    Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewards.group)──> Reward
+Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewards.group)──> Reward
 """
 
 from decimal import Decimal
