@@ -148,16 +148,17 @@ def checkpoints(root: Path) -> list[Path]:
 def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: list[str], micro: Workspace) -> None:
     micro.orchestra("run", "--until", "validate")
     again = ("run", "--until", "sft")
-    flow = micro.start(*again, "--set", "sft.seed=1", "--set", "sft.epochs=8", "--set", "sft.save_steps=6")
-    deadline = time.monotonic() + 200
+    flow = micro.start(*again, "--set", "sft.seed=1", "--set", "sft.epochs=5", "--set", "sft.save_steps=5")
+    assert flow.stdout is not None
+    assert any(line.startswith("sft: running") for line in flow.stdout)
+    assert "works in this workspace" in micro.orchestra(*again, code=2)[-1]
+    deadline = time.monotonic() + 600
     while len(checkpoints(micro.root)) < 1 and flow.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     family = [flow.pid, *descendants(flow.pid)]
     assert len(family) >= 4, "the flow, its API, dvc and the stage"
-    assert "works in this workspace" in micro.orchestra(*again, code=2)[-1]
     flow.send_signal(signal.SIGKILL)
     flow.wait()
-    assert flow.stdout is not None
     flow.stdout.close()
     gone = time.monotonic() + 15
     while any(alive(pid) for pid in family) and time.monotonic() < gone:
