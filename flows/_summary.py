@@ -51,7 +51,10 @@ class Summary:
     @classmethod
     def load(cls, root: Path) -> "Summary | None":
         file = root / FILE
-        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None  # No run yet, or one by another version of this program.
 
     def text(self, root: Path) -> str:
         """The closing lines on the screen."""

@@ -174,6 +174,8 @@ def load_params(path: str | Path | None = None) -> Params:
         raw = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(file), fix="mend the file") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not YAML: {error}", where=str(file), fix="mend the syntax") from None
     return parse_params(raw, where=str(file))
@@ -196,4 +198,5 @@ def _strict(raw: dict[str, Any]) -> Params:
     # Through JSON, pydantic's strict mode still takes lists for tuples and strings for enums, and 1 for a float.
     import json
 
-    return Params.model_validate_json(json.dumps(raw), strict=True)
+    # YAML reads a bare 2025-11-15 as a date, which JSON lacks.
+    return Params.model_validate_json(json.dumps(raw, default=str), strict=True)

@@ -11,25 +11,31 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from orchestra.errors import ServiceError
 
 PR_SET_PDEATHSIG = 1
+FLOW_PID = "ORCHESTRA_FLOW_PID"
+"""Tells a stage which flow it belongs to: DVC stands between them."""
 
 
-def die_with_parent(sig: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send `sig` to this process when the thread that started it ends; Linux only, elsewhere nothing.
+def die_with_parent(ancestor: int | None = None) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends; Linux only, elsewhere nothing.
 
-    Called in the child: through `preexec_fn`, or first thing in its main.
+    Called in the child: through `preexec_fn`, or first thing in its main. A parent that ended before that is not told
+    of, so a child that knows the pid of an `ancestor` ends at once when that one is gone already.
     """
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(sig), 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    if ancestor is not None and not alive(ancestor):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def spawn(
@@ -51,7 +57,7 @@ def spawn(
         errors="replace",
         bufsize=1,
         start_new_session=True,
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.processes import kill_tree, spawn
+from orchestra.processes import FLOW_PID, kill_tree, spawn
 
 NOISE = re.compile(
     r"^(Running stage |> exec |(Generating|Updating) lock file|To (track|enable) |\s+(git add|dvc config) "
@@ -148,7 +148,7 @@ def repro(
 
 def stage_env(extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of a stage: this interpreter's `python` first in PATH, params.yaml and nothing else."""
-    env = {**os.environ, **extra}
+    env = {**os.environ, FLOW_PID: str(os.getpid()), **extra}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     # DVC looks at params.yaml only: another file would make it call a stage current that is not.
     env.pop("ORCHESTRA_PARAMS", None)

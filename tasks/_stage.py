@@ -19,7 +19,7 @@ import yaml
 from orchestra.config import Params, load_params
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, DataError, OrchestraError
-from orchestra.processes import die_with_parent
+from orchestra.processes import FLOW_PID, die_with_parent
 
 T = TypeVar("T")
 
@@ -173,7 +173,8 @@ def fingerprint(root: Path, name: str, params: Params) -> str:
 
 def run(name: str, main: Callable[[Stage], None]) -> None:
     """Run a stage as a process: an `OrchestraError` is one line and exit code 2, a bug a traceback and 1."""
-    die_with_parent()
+    flow = os.environ.get(FLOW_PID, "")
+    die_with_parent(int(flow) if flow.isdigit() else None)
     quiet()
     try:
         stage = Stage.open(name)

@@ -76,7 +76,12 @@ class Recorder:
         return recorder
 
     def _close_stale(self) -> None:
-        """The workspace's lock is ours, so any other run that says RUNNING belongs to a process that was killed."""
+        """The workspace's lock is ours, so any other run that says RUNNING belongs to a process that was killed.
+
+        Only in the workspace's own database: a shared server also knows runs of other workspaces.
+        """
+        if not tracking_uri(self.root).startswith("sqlite:"):
+            return
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
             if run.info.run_id != self.parent:
                 self.client.set_tag(run.info.run_id, "orchestra.closed", "its process was killed")

@@ -18,8 +18,9 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Price
 from tasks._stage import Stage, run
 
-CODE = ("rollout", "rewards", "tools", "domains", "types.py", "ledger.py")
-"""What of orchestra/ decides a score besides the policy."""
+CODE = ("rollout", "rewards/outcome.py", "tools", "domains", "types.py", "ledger.py")
+"""What of orchestra/ decides a score besides the policy: each a dependency of the stage, or promote would ask for an
+evaluation that DVC calls current."""
 
 
 def main(stage: Stage) -> None:

@@ -210,8 +210,10 @@ def create_app(gateway: Gateway, *, load: bool = True) -> FastAPI:
     async def chat(request: Request) -> Response:
         began = time.monotonic()
         try:
+            # The body first: a release while it arrives must not end the server that this request goes to.
+            raw = await request.body()
             backend = gateway.active
-            asked = api.parse_request(await request.body())
+            asked = api.parse_request(raw)
             if asked.model not in (api.MODEL, backend.serving.version):
                 message = f"no model named {asked.model[:80]}; there is: {api.MODEL}"
                 raise ApiError(404, message, kind="invalid_request_error", code="model_not_found", param="model")

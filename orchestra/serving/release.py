@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from orchestra.checkpoint import verify_manifest
 from orchestra.config import Params
 from orchestra.errors import ServiceError
@@ -20,7 +22,7 @@ from orchestra.serving import vllm
 from orchestra.serving.client import GATEWAY, Reply, ask
 from orchestra.serving.control import STOP_S, gateway_service, health, port_holder, reload, settle, start_gateway
 from orchestra.serving.proof import Proof
-from orchestra.serving.state import SERVING, Engine, Serving, code_hash, fingerprint, read, write
+from orchestra.serving.state import SERVING, Engine, Serving, code_hash, fingerprint, read, write, write_text
 from orchestra.types import Example, Record
 
 COLOURS = ("vllm-blue", "vllm-green")
@@ -103,7 +105,7 @@ class Release:
                 sample=sample,
                 smoke=smoke,
             )
-            (self.root / LAST).write_text(made.model_dump_json(), encoding="utf-8")
+            write_text(self.root / LAST, made.model_dump_json())
             return made
 
     def _engine(self) -> Engine:
@@ -132,9 +134,11 @@ class Release:
         wanted = {"status": "ok", "fingerprint": self._fingerprint(old.engine), "code": code_hash()}
         if any(found.get(key) != value for key, value in wanted.items()):
             return None
-        return Deployment.model_validate_json(last.read_text(encoding="utf-8")).model_copy(
-            update={"outcome": "unchanged"}
-        )
+        try:
+            made = Deployment.model_validate_json(last.read_bytes())
+        except ValidationError:
+            return None  # Another version of this program wrote it.
+        return made.model_copy(update={"outcome": "unchanged"})
 
     def _fingerprint(self, engine: Engine) -> str:
         return fingerprint(self.root, self.candidate.checkpoint_hash, engine, self.params)
@@ -225,10 +229,12 @@ class Release:
     def _put_back(self) -> None:
         """What served before serves again; never raises, so that the failure itself is what a person reads."""
         try:
+            serves = self.old_gateway is not None
+            if not serves:
+                # Nothing answered before (after `orchestra stop`, say): there is nothing to go back to.
+                stop_services(self.root, GATEWAY, grace_s=STOP_S)
             if self.old is None:
                 (self.root / SERVING).unlink(missing_ok=True)
-                if self.old_gateway is None:
-                    stop_services(self.root, GATEWAY, grace_s=STOP_S)
             elif read(self.root / SERVING) != self.old:
                 write(self.root, self.old)
                 gateway = gateway_service(self.root)
@@ -236,7 +242,7 @@ class Release:
                     reload(gateway.url, self.params.deploy.start_timeout_s)
             if self.started is not None:
                 stop_services(self.root, self.started.name, grace_s=STOP_S)
-            if self.old is not None:
+            if self.old is not None and serves:
                 self.say(f"the release failed; version {self.old.version} goes on serving")
         except Exception as error:
             self.say(f"putting things back failed: {error}")

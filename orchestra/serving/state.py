@@ -61,10 +61,14 @@ class Serving(Record):
 
 def write(root: Path, serving: Serving, path: str = SERVING) -> None:
     """Replace the file, whole or not at all."""
-    file = root / path
+    write_text(root / path, serving.model_dump_json(indent=1) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Replace a file, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    partial.write_text(serving.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, file)
 
 

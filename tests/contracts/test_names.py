@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from orchestra.config import Params, load_params, parse_params
+from tasks.evaluate import CODE
 
 ROOT = Path(__file__).parents[2]
 STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]
@@ -84,6 +85,12 @@ def test_a_stage_depends_on_every_package_it_imports() -> None:
             helper = module.split(".")[-1].startswith("_")
             covered = any(path == dep or path.startswith(f"{dep}/") for dep in deps)
             assert covered or helper or module in indifferent, f"{name} runs {path}, which dvc.yaml does not name"
+
+
+def test_what_decides_a_score_makes_the_evaluation_stale() -> None:
+    """Otherwise promote refuses an evaluation that DVC calls current, and no run ever mends that."""
+    deps = read_yaml("dvc.yaml")["stages"]["evaluate"]["deps"]
+    assert [part for part in CODE if f"orchestra/{part}" not in deps] == []
 
 
 def _file(module: str) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.processes import services, stop_services
 from orchestra.serving.client import ask, gateway_url
-from orchestra.serving.release import Candidate, Deployment, Release
+from orchestra.serving.release import LAST, Candidate, Deployment, Release
 from orchestra.serving.state import SERVING, read
 from tests.serving_world import checkpoint, manifest, params, workspace
 from tests.worlds import example
@@ -66,6 +66,14 @@ def test_the_same_again_is_unchanged_and_quick(root: Path, first: Candidate, dep
     assert time.monotonic() - began < 2
     assert again == deployed.model_copy(update={"outcome": "unchanged"})
     assert services(root) == before
+
+
+def test_a_record_by_another_version_of_the_program_only_costs_a_release(
+    root: Path, first: Candidate, deployed: Deployment
+) -> None:
+    (root / LAST).write_text('{"url": 1}', encoding="utf-8")
+    assert release(root, first).outcome == "released"
+    assert release(root, first).outcome == "unchanged"
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_champion_serves_on(root: Path, deployed: Deployment) -> None:
@@ -173,3 +181,14 @@ def test_a_killed_gateway_is_started_again(root: Path, first: Candidate, deploye
         ask("x", root=root)
     made = release(root, first)
     assert made.outcome == "released" and ask("what is 1+1?", root=root, max_turns=1).version == "1"
+
+
+def test_a_failed_release_where_nothing_served_leaves_nothing_running(
+    root: Path, first: Candidate, deployed: Deployment
+) -> None:
+    stop_services(root)
+    before = read(root / SERVING)
+    lost = [example("e1", domain="mock", instruction=" ")]
+    with pytest.raises(OrchestraError):
+        Release(root, params(engine="in_process"), checkpoint(root, 5, "6"), lost, print).run()
+    assert services(root) == [] and read(root / SERVING) == before

@@ -1,6 +1,7 @@
 """params.yaml: whatever is wrong in it is said in one line that names the key."""
 
 import copy
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,21 @@ def edited(dotted: str, value: Any) -> dict[str, Any]:
 
 def test_the_shipped_file_is_valid() -> None:
     assert isinstance(load_params(ROOT / "params.yaml"), Params)
+
+
+def test_a_bare_date_is_taken_as_its_text() -> None:
+    bare = edited("world.price_date", datetime.date(2025, 11, 15))
+    assert parse_params(bare).world.price_date == "2025-11-15"
+    with pytest.raises(ConfigError, match=r"sft\.epochs"):
+        parse_params(edited("sft.epochs", datetime.date(2025, 11, 15)))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["not text", "a folder"])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "params.yaml"
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_params(file)
 
 
 def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

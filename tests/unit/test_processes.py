@@ -96,6 +96,16 @@ def test_killing_what_is_gone_is_no_error() -> None:
     assert not alive(child.pid) and started_at(child.pid) is None
 
 
+def test_a_child_whose_flow_was_killed_before_it_could_ask_ends_itself() -> None:
+    gone = subprocess.Popen(SLEEP)
+    gone.kill()
+    gone.wait()
+    code = "from orchestra.processes import die_with_parent; die_with_parent({}); print('lives')"
+    for ancestor, lives in ((gone.pid, False), (os.getpid(), True)):
+        child = subprocess.run([sys.executable, "-c", code.format(ancestor)], capture_output=True, text=True)
+        assert (child.stdout == "lives\n") is lives and (child.returncode == 0) is lives
+
+
 def test_a_zombie_is_not_alive() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     assert soon(lambda: not alive(child.pid))

@@ -101,7 +101,7 @@ def test_work_is_kept_for_the_same_inputs_only(stage: Stage) -> None:
 CHANGES: dict[str, Callable[[Path], object]] = {
     "templated": lambda root: (root / "models/recipes/embedded/config.json").write_text("2"),
     "command": lambda root: _replace(root / "dvc.yaml", "cmd: x", "cmd: y"),
-    "parameter": lambda root: _replace(root / "params.yaml", "learning_rate: 0.002", "learning_rate: 0.004"),
+    "parameter": lambda root: _replace(root / "params.yaml", "sft:\n  seed: 0", "sft:\n  seed: 9"),
     "contents": lambda root: (root / "d" / "a").write_text("2"),
     "name": lambda root: (root / "d" / "a").rename(root / "d" / "b"),
     "one more": lambda root: (root / "d" / "z").touch(),
