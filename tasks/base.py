@@ -15,16 +15,29 @@ from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.generate import generate
 from orchestra.synthesis.variation import vary
+from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
+from orchestra.types import Episode, Example, ToolKind
 from tasks._checkpoints import save_checkpoint
-from tasks._stage import Stage, run
+from tasks._stage import Meter, Stage, run
 
 SEED = 1001
-EXAMPLES, VARIED = 24_000, 0.5
+EXAMPLES, FULL, VARIED = 16_000, 12_000, 0.5
+"""Examples with short toolboxes, how many of them come again in full, and the share with invented experts."""
 TEACHER = Habits(bias=0.0, heed=0.8, careless=0.05)
 SPREAD, EPOCHS, BATCH, LEARNING_RATE = 4.0, 1, 16, 0.002
 TARGET = "models/base/embedded"
+
+
+def shorten(example: Example, catalogue: Catalogue) -> Example:
+    """The example with only the tools it needs: copying is learned several times faster from short prompts."""
+    needed = {call.name for call in example.verifier.golden_calls}
+    if not needed:
+        experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+        experts.sort(key=lambda spec: -catalogue.skill(spec.tool, example.topic or ""))
+        needed = {spec.name for spec in experts[:2]}
+    return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
 
 
 def recipe_of_base(params: Params) -> Params:
@@ -54,20 +67,31 @@ def main(stage: Stage) -> None:
         toolkit = Toolkit.from_params(params, stage.root, Path(folder))
         rng = random.Random(SEED)
         examples = [vary(e, maker.catalogue, rng) if rng.random() < VARIED else e for e in made.examples["train"]]
-        teacher = teacher_policy(toolkit.catalogue, TEACHER, SEED, codec.turn)
-        price = toolkit.catalogue.policy_price
-        meter = stage.progress(len(examples), "teacher episodes")
-        episodes = rollout(examples, teacher, codec, toolkit, params.rollout, price=price, on_progress=meter.advance)
-    kept = [episode for episode in episodes if episode.answer is not None]
+        short = [shorten(example, maker.catalogue) for example in examples]
+        lessons = {
+            "short": _episodes(stage, short, toolkit, codec),
+            "full": _episodes(stage, examples[:FULL], toolkit, codec),
+        }
     model = new_model(stage.root / params.model.recipe, SEED)
-    meter = stage.progress(-(-len(kept) // BATCH) * EPOCHS, "base")
+    for name, episodes in lessons.items():
+        meter = stage.progress(-(-len(episodes) // BATCH) * EPOCHS, f"base, {name} toolboxes")
 
-    def log(metrics: dict[str, float], step: int) -> None:
-        meter(step, note=f"loss {metrics['train/loss']:.3f}")
+        def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
+            meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
-    result = train_sft(model, codec, kept, params.sft, stage.work_dir(), log)
+        result = train_sft(model, codec, episodes, params.sft, stage.work_dir() / name, log)
+        stage.say(f"{name} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
     save_checkpoint(stage, model, codec, TARGET, base=None, data=stage.root / params.model.recipe / "tokenizer.json")
-    stage.say(f"loss {result.loss:.3f} after {result.steps} steps")
+
+
+def _episodes(stage: Stage, examples: list[Example], toolkit: Toolkit, codec: Codec) -> list[Episode]:
+    """The teacher's answered episodes."""
+    teacher = teacher_policy(toolkit.catalogue, TEACHER, SEED, codec.turn)
+    meter = stage.progress(len(examples), "teacher episodes")
+    price = toolkit.catalogue.policy_price
+    limits = stage.params.rollout
+    made = rollout(examples, teacher, codec, toolkit, limits, price=price, on_progress=meter.advance)
+    return [episode for episode in made if episode.answer is not None]
 
 
 if __name__ == "__main__":

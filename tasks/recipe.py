@@ -11,7 +11,7 @@ from orchestra.training.teacher import teacher_policy
 from orchestra.training.tokenizer import save_recipe, train_tokenizer
 from tasks._stage import Stage, run
 
-EXAMPLES, VOCABULARY = 4000, 2112
+EXAMPLES, VOCABULARY = 4000, 1152
 HIDDEN, LAYERS, HEADS = 128, 4, 4
 
 
