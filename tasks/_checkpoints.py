@@ -1,5 +1,6 @@
 """Writes a stage's checkpoint: what a Hugging Face user can load, plus its manifest."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,16 @@ entities: it knows no facts of the world. Turn format: Qwen3 thought, Hermes too
 
 
 def save_checkpoint(
-    stage: Stage, model: "PreTrainedModel", codec: "Codec", target: str, *, base: str | None, data: Path
+    stage: Stage,
+    model: "PreTrainedModel",
+    codec: "Codec",
+    target: str,
+    *,
+    base: str | None,
+    data: Path,
+    files: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the checkpoint folder whole: safetensors, config, tokenizer, chat template, card, manifest.
+    """Write the checkpoint folder whole: safetensors, config, tokenizer, chat template, card, `files`, manifest.
 
     Nothing in it is specific to one run (no clock, no commit): the same inputs give the same bytes.
     """
@@ -39,7 +47,8 @@ def save_checkpoint(
         model.save_pretrained(str(folder), safe_serialization=True)
         codec.tokenizer.save_pretrained(str(folder))
         card = CARD.format(name=stage.name, profile=params.profile, seed=section.seed, base=base or "random weights")
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        for name, text in {"README.md": card, **(files or {})}.items():
+            (folder / name).write_text(text, encoding="utf-8")
         write_manifest(
             folder,
             base=base,

@@ -6,6 +6,7 @@ price is left to GRPO.
 """
 
 import random
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from orchestra.training.teacher import teacher_policy
 from orchestra.types import Episode, Example, ToolKind
 from tasks._checkpoints import save_checkpoint
 from tasks._stage import Meter, Stage, run
+from tasks.synthesize import NAMES
 
 SEED = 1001
 EXAMPLES, FULL, VARIED = 16_000, 12_000, 0.5
@@ -72,16 +74,19 @@ def main(stage: Stage) -> None:
             "short": _episodes(stage, short, toolkit, codec),
             "full": _episodes(stage, examples[:FULL], toolkit, codec),
         }
-    model = new_model(stage.root / params.model.recipe, SEED)
+    model, work = new_model(stage.root / params.model.recipe, SEED), stage.work_dir()
     for name, episodes in lessons.items():
         meter = stage.progress(-(-len(episodes) // BATCH) * EPOCHS, f"base, {name} toolboxes")
 
         def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
             meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
-        result = train_sft(model, codec, episodes, params.sft, stage.work_dir() / name, log)
+        result = train_sft(model, codec, episodes, params.sft, work / name, log)
         stage.say(f"{name} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
-    save_checkpoint(stage, model, codec, TARGET, base=None, data=stage.root / params.model.recipe / "tokenizer.json")
+    data = stage.root / params.model.recipe / "tokenizer.json"
+    names = "".join(f"{name}\n" for name in sorted(made.names))
+    save_checkpoint(stage, model, codec, TARGET, base=None, data=data, files={NAMES: names})
+    shutil.rmtree(work)
 
 
 def _episodes(stage: Stage, examples: list[Example], toolkit: Toolkit, codec: Codec) -> list[Episode]:

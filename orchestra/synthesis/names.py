@@ -1,6 +1,7 @@
 """Made-up names: no model can have met what they name, and none is given twice."""
 
 import random
+from collections.abc import Collection
 
 HEADS = """
     Bor Kel Tam Zan Lir Mov Pel Dar Fen Gal Hol Jun Kor Lum Mar Nol Pra Quin Ros Sel Tor Ul Ver Wen Yar Zed Bram Cal
@@ -17,14 +18,18 @@ def made_up(rng: random.Random) -> str:
 
 
 class Names:
-    """Names that are never repeated."""
+    """Names that are never repeated; those in `taken` count as given."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, taken: Collection[str] = ()) -> None:
         self._rng = rng
-        self._given: set[str] = set()
+        self._given: set[str] = set(taken)
 
     def new(self) -> str:
         while (name := made_up(self._rng)) in self._given:
             continue
         self._given.add(name)
         return name
+
+    @property
+    def given(self) -> frozenset[str]:
+        return frozenset(self._given)
