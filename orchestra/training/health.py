@@ -14,7 +14,7 @@ MIN_VALID = 0.5
 MAX_TOOL_SHARE = 0.95
 """Share of expert calls that go to one expert, above which the policy has collapsed onto it."""
 MAX_DIVERGENCE = 0.15
-"""How far accuracy may fall from the best window while reward rises: reward hacking."""
+"""How far accuracy may fall from the first window while reward rises: reward hacking."""
 
 
 def measure(
