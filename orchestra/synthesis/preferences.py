@@ -83,12 +83,18 @@ WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
     },
 }
 """{x} is a tool's shown name."""
-WEIGHTS = {"neutral": (1.0, 0.3, 0.1), "cheap": (1.0, 1.0, 0.1), "fast": (1.0, 0.1, 1.0), "accurate": (1.0, 0.05, 0.05)}
-"""(outcome, compute, latency)."""
-PREFERRED, OTHERS = 0.5, 0.15
+WEIGHTS = {
+    "neutral": (1.0, 0.1, 0.05),
+    "cheap": (1.0, 0.6, 0.05),
+    "fast": (1.0, 0.05, 0.6),
+    "accurate": (1.0, 0.02, 0.02),
+}
+"""(outcome, compute, latency). Being right leads: with compute 0.3 for neutral and 1 for cheap, cost drowned the outcome
+(docs/log.md)."""
+PREFERRED, OTHERS = 0.4, 0.1
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
-NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.3, latency=0.1)
+NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.1, latency=0.05)
 
 
 def preference(rng: random.Random, split: Split, experts: list[str], *, experts_matter: bool) -> Preference:
