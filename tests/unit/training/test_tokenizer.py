@@ -17,7 +17,7 @@ def test_the_same_texts_give_the_same_tokenizer() -> None:
     assert one == other
 
 
-def test_glue_is_one_token_each_and_digits_are_single() -> None:
+def test_glue_is_one_token_numbers_go_in_pairs_and_decimals_digit_by_digit() -> None:
     made = codec()
     for glue in [*GLUE, *SPECIAL]:
         assert len(made.encode(glue)) == 1
@@ -25,7 +25,9 @@ def test_glue_is_one_token_each_and_digits_are_single() -> None:
     pieces = [made.tokenizer.decode([i]) for i in ids]
     assert pieces[0] == '<tool_call>\n{"name": "'
     assert pieces[-1] == '"}}\n</tool_call>'
-    assert [p for p in pieces if any(c.isdigit() for c in p)] == list("12345")
+    assert [p for p in pieces if any(c.isdigit() for c in p)] == ["12", "34", "5"]
+    price = [made.tokenizer.decode([i]) for i in made.encode("$0.0359")]
+    assert price[-4:] == list("0359")
 
 
 @given(st.text(max_size=60))
