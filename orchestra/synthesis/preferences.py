@@ -89,8 +89,7 @@ WEIGHTS = {
     "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
-"""(outcome, compute, latency). Being right leads: with compute 0.3 for neutral and 1 for cheap, cost drowned the outcome
-(docs/log.md)."""
+"""(outcome, compute, latency). Being right leads: three times these cost weights drowned it (docs/log.md)."""
 PREFERRED, OTHERS = 0.4, 0.1
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
