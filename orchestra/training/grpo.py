@@ -20,7 +20,7 @@ from orchestra.errors import TrainingError
 from orchestra.rewards.group import Reward, advantages, group_rewards
 from orchestra.rollout.loop import rollout
 from orchestra.training.health import measure, reason_to_stop
-from orchestra.training.resume import complete_marker, last_complete
+from orchestra.training.resume import common_arguments, complete_marker, last_complete
 from orchestra.types import Example, Price
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def train_grpo(
             where="params.yaml grpo.examples_per_step", fix=f"use a multiple of {world}",
         )  # fmt: skip
     arguments = GRPOConfig(
-        output_dir=str(work / "checkpoints"),
+        **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps),
         max_steps=settings.steps,
         per_device_train_batch_size=rows // world,
         steps_per_generation=1,
@@ -195,16 +195,7 @@ def train_grpo(
         epsilon_high=settings.clip_high,
         loss_type="dapo",
         logging_steps=1,
-        save_steps=settings.save_steps,
-        save_total_limit=2,
-        seed=settings.seed,
         shuffle_dataset=False,
-        report_to=[],
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-        bf16=False,
-        dataloader_pin_memory=False,
-        max_grad_norm=1.0,
     )
     trainer = _trainer_class()(
         model=model,

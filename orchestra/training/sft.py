@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Sft
-from orchestra.training.resume import complete_marker, last_complete
+from orchestra.training.resume import common_arguments, complete_marker, last_complete
 from orchestra.types import Episode
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def train_sft(
                 log({f"train/{k}": v for k, v in numbers.items()} | {"max_steps": state.max_steps}, state.global_step)
 
     arguments = SFTConfig(
-        output_dir=str(work / "checkpoints"),
+        **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps),
         num_train_epochs=1,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
@@ -108,16 +108,7 @@ def train_sft(
         train_sampling_strategy="sequential",
         logging_first_step=True,
         logging_steps=10,
-        save_steps=settings.save_steps,
-        save_total_limit=2,
-        seed=settings.seed,
         data_seed=settings.seed,
-        report_to=[],
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-        bf16=False,
-        dataloader_pin_memory=False,
-        max_grad_norm=1.0,
     )
     rows = [sft_row(episode) for episode in episodes]
     trainer = SFTTrainer(
