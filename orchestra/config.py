@@ -108,6 +108,10 @@ class Grpo(Section):
     """Homogeneity filter: groups whose reward std is below it carry no advantage."""
     malformed: Literal["zero", "drop"]
     """Format and invalid-output filters: keep such an episode at reward 0, or leave it out as the paper does."""
+    reward: Literal["outcome", "efficiency", "full"] = "full"
+    """Which weights of P count: being right alone; also compute and latency; or also the tools the user wishes for."""
+    normalise: Literal["sum_then_normalise", "normalise_then_sum"] = "sum_then_normalise"
+    """Eq. 2 summed, then normalised over the group (Eq. 3); or each part normalised on its own, then summed by P."""
     max_infrastructure_failures: Fraction
     """Above this share of failed episodes the run stops."""
     eval_every: Positive
