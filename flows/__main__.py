@@ -11,9 +11,10 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flows._workspace import Screen, locked, prefect_api, settings
+from flows._workspace import prefect_api, settings
 from orchestra.config import load_params
 from orchestra.errors import OrchestraError
+from orchestra.workspace import Screen, locked
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
 AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW}

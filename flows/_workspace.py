@@ -1,9 +1,7 @@
-"""The workspace a flow runs in: its lock, its Prefect API, and its screen."""
+"""The workspace a flow runs in: its settings and its Prefect API."""
 
 import contextlib
-import fcntl
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +12,6 @@ from orchestra.errors import ServiceError
 from orchestra.processes import free_port, kill_tree, services, spawn
 
 API_START_TIMEOUT_S = 180.0
-IN_PLACE = re.compile(r"\(\d+%\)")
 
 
 def settings(root: Path) -> None:
@@ -27,35 +24,6 @@ def settings(root: Path) -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
-
-
-_held: set[Path] = set()
-
-
-@contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """One flow at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again."""
-    file = root.resolve() / ".state" / "flow.lock"
-    if file in _held:
-        yield
-        return
-    file.parent.mkdir(exist_ok=True)
-    with file.open("a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            pid = handle.read().strip() or "?"
-            what = f"a run with pid {pid} works in this workspace"
-            raise ServiceError(what, where=str(root), fix=f"wait for it, or end it: kill {pid}") from None
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-        _held.add(file)
-        try:
-            yield
-        finally:
-            _held.discard(file)
 
 
 @contextlib.contextmanager
@@ -104,24 +72,3 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
     finally:
         os.environ.pop("PREFECT_API_URL", None)
         kill_tree(child.pid, grace_s=3)
-
-
-class Screen:
-    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere."""
-
-    def __init__(self, *, every_s: float = 15.0) -> None:
-        self._in_place = False
-        self._every_s = every_s
-        self._last_progress = 0.0
-
-    def __call__(self, line: str) -> None:
-        progress = bool(IN_PLACE.search(line))
-        terminal = sys.stdout.isatty()
-        if progress and not terminal:
-            now = time.monotonic()
-            if now - self._last_progress < self._every_s and "(100%)" not in line:
-                return
-            self._last_progress = now
-        start = "\r\033[K" if self._in_place else ""
-        self._in_place = progress and terminal and "(100%)" not in line
-        print(start + line, end="" if self._in_place else "\n", flush=True)

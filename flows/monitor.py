@@ -9,7 +9,6 @@ from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows._workspace import Screen
 from monitoring.drift import MIN_EPISODES, drift, profile
 from orchestra.errors import ServiceError
 from orchestra.evaluation.report import TRAINED
@@ -18,6 +17,7 @@ from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.state import SERVING, read
 from orchestra.serving.telemetry import TRACES, served
 from orchestra.types import Episode
+from orchestra.workspace import Screen
 from tasks._stage import Stage
 
 TIMEOUT_S = 120

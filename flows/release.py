@@ -8,7 +8,7 @@ from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows._workspace import Screen, locked
+from orchestra.workspace import Screen, locked
 from tasks._stage import Stage
 
 TIMEOUT_S = 1800

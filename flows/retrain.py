@@ -16,11 +16,11 @@ from prefect.utilities.annotations import quote
 
 from flows._runs import crash_stale
 from flows._summary import Summary
-from flows._workspace import Screen, locked
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
 from orchestra.config import load_params
 from orchestra.errors import ConfigError, OrchestraError
+from orchestra.workspace import Screen, locked
 from tasks import _dvc
 from tasks._stage import Stage
 from tasks._tracking import Recorder

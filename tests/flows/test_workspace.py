@@ -9,14 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from flows._workspace import Screen, locked, prefect_api
+from flows._workspace import prefect_api
 from orchestra.errors import ServiceError
 from orchestra.processes import alive, descendants
+from orchestra.workspace import Screen, locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from flows._workspace import locked
+from orchestra.workspace import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
