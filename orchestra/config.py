@@ -98,6 +98,10 @@ class Grpo(Section):
     steps: Positive
     examples_per_step: Positive
     group_size: Annotated[int, Field(ge=2)]
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon: hidden matrices step with Muon, the rest with AdamW; adamw: everything with AdamW."""
+    muon_ratio: Annotated[float, Field(gt=0)] = 5.0
+    """Muon's learning rate over AdamW's: its steps have the same size whatever the gradient's."""
     learning_rate: Annotated[float, Field(gt=0)]
     temperature: Annotated[float, Field(gt=0)]
     clip_low: Fraction

@@ -10,87 +10,24 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
-from orchestra.rewards.group import Reward, advantages, group_rewards, weights
-from orchestra.rollout.loop import rollout
-from orchestra.training.health import measure, reason_to_stop
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
+from orchestra.training.rounds import Rounds, eq2, training_rows
+from orchestra.training.watch import HISTORY, Log, watch
 from orchestra.types import Example, Price
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
     from orchestra.rollout.render import Codec
-    from orchestra.rollout.transformers_policy import TransformersPolicy
     from orchestra.tools.toolkit import Toolkit
-
-HISTORY = "history.json"
-"""In each checkpoint: the measures of every step up to it, so that a continued run reports all of them."""
-
-Log = Callable[[dict[str, float], int], None]
-
-
-@dataclass
-class Rounds:
-    """Runs each generation round's episodes and keeps what the trainer's filters need."""
-
-    examples: Mapping[str, Example]
-    codec: Codec
-    toolkit: Toolkit
-    limits: Rollout
-    price: Price
-    settings: Grpo
-    policy: TransformersPolicy
-    history: list[dict[str, float]] = field(default_factory=list)
-    advantages: list[float] = field(default_factory=list)
-    """Of the last round, in the order TRL asked for."""
-
-    def __call__(self, prompts: Sequence[Sequence[dict[str, Any]]], trainer: Any) -> dict[str, Any]:
-        """TRL's rollout function: `prompts` repeats each example `group_size` times, a group's copies together."""
-        size = self.settings.group_size
-        ids = [prompt[0]["example_id"] for prompt in prompts]
-        if any(len(set(ids[i : i + size])) != 1 for i in range(0, len(ids), size)):
-            raise TrainingError("a group is split over processes", where="grpo", fix="see the batch sizes")
-        self.policy.model = trainer.accelerator.unwrap_model(trainer.model)
-        self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
-        chosen = [self.examples[name] for name in ids[::size]]
-        episodes = rollout(
-            chosen, self.policy, self.codec, self.toolkit, self.limits, price=self.price, samples=size, batch=len(ids)
-        )
-        groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
-        rewards = [
-            group_rewards(group, example.preference, malformed=self.settings.malformed, parts=self.settings.reward)
-            for group, example in zip(groups, chosen, strict=True)
-        ]
-        clipped = [
-            advantages(
-                group, weights(example.preference, self.settings.reward), min_std=self.settings.min_group_std,
-                clip=self.settings.advantage_clip, normalise=self.settings.normalise,
-            )
-            for group, example in zip(rewards, chosen, strict=True)
-        ]  # fmt: skip
-        self.advantages = [a for group in clipped for a in group]
-        self.history.append(measure(groups, rewards, clipped))
-        flat: list[Reward] = [r for group in rewards for r in group]
-        return {
-            "prompt_ids": [list(e.prompt_ids) for e in episodes],
-            # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
-            "completion_ids": [e.completion_ids or [self.codec.eos_id] for e in episodes],
-            "env_mask": [e.mask or [0] for e in episodes],
-            "logprobs": None,
-            "eq2": [r.value for r in flat],
-        }
-
-
-def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:
-    """TRL's reward function: what the rollout already computed per group. None leaves a row out."""
-    return eq2
 
 
 @dataclass(frozen=True)
@@ -100,21 +37,6 @@ class GrpoResult:
     stopped: str | None
     """Why training ended early; None when it ran to its end."""
     history: list[dict[str, float]]
-
-
-def training_rows(examples: Sequence[Example], settings: Grpo) -> list[dict[str, Any]]:
-    """One epoch's rows: exactly as many examples as the steps take, in a seeded order, repeated when there are few.
-
-    Resuming replays the order only within the first epoch, so the whole training is one.
-    """
-    import random
-
-    need = settings.steps * settings.examples_per_step
-    order: list[Example] = []
-    rng = random.Random(settings.seed)
-    while len(order) < need:
-        order += rng.sample(list(examples), len(examples))
-    return [{"prompt": [{"role": "user", "content": "", "example_id": e.id}]} for e in order[:need]]
 
 
 def train_grpo(
@@ -131,49 +53,47 @@ def train_grpo(
 ) -> GrpoResult:
     """Train `model` in place. `evaluate` measures it every `eval_every` steps; `log` gets everything by step."""
     from datasets import Dataset
-    from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-    from trl import GRPOConfig
+    from transformers import PrinterCallback
 
     from orchestra.rollout.transformers_policy import TransformersPolicy
-    from orchestra.training.optimizer import MuonAdamW
 
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
     rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy)
-    checkpoint = last_complete(work / "checkpoints")
-    stopped: list[str] = []
+    checkpoints = work / "checkpoints"
+    checkpoint = last_complete(checkpoints)
+    if checkpoint is not None:
+        rounds.history += json.loads((checkpoint / HISTORY).read_text(encoding="utf-8"))
+    watcher = watch(rounds, settings, checkpoints, log, evaluate)
+    trainer = _trainer_class()(
+        model=model,
+        args=_arguments(settings, limits, work),
+        reward_funcs=[eq2],
+        rollout_func=rounds,
+        train_dataset=Dataset.from_list(training_rows(examples, settings)),
+        processing_class=codec.tokenizer,
+        callbacks=[watcher, complete_marker()],
+        optimizers=(_optimizer(model, settings), None),
+    )
+    trainer.rounds = rounds
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    stopped = watcher.stopped[0] if watcher.stopped else None
+    if stopped is not None and stopped.startswith("infrastructure"):
+        raise TrainingError(stopped, where="grpo", fix="mend the tools, then run the stage again: it continues")
+    if not all(math.isfinite(row["reward"]) for row in rounds.history):
+        raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
+    return GrpoResult(
+        steps=trainer.state.global_step,
+        resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
+        stopped=stopped,
+        history=rounds.history,
+    )
 
-    class Watch(TrainerCallback):
-        """Logs health, evaluates, and stops a run that has gone wrong."""
 
-        def on_log(
-            self,
-            args: TrainingArguments,
-            state: TrainerState,
-            control: TrainerControl,
-            logs: dict[str, Any] | None = None,
-            **kwargs: Any,
-        ) -> None:
-            kept = ("loss", "grad_norm", "entropy", "learning_rate", "step_time", "clip_ratio/region_mean")
-            numbers = {f"train/{k}": float(v) for k, v in (logs or {}).items() if k in kept}
-            if rounds.history and numbers:
-                numbers |= {f"train/{k}": v for k, v in rounds.history[-1].items()}
-                log(numbers | {"max_steps": settings.steps}, state.global_step)
-
-        def on_step_end(
-            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-        ) -> None:
-            # Steps before a restart do not count: what stopped the run then may have been mended.
-            reason = reason_to_stop(rounds.history[restored:], settings.max_infrastructure_failures)
-            if reason is not None:
-                stopped.append(reason)
-                control.should_training_stop = True
-            if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
-                log({f"dev/{k}": v for k, v in evaluate(model).items()}, state.global_step)
-
-        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-            text = json.dumps(rounds.history)
-            (work / "checkpoints" / f"checkpoint-{state.global_step}" / HISTORY).write_text(text, encoding="utf-8")
+def _arguments(settings: Grpo, limits: Rollout, work: Path) -> Any:
+    """TRL's arguments: one generation round, one optimizer step, and whole groups on every process."""
+    from trl import GRPOConfig
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rows = settings.examples_per_step * settings.group_size
@@ -182,7 +102,7 @@ def train_grpo(
             f"{settings.examples_per_step} examples a step cannot be shared by {world} processes in whole groups",
             where="params.yaml grpo.examples_per_step", fix=f"use a multiple of {world}",
         )  # fmt: skip
-    arguments = GRPOConfig(
+    return GRPOConfig(
         **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps),
         max_steps=settings.steps,
         per_device_train_batch_size=rows // world,
@@ -200,32 +120,14 @@ def train_grpo(
         logging_steps=1,
         shuffle_dataset=False,
     )
-    trainer = _trainer_class()(
-        model=model,
-        args=arguments,
-        reward_funcs=[eq2],
-        rollout_func=rounds,
-        train_dataset=Dataset.from_list(training_rows(examples, settings)),
-        processing_class=codec.tokenizer,
-        callbacks=[Watch(), complete_marker()],
-        optimizers=(MuonAdamW(model, lr=settings.learning_rate), None),
-    )
-    trainer.rounds = rounds
-    trainer.remove_callback(PrinterCallback)
-    if checkpoint is not None:
-        rounds.history += json.loads((checkpoint / HISTORY).read_text(encoding="utf-8"))
-    restored = len(rounds.history)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if stopped and stopped[0].startswith("infrastructure"):
-        raise TrainingError(stopped[0], where="grpo", fix="mend the tools, then run the stage again: it continues")
-    if not all(math.isfinite(row["reward"]) for row in rounds.history):
-        raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
-    return GrpoResult(
-        steps=trainer.state.global_step,
-        resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
-        stopped=stopped[0] if stopped else None,
-        history=rounds.history,
-    )
+
+
+def _optimizer(model: PreTrainedModel, settings: Grpo) -> torch.optim.Optimizer:
+    from orchestra.training.optimizer import MuonAdamW, adamw
+
+    if settings.optimizer == "adamw":
+        return adamw(list(model.parameters()), lr=settings.learning_rate)
+    return MuonAdamW(model, lr=settings.learning_rate, muon_ratio=settings.muon_ratio)
 
 
 def _trainer_class() -> Any:

@@ -56,6 +56,11 @@ class Muon(torch.optim.Optimizer):
                     p.add_(update, alpha=-scale)
 
 
+def adamw(params: list[torch.nn.Parameter], *, lr: float) -> torch.optim.AdamW:
+    """AdamW as every training here uses it: quick second moments, no weight decay."""
+    return torch.optim.AdamW(params, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+
+
 class MuonAdamW(torch.optim.Optimizer):
     """Hidden 2-D weights step with Muon, embeddings and norms with AdamW; one learning-rate schedule scales both."""
 
@@ -65,7 +70,7 @@ class MuonAdamW(torch.optim.Optimizer):
         rest = [p for p in model.parameters() if p.ndim != 2 or id(p) in tied]
         self.parts = [
             Muon(hidden, lr=lr * muon_ratio),
-            torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
+            adamw(rest, lr=lr),
         ]
         super().__init__([{"params": hidden, "lr": lr * muon_ratio}, {"params": rest, "lr": lr}], {})
         # One list of groups, so that a scheduler that writes here reaches the optimizers that step.

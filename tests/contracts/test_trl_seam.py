@@ -11,7 +11,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 
-from orchestra.training.grpo import _trainer_class, eq2
+from orchestra.training.grpo import _trainer_class
+from orchestra.training.rounds import eq2
 from tests.worlds import codec, tiny_model
 
 ROWS, GROUP = 6, 3

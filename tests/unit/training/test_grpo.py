@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.grpo import GrpoResult, train_grpo, training_rows
+from orchestra.training.grpo import GrpoResult, train_grpo
 from orchestra.training.health import WINDOW
+from orchestra.training.rounds import training_rows
 from orchestra.types import Example, Preference
 from tests.worlds import PRICE, codec, easy_example, toolkit, warm_model
 

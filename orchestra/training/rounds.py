@@ -1,0 +1,87 @@
+"""What TRL asks of us: the examples of each round, their episodes through the one loop, and their rewards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from orchestra.config import Grpo, Rollout
+from orchestra.errors import TrainingError
+from orchestra.rewards.group import Reward, advantages, group_rewards
+from orchestra.rollout.loop import rollout
+from orchestra.training.health import measure
+from orchestra.types import Example, Price
+
+if TYPE_CHECKING:
+    from orchestra.rollout.render import Codec
+    from orchestra.rollout.transformers_policy import TransformersPolicy
+    from orchestra.tools.toolkit import Toolkit
+
+
+@dataclass
+class Rounds:
+    """Runs each generation round's episodes and keeps what the trainer's filters need."""
+
+    examples: Mapping[str, Example]
+    codec: Codec
+    toolkit: Toolkit
+    limits: Rollout
+    price: Price
+    settings: Grpo
+    policy: TransformersPolicy
+    history: list[dict[str, float]] = field(default_factory=list)
+    advantages: list[float] = field(default_factory=list)
+    """Of the last round, in the order TRL asked for."""
+
+    def __call__(self, prompts: Sequence[Sequence[dict[str, Any]]], trainer: Any) -> dict[str, Any]:
+        """TRL's rollout function: `prompts` repeats each example `group_size` times, a group's copies together."""
+        size = self.settings.group_size
+        ids = [prompt[0]["example_id"] for prompt in prompts]
+        if any(len(set(ids[i : i + size])) != 1 for i in range(0, len(ids), size)):
+            raise TrainingError("a group is split over processes", where="grpo", fix="see the batch sizes")
+        self.policy.model = trainer.accelerator.unwrap_model(trainer.model)
+        self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
+        chosen = [self.examples[name] for name in ids[::size]]
+        episodes = rollout(
+            chosen, self.policy, self.codec, self.toolkit, self.limits, price=self.price, samples=size, batch=len(ids)
+        )
+        groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
+        rewards = [
+            group_rewards(group, example.preference, malformed=self.settings.malformed)
+            for group, example in zip(groups, chosen, strict=True)
+        ]
+        clipped = [
+            advantages(group, min_std=self.settings.min_group_std, clip=self.settings.advantage_clip)
+            for group in rewards
+        ]
+        self.advantages = [a for group in clipped for a in group]
+        self.history.append(measure(groups, rewards, clipped))
+        flat: list[Reward] = [r for group in rewards for r in group]
+        return {
+            "prompt_ids": [list(e.prompt_ids) for e in episodes],
+            # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
+            "completion_ids": [e.completion_ids or [self.codec.eos_id] for e in episodes],
+            "env_mask": [e.mask or [0] for e in episodes],
+            "logprobs": None,
+            "eq2": [r.value for r in flat],
+        }
+
+
+def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:
+    """TRL's reward function: what the rollout already computed per group. None leaves a row out."""
+    return eq2
+
+
+def training_rows(examples: Sequence[Example], settings: Grpo) -> list[dict[str, Any]]:
+    """One epoch's rows: exactly as many examples as the steps take, in a seeded order, repeated when there are few.
+
+    Resuming replays the order only within the first epoch, so the whole training is one.
+    """
+    need = settings.steps * settings.examples_per_step
+    order: list[Example] = []
+    rng = random.Random(settings.seed)
+    while len(order) < need:
+        order += rng.sample(list(examples), len(examples))
+    return [{"prompt": [{"role": "user", "content": "", "example_id": e.id}]} for e in order[:need]]

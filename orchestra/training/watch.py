@@ -1,0 +1,61 @@
+"""What a GRPO run says while it trains: its measures at every step, development checks, and why it stopped early."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orchestra.config import Grpo
+from orchestra.training.health import reason_to_stop
+from orchestra.training.rounds import Rounds
+
+HISTORY = "history.json"
+"""In each checkpoint: the measures of every step up to it, so that a continued run reports all of them."""
+
+Log = Callable[[dict[str, float], int], None]
+Evaluate = Callable[[Any], dict[str, float]]
+"""From the current model to the measures of a development check."""
+
+LOGGED = ("loss", "grad_norm", "entropy", "learning_rate", "step_time", "clip_ratio/region_mean")
+
+
+def watch(rounds: Rounds, settings: Grpo, checkpoints: Path, log: Log, evaluate: Evaluate) -> Any:
+    """A Trainer callback with a list `stopped`: the named reason why the run ended early, or nothing."""
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+    class Watch(TrainerCallback):
+        def __init__(self) -> None:
+            self.stopped: list[str] = []
+            # Steps before a restart do not count: what stopped the run then may have been mended.
+            self.restored = len(rounds.history)
+
+        def on_log(
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            logs: dict[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            numbers = {f"train/{k}": float(v) for k, v in (logs or {}).items() if k in LOGGED}
+            if rounds.history and numbers:
+                numbers |= {f"train/{k}": v for k, v in rounds.history[-1].items()}
+                log(numbers | {"max_steps": settings.steps}, state.global_step)
+
+        def on_step_end(
+            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        ) -> None:
+            reason = reason_to_stop(rounds.history[self.restored :], settings.max_infrastructure_failures)
+            if reason is not None:
+                self.stopped.append(reason)
+                control.should_training_stop = True
+            if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
+                log({f"dev/{k}": v for k, v in evaluate(kwargs["model"]).items()}, state.global_step)
+
+        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            text = json.dumps(rounds.history)
+            (checkpoints / f"checkpoint-{state.global_step}" / HISTORY).write_text(text, encoding="utf-8")
+
+    return Watch()
