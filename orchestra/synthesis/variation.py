@@ -1,56 +1,85 @@
-"""The same examples with other experts: renamed, re-described, re-priced, so that a policy learns to read the table."""
+"""The same examples with other experts: renamed and re-described, so that a policy learns to read the table."""
 
 import random
 
 from orchestra.synthesis.names import MIDDLES, TAILS
+from orchestra.synthesis.preferences import Split
 from orchestra.tools.catalogue import Catalogue
 from orchestra.types import Example, ToolKind, ToolSpec
 
-SPECIALIST = (
-    "{t}",
-    "knows {t}",
-    "good at {t}",
-    "expert in {t}",
-    "made for {t}",
-    "strong in {t}",
-    "best asked about {t}",
-    "{t} only",
-    "trained on {t}",
-)
-GENERALIST = {
-    0.6: ("strong in every subject", "best at everything", "top in all subjects", "excellent in any field"),
-    0.5: ("good in every subject", "good at most things", "solid in all subjects", "good in any field"),
-    0.0: ("fair in every subject", "average at everything", "fair in all subjects", "passable in any field"),
+SPECIALIST: dict[Split, tuple[str, ...]] = {
+    "train": (
+        "{t}",
+        "knows {t}",
+        "good at {t}",
+        "expert in {t}",
+        "made for {t}",
+        "strong in {t}",
+        "best asked about {t}",
+        "{t} only",
+        "trained on {t}",
+    ),
+    "heldout": (
+        "a specialist for {t}",
+        "answers {t} questions",
+        "strong at {t}",
+        "best in {t}",
+        "solid in {t}",
+        "ask it about {t}",
+        "{t} is what it knows",
+    ),
 }
-"""By mean skill from which the words hold."""
+GENERALIST: dict[float, dict[Split, tuple[str, ...]]] = {
+    0.6: {
+        "train": ("strong in every subject", "best at everything", "top in all subjects", "excellent in any field"),
+        "heldout": ("excellent in every subject", "strong at everything", "best in any field", "top at everything"),
+    },
+    0.5: {
+        "train": ("good in every subject", "good at most things", "solid in all subjects", "good in any field"),
+        "heldout": ("solid at most things", "good in all subjects", "solid in any field", "good at everything"),
+    },
+    0.0: {
+        "train": ("fair in every subject", "average at everything", "fair in all subjects", "passable in any field"),
+        "heldout": ("average in every subject", "passable at everything", "fair in any field", "average in all fields"),
+    },
+}
+"""By mean skill from which the words hold. No description is in both splits; the grades themselves (strong, solid, …)
+are, for a model of our size has no other source of what a word means."""
 TRUSTED = 0.58
 """Skill in a topic from which a specialist's description names it."""
 SYLLABLES = MIDDLES.split()
+HELDOUT_SUFFIXES = ("plus", "ultra", "v2", "v3", "next", "base", "instruct")
+"""Endings that no name of training has, so that no held-out name was ever met."""
 
 
-def invented_name(rng: random.Random) -> str:
-    """A model's name such as `toravik-34b`."""
+def invented_name(rng: random.Random, split: Split = "train") -> str:
+    """A model's name such as `toravik-34b`; held out, such as `toravik-v2`."""
     stem = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 2))) + rng.choice(TAILS.split())
+    if split == "heldout":
+        return f"{stem}-{rng.choice(HELDOUT_SUFFIXES)}"
     suffix = rng.choice([f"{rng.randint(1, 99)}b", str(rng.randint(1, 9)), "mini", "pro", "large", "chat", "max"])
     return f"{stem}-{suffix}"
 
 
-def describe(catalogue: Catalogue, tool: str, rng: random.Random) -> str:
+def describe(catalogue: Catalogue, tool: str, rng: random.Random, split: Split = "train") -> str:
     """Other words for what an expert is good at; they say no more than its skills warrant."""
     topics = [topic for topic in catalogue.topics if catalogue.skill(tool, topic) >= TRUSTED]
     strength = catalogue.strength(tool)
     if not topics or len(topics) > 3 or strength >= 0.4:
-        return rng.choice(next(words for floor, words in GENERALIST.items() if strength >= floor))
+        return rng.choice(next(words[split] for floor, words in GENERALIST.items() if strength >= floor))
     rng.shuffle(topics)
-    return rng.choice(SPECIALIST).format(t=rng.choice([" and ", ", "]).join(topics))
+    return rng.choice(SPECIALIST[split]).format(t=rng.choice([" and ", ", "]).join(topics))
 
 
-def vary(example: Example, catalogue: Catalogue, rng: random.Random) -> Example:
-    """The example with every expert renamed and re-described, in toolbox and preference alike."""
+def vary(example: Example, catalogue: Catalogue, rng: random.Random, split: Split = "train") -> Example:
+    """The example with every expert renamed and re-described, in toolbox and preference alike.
+
+    What `split` "heldout" uses, names and descriptions, training never does. Unchanged when two names collide.
+    """
     new: dict[str, ToolSpec] = {}
     for spec in example.toolbox:
         if spec.kind is ToolKind.EXPERT:
-            update = {"name": invented_name(rng), "description": describe(catalogue, spec.tool, rng)}
+            update = {"name": invented_name(rng, split), "description": describe(catalogue, spec.tool, rng, split)}
             new[spec.name] = spec.model_copy(update=update)
     if len({spec.name for spec in new.values()}) < len(new):
         return example
