@@ -2,18 +2,22 @@
 
 It teaches what a pre-trained model brings along: the turn format, copying names and numbers, reading the tool table,
 comparing prices and seconds, heeding a stated preference. Its teacher has no favourite: which expert is worth its
-price is left to GRPO.
+price is left to GRPO. Every episode is told of names and numbers of its own (`Disguise`), short toolboxes come first.
 """
 
+import hashlib
 import random
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.config import Habits, Params
 from orchestra.jsonl import write_jsonl
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
+from orchestra.synthesis.disguise import NAME, Disguise
 from orchestra.synthesis.generate import generate
 from orchestra.synthesis.variation import vary
 from orchestra.tools.catalogue import Catalogue
@@ -22,18 +26,30 @@ from orchestra.training.teacher import teacher_policy
 from orchestra.types import Episode, Example, ToolKind
 from tasks._checkpoints import save_checkpoint
 from tasks._stage import Meter, Stage, run
-from tasks.synthesize import NAMES
 
 SEED = 1001
-EXAMPLES, FULL, VARIED = 16_000, 12_000, 0.5
-"""Examples with short toolboxes, how many of them come again in full, and the share with invented experts."""
+WORLDS, EXAMPLES = 4, 16_000
+"""Worlds with a seed each, and the examples of one; every lesson goes through all of them."""
+VARIED = 0.5
+"""Share of the examples whose experts are invented ones."""
+LESSONS = {"short": 1, "full": 1}
+"""Disguises of each episode, by lesson: from short prompts copying is learned several times faster."""
 TEACHER = Habits(bias=0.0, heed=0.8, careless=0.05)
-SPREAD, EPOCHS, BATCH, LEARNING_RATE = 4.0, 1, 16, 0.002
+SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
 TARGET = "models/base/embedded"
 
 
+@dataclass(frozen=True)
+class World:
+    """Examples with the tools that know their answers."""
+
+    examples: list[Example]
+    toolkit: Toolkit
+    seed: int
+
+
 def shorten(example: Example, catalogue: Catalogue) -> Example:
-    """The example with only the tools it needs: copying is learned several times faster from short prompts."""
+    """The example with only the tools it needs: of the experts, the two that know its topic best."""
     needed = {call.name for call in example.verifier.golden_calls}
     if not needed:
         experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
@@ -42,13 +58,13 @@ def shorten(example: Example, catalogue: Catalogue) -> Example:
     return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
 
 
-def recipe_of_base(params: Params) -> Params:
+def recipe_of_base(params: Params, seed: int = SEED) -> Params:
     """The parameters that the base is made with, on top of the profile's."""
     synthesize = params.synthesize.model_copy(
-        update={"seed": SEED, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD}
+        update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD}
     )
     sft = params.sft.model_copy(
-        update={"seed": SEED, "teacher": TEACHER, "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
+        update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
     )
     model = params.model.model_copy(update={"base": None})
     return params.model_copy(update={"synthesize": synthesize, "sft": sft, "model": model})
@@ -60,43 +76,72 @@ def main(stage: Stage) -> None:
 
     stage.params = params = recipe_of_base(stage.params)
     codec = Codec.load(stage.root / params.model.recipe)
-    maker = Toolkit.from_params(params, stage.root)
-    meter = stage.progress(EXAMPLES, "examples")
-    made = generate(params, maker, meter.advance)
+    taken = domain_names(stage.root / "data/domains", params.world.domains)
+    model = new_model(stage.root / params.model.recipe, SEED)
     with tempfile.TemporaryDirectory() as folder:
-        write_jsonl(Path(folder) / "corpus.jsonl", made.documents)
-        write_jsonl(Path(folder) / "answers.jsonl", made.answers)
-        toolkit = Toolkit.from_params(params, stage.root, Path(folder))
-        rng = random.Random(SEED)
-        examples = [vary(e, maker.catalogue, rng) if rng.random() < VARIED else e for e in made.examples["train"]]
-        short = [shorten(example, maker.catalogue) for example in examples]
-        lessons = {
-            "short": _episodes(stage, short, toolkit, codec),
-            "full": _episodes(stage, examples[:FULL], toolkit, codec),
-        }
-    model, work = new_model(stage.root / params.model.recipe, SEED), stage.work_dir()
-    for name, episodes in lessons.items():
-        meter = stage.progress(-(-len(episodes) // BATCH) * EPOCHS, f"base, {name} toolboxes")
+        worlds = [world(stage, SEED + number, Path(folder) / str(number)) for number in range(WORLDS)]
+        for lesson, copies in LESSONS.items():
+            episodes = list(
+                lessons(stage, lesson, worlds, codec, Disguise(codec, random.Random(f"{SEED}/{lesson}"), taken), copies)
+            )
+            meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson} toolboxes")
 
-        def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
-            meter(step, note=f"loss {metrics['train/loss']:.3f}")
+            def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
+                meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
-        result = train_sft(model, codec, episodes, params.sft, work / name, log)
-        stage.say(f"{name} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
+            result = train_sft(
+                model, codec, episodes, params.sft, stage.work_dir() / f"{lesson}-{digest(episodes)}", log
+            )
+            stage.say(f"{lesson} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
     data = stage.root / params.model.recipe / "tokenizer.json"
-    names = "".join(f"{name}\n" for name in sorted(made.names))
-    save_checkpoint(stage, model, codec, TARGET, base=None, data=data, files={NAMES: names})
-    shutil.rmtree(work)
+    save_checkpoint(stage, model, codec, TARGET, base=None, data=data)
+    shutil.rmtree(stage.work_dir())
 
 
-def _episodes(stage: Stage, examples: list[Example], toolkit: Toolkit, codec: Codec) -> list[Episode]:
-    """The teacher's answered episodes."""
-    teacher = teacher_policy(toolkit.catalogue, TEACHER, SEED, codec.turn)
-    meter = stage.progress(len(examples), "teacher episodes")
-    price = toolkit.catalogue.policy_price
-    limits = stage.params.rollout
-    made = rollout(examples, teacher, codec, toolkit, limits, price=price, on_progress=meter.advance)
-    return [episode for episode in made if episode.answer is not None]
+def world(stage: Stage, seed: int, folder: Path) -> World:
+    """One world of examples, half of them with invented experts."""
+    params = recipe_of_base(stage.params, seed)
+    maker = Toolkit.from_params(params, stage.root)
+    made = generate(params, maker, stage.progress(EXAMPLES, f"examples of world {seed}").advance)
+    folder.mkdir()
+    write_jsonl(folder / "corpus.jsonl", made.documents)
+    write_jsonl(folder / "answers.jsonl", made.answers)
+    return World(made.examples["train"], Toolkit.from_params(params, stage.root, folder), seed)
+
+
+def lessons(
+    stage: Stage, lesson: str, worlds: Iterable[World], codec: Codec, disguise: Disguise, copies: int
+) -> Iterator[Episode]:
+    """The teacher's answered episodes in every world, disguised."""
+    limits, catalogue = stage.params.rollout, None
+    for each in worlds:
+        catalogue = each.toolkit.catalogue
+        rng = random.Random(f"{each.seed}/{lesson}")
+        examples = [vary(e, catalogue, rng) if rng.random() < VARIED else e for e in each.examples]
+        if lesson == "short":
+            examples = [shorten(example, catalogue) for example in examples]
+        teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson), codec.turn)
+        meter = stage.progress(len(examples), f"teacher episodes of world {each.seed}")
+        for start in range(0, len(examples), 2000):
+            part = examples[start : start + 2000]
+            for episode in rollout(part, teacher, codec, each.toolkit, limits, price=catalogue.policy_price):
+                if episode.answer is not None:
+                    yield from (disguise(episode) for _ in range(copies))
+            meter(start + len(part))
+
+
+def domain_names(folder: Path, domains: Iterable[str]) -> frozenset[str]:
+    """Every name in the entries of the domains: some entities are held out, and no base may know them."""
+    files = [file for name in domains for file in sorted((folder / name / "entries").iterdir())]
+    return frozenset(name for file in files for name in NAME.findall(file.read_text(encoding="utf-8")))
+
+
+def digest(episodes: Iterable[Episode]) -> str:
+    """16 hex digits over the tokens: what a killed training may continue with."""
+    sha = hashlib.sha256()
+    for episode in episodes:
+        sha.update(repr((episode.prompt_ids, episode.completion_ids)).encode())
+    return sha.hexdigest()[:16]
 
 
 if __name__ == "__main__":

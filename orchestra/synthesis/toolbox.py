@@ -15,6 +15,8 @@ DECENT = 0.6
 """Skill from which another expert suits a topic."""
 FRONTIER_SHARE, DECENT_SHARE = 0.85, 0.75
 """How often a toolbox has one of each; at least one of the two is always there."""
+RIVAL_SHARE = 0.6
+"""How often a second one that suits the topic is offered as well, so that their prices decide."""
 STRONGEST_SHARE = 0.75
 """How often the expert of the strongest tier is the very strongest."""
 SPARE_SHARE = 0.5
@@ -66,7 +68,8 @@ def _experts(catalogue: Catalogue, topic: str, count: int, rng: random.Random) -
     if with_frontier or (frontier and not with_decent):
         strongest = max(frontier, key=catalogue.strength)
         chosen.append(strongest if rng.random() < STRONGEST_SHARE else rng.choice(frontier))
-    chosen += [rng.choice(decent)] if with_decent else []
+    if with_decent:
+        chosen += rng.sample(decent, min(len(decent), 2 if rng.random() < RIVAL_SHARE else 1))
     others = [
         name for name in every if name not in chosen and name not in frontier and (with_decent or name not in decent)
     ]

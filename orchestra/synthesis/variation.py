@@ -45,8 +45,8 @@ GENERALIST: dict[float, dict[Split, tuple[str, ...]]] = {
 }
 """By mean skill from which the words hold. No description is in both splits; the grades themselves (strong, solid, …)
 are, for a model of our size has no other source of what a word means."""
-TRUSTED = 0.58
-"""Skill in a topic from which a specialist's description names it."""
+TRUSTED, MASTERED = 0.58, 0.75
+"""Skill in a topic from which a specialist's description names it, and from which it does so without reserve."""
 SYLLABLES = MIDDLES.split()
 HELDOUT_SUFFIXES = ("plus", "ultra", "v2", "v3", "next", "base", "instruct")
 """Endings that no name of training has, so that no held-out name was ever met."""
@@ -63,7 +63,8 @@ def invented_name(rng: random.Random, split: Split = "train") -> str:
 
 def describe(catalogue: Catalogue, tool: str, rng: random.Random, split: Split = "train") -> str:
     """Other words for what an expert is good at; they say no more than its skills warrant."""
-    topics = [topic for topic in catalogue.topics if catalogue.skill(tool, topic) >= TRUSTED]
+    skills = {topic: catalogue.skill(tool, topic) for topic in catalogue.topics}
+    topics = [t if skill >= MASTERED else f"some {t}" for t, skill in skills.items() if skill >= TRUSTED]
     strength = catalogue.strength(tool)
     if not topics or len(topics) > 3 or strength >= 0.4:
         return rng.choice(next(words[split] for floor, words in GENERALIST.items() if strength >= floor))

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from orchestra.config import Habits
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.rollout.scripts import expert_answers, follow
+from orchestra.synthesis.variation import MASTERED
 from orchestra.tools.catalogue import Catalogue
 from orchestra.types import Category, Preference, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.38
 """An expert at least this skilled in a topic is worth considering; its description says so."""
+GENERALIST = 0.4
+"""Mean skill from which an expert is described as a generalist."""
+GENERAL_GRADES = ((0.6, "strong"), (0.5, "good"))
 TRIES = 2
 """After this many experts the teacher answers with what it has."""
 
@@ -44,14 +48,24 @@ def teacher_policy(
         example = conversation.example
         if example.category is not Category.TOPIC or expert_answers(conversation) or len(conversation.turns) >= TRIES:
             return ""
-        return "\n".join([example.topic or "", *(show(spec) for spec in candidates(conversation))])
+        topic = example.topic or ""
+        by_price = sorted(candidates(conversation), key=lambda spec: (spec.call_usd, spec.name))
+        return "\n".join([topic, *(show(spec, grade(catalogue, spec, topic)) for spec in by_price)])
 
     return ScriptedPolicy("teacher", lambda c: follow(c, choose, think), encode_turn)
 
 
-def show(spec: ToolSpec) -> str:
-    """A candidate in a thought: its price and seconds as the chat template shows them, then its name."""
-    return f"${min(spec.call_usd, 9):.4f} {min(round(spec.latency_s), 999):03d}s {spec.name}"
+def show(spec: ToolSpec, grade: str) -> str:
+    """A candidate in a thought: price and seconds as the chat template shows them, what is expected of it, its name."""
+    return f"${min(spec.call_usd, 9):.4f} {min(round(spec.latency_s), 999):03d}s {grade} {spec.name}"
+
+
+def grade(catalogue: Catalogue, spec: ToolSpec, topic: str) -> str:
+    """One word for what an expert's description promises in a topic: no more than a reader could tell."""
+    strength = catalogue.strength(spec.tool)
+    if strength >= GENERALIST:
+        return next((word for floor, word in GENERAL_GRADES if strength >= floor), "fair")
+    return "expert" if catalogue.skill(spec.tool, topic) >= MASTERED else "good"
 
 
 def appeal(catalogue: Catalogue, spec: ToolSpec, topic: str, preference: Preference) -> float:

@@ -6,7 +6,7 @@ from orchestra.config import Habits, Rollout
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.policies import Conversation
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.teacher import CANDIDATE_SKILL, TRIES, appeal, show, teacher_policy
+from orchestra.training.teacher import CANDIDATE_SKILL, TRIES, appeal, grade, show, teacher_policy
 from orchestra.types import Category, Episode, Example, Preference, ToolKind
 from tests.worlds import NEUTRAL, PRICE, catalogue, codec, example, toolkit
 
@@ -81,8 +81,21 @@ def test_the_thought_lists_the_candidates_as_the_prompt_shows_them(tools: Toolki
     (run,) = taught(tools, [item])
     prompt = codec().tokenizer.decode(list(run.prompt_ids))
     thought = run.turns[0].text.partition("</think>")[0].splitlines()
-    assert thought[1:] == ["music", *(show(s) for s in EXPERTS if s.name in fitting())]
-    assert all(line in prompt for line in thought[2:])
+    by_price = sorted((s for s in EXPERTS if s.name in fitting()), key=lambda s: (s.call_usd, s.name))
+    assert thought[1:] == ["music", *(show(s, grade(catalogue(), s, "music")) for s in by_price)]
+    for spec, line in zip(by_price, thought[2:], strict=True):
+        price, seconds, _, name = line.split()
+        assert f"{price} {seconds} {name}: {spec.description}" in prompt
+
+
+def test_a_grade_says_what_a_description_promises() -> None:
+    grades = {s.name: grade(catalogue(), s, "math") for s in EXPERTS if catalogue().skill(s.tool, "math") >= 0.38}
+    for spec in EXPERTS:
+        words = set(spec.description.replace(",", "").split())
+        if spec.name in grades and "math" not in words:
+            assert grades[spec.name] in words
+        elif spec.name in grades:
+            assert grades[spec.name] == ("good" if words & {"some", "easy"} else "expert")
 
 
 def test_it_gives_up_after_its_tries(tools: Toolkit) -> None:
