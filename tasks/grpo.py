@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestra.errors import DataError
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
-from orchestra.synthesis.io import read_examples
+from orchestra.synthesis.io import read_examples, split_watched
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.health import outcomes
 from tasks._checkpoints import save_checkpoint
@@ -29,22 +28,16 @@ def main(stage: Stage) -> None:
     codec = Codec.load(stage.root / BASE)
     toolkit = Toolkit.from_params(params, stage.root)
     data = stage.root / "data/validated/train.jsonl"
-    examples = read_examples(data)
-    if len(examples) <= settings.eval_examples:
-        fix = "synthesize more examples or lower grpo.eval_examples"
-        raise DataError(
-            f"{len(examples)} examples, {settings.eval_examples} of them to watch", where=str(data), fix=fix
-        )
-    # The last training examples are watched, not trained on; held-out ones are seen by evaluate alone.
-    train, watched = examples[: -settings.eval_examples], examples[-settings.eval_examples :]
+    train, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     model = load_model(stage.root / BASE)
     price = toolkit.catalogue.policy_price
 
     def evaluate(current: "PreTrainedModel") -> dict[str, float]:
         policy = TransformersPolicy("", name="grpo", model=current, eos_id=codec.eos_id)
-        found = outcomes(rollout(watched, policy, codec, toolkit, params.rollout, price=price))
+        episodes = rollout(watched, policy, codec, toolkit, params.rollout, price=price)
+        found = outcomes(episodes)
         stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
-        return found
+        return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
 
     meter = stage.progress(settings.steps, "grpo")
     work = stage.work_dir()

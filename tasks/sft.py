@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from orchestra.errors import DataError
 from orchestra.rewards.group import well_formed
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
-from orchestra.synthesis.io import read_examples
+from orchestra.synthesis.io import read_examples, split_watched
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
 from tasks._checkpoints import save_checkpoint
@@ -23,9 +22,7 @@ def main(stage: Stage) -> None:
     codec = Codec.load(stage.root / source)
     toolkit = Toolkit.from_params(params, stage.root)
     data = stage.root / "data/validated/train.jsonl"
-    examples = read_examples(data)
-    if not examples:
-        raise DataError("no examples", where=str(data), fix="run the validate stage")
+    examples, _ = split_watched(read_examples(data), params.grpo.eval_examples, where=str(data))
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
     meter = stage.progress(len(examples), "teacher episodes")
     episodes = rollout(
@@ -33,6 +30,7 @@ def main(stage: Stage) -> None:
         price=toolkit.catalogue.policy_price, on_progress=meter.advance,
     )  # fmt: skip
     kept = [e for e in episodes if e.counted and well_formed(e)]
+    spent_usd = float(sum(e.cost_usd for e in episodes))
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     model = load_model(stage.root / source) if params.model.base else new_model(stage.root / source, params.sft.seed)
@@ -50,7 +48,13 @@ def main(stage: Stage) -> None:
     save_checkpoint(stage, model, codec, "models/sft", base=params.model.base, data=data)
     stage.write_json(
         "reports/sft.json",
-        {"loss": result.loss, "steps": result.steps, "episodes": len(kept), "teacher_accuracy": solved},
+        {
+            "loss": result.loss,
+            "steps": result.steps,
+            "episodes": len(kept),
+            "teacher_accuracy": solved,
+            "spent_usd": spent_usd,
+        },
     )
 
 
