@@ -1,13 +1,16 @@
 """evaluate: the trained model, the SFT model and the rules over the held-out examples; table, plots, episodes."""
 
+import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestra.checkpoint import hash_dir, hash_file, verify_manifest
-from orchestra.errors import ConfigError, DataError
+from orchestra.errors import DataError
 from orchestra.evaluation import run as running
-from orchestra.evaluation.baselines import BASELINES, ORACLE, STRONGEST, Knowledge, baseline, who_is_right
+from orchestra.evaluation.baselines import LEARNED, ORACLE, STRONGEST, baseline, rule
 from orchestra.evaluation.gate import Evidence
+from orchestra.evaluation.knowledge import Knowledge, Lesson, take_lessons, who_is_right
 from orchestra.evaluation.report import REFERENCE, Comparison, evidence, markdown, write_report
 from orchestra.evaluation.run import Contender
 from orchestra.evaluation.statistics import flat_metrics, summarise
@@ -80,23 +83,28 @@ def checkpoint(name: str, folder: Path, price: Price) -> Contender:
     return Contender(name, build, Codec.load(folder), price)
 
 
-def rules(stage: Stage, examples: list[Example], toolkit: Toolkit) -> list[Contender]:
-    """The rule baselines that params.yaml names; their own tokens are free."""
-    import asyncio
-
-    names = stage.params.evaluate.baselines
-    unknown = [name for name in names if name not in BASELINES]
-    if unknown:
-        fix = f"one of: {', '.join(BASELINES)}"
-        raise ConfigError(f"no baseline named {unknown[0]}", where="params.yaml evaluate.baselines", fix=fix)
+def rules(stage: Stage, examples: list[Example], toolkit: Toolkit, names: Sequence[str] = ()) -> list[Contender]:
+    """The rule baselines that params.yaml names, or those of `names`; their own tokens are free."""
+    names = names or stage.params.evaluate.baselines
+    for name in names:
+        rule(name)  # An unknown one is an error before anything is asked.
     right = asyncio.run(who_is_right(examples, toolkit)) if ORACLE in names else {}
-    knowledge = Knowledge(toolkit.catalogue, right)
+    lessons, share = _lessons(stage, toolkit) if any(name.startswith(LEARNED) for name in names) else ([], 1.0)
+    knowledge = Knowledge(toolkit.catalogue, right, lessons, share, stage.params.rollout.max_turns)
     codec = Codec.load(stage.root / "models" / REFERENCE)
 
-    def rule(name: str) -> Contender:
+    def contender(name: str) -> Contender:
         return Contender(name, lambda: baseline(name, knowledge, codec.turn), codec, Price())
 
-    return [rule(name) for name in names]
+    return [contender(name) for name in names]
+
+
+def _lessons(stage: Stage, toolkit: Toolkit) -> tuple[list[Lesson], float]:
+    """How every expert fared on the training questions, and the share of training examples that these are."""
+    file = stage.root / "data/validated/train.jsonl"
+    train = read_jsonl(file, Example, fix="run the validate stage again")
+    lessons = asyncio.run(take_lessons(train, toolkit))
+    return lessons, len(lessons) / max(1, len(train))
 
 
 def measure(stage: Stage, folder: Path, name: str) -> Evidence:

@@ -6,18 +6,18 @@ others, and from the trained model, only in its choice of experts; its own token
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from orchestra.errors import CallError, ConfigError, ToolError
-from orchestra.rewards.outcome import verify
+from orchestra.errors import ConfigError
+from orchestra.evaluation.knowledge import Knowledge
+from orchestra.evaluation.routers import cascade, knn_router
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.rollout.scripts import ChooseExpert, follow
-from orchestra.tools.catalogue import Catalogue
-from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, ToolCall, ToolKind, ToolSpec
+from orchestra.types import ToolCall, ToolKind, ToolSpec
 
 STRONGEST = "always_strongest"
+LEARNED = "knn_router"
+"""The rule that needs training examples."""
 ORACLE = "oracle"
 
 PRICE_CAP_USD = 0.02
@@ -48,15 +48,6 @@ SPECIALIST, DABBLER, STRANGER = 0.85, 0.6, 0.15
 """The same for an expert whose description names the subject, names it with a reserve, and does not name it."""
 
 
-@dataclass(frozen=True)
-class Knowledge:
-    """What rules may know before any example: the catalogue; and what only the oracle knows."""
-
-    catalogue: Catalogue
-    right: Mapping[str, str | None] = field(default_factory=dict)
-    """By example id, the shown name of the cheapest expert that answers it rightly (oracle only)."""
-
-
 def always_strongest(knowledge: Knowledge) -> ChooseExpert:
     """Asks, once, the expert with the best published stand-alone accuracy; the dearest by list price where none is.
 
@@ -81,7 +72,7 @@ def random(knowledge: Knowledge) -> ChooseExpert:
     return _once(lambda conversation, left: left[_draw(conversation.example.id) % len(left)])
 
 
-def price_aware(knowledge: Knowledge) -> ChooseExpert:
+def price_aware(knowledge: Knowledge, cap_usd: float = PRICE_CAP_USD) -> ChooseExpert:
     """Asks the best match per dollar under a price cap; when that one is unsure, the best match left at any price.
 
     It reads what a policy can see: the instruction, and each expert's description and price.
@@ -91,7 +82,7 @@ def price_aware(knowledge: Knowledge) -> ChooseExpert:
         subject = subject_of(conversation.example.instruction)
         match = {spec.name: described_match(subject, spec.description) for spec in left}
         escalating = any(_is_expert(conversation, turn.call) for turn in conversation.turns)
-        suited = [spec for spec in left if spec.call_usd <= PRICE_CAP_USD and match[spec.name] > STRANGER]
+        suited = [spec for spec in left if spec.call_usd <= cap_usd and match[spec.name] > STRANGER]
         if escalating or not suited:
             return max(left, key=lambda spec: (match[spec.name], -spec.call_usd))
         return max(suited, key=lambda spec: (match[spec.name] / max(float(spec.call_usd), 1e-6), spec.name))
@@ -114,31 +105,56 @@ BASELINES: dict[str, Callable[[Knowledge], ChooseExpert]] = {
     "always_cheapest": always_cheapest,
     "random": random,
     "price_aware": price_aware,
+    LEARNED: knn_router,
+    "cascade": cascade,
     ORACLE: oracle,
 }
 """Every rule by the name that params.yaml uses."""
+TUNED: dict[str, Callable[[Knowledge, float], ChooseExpert]] = {
+    "price_aware": price_aware,
+    LEARNED: knn_router,
+    "cascade": cascade,
+}
+"""Rules with a knob between cheap and right; `price_aware@0.05` is one with its knob set."""
+KNOBS: dict[str, tuple[float, ...]] = {
+    "price_aware": (0.0, 0.002, 0.005, 0.01, 0.05, 0.2),
+    LEARNED: (0.0, 0.5, 2.0, 5.0, 10.0, 20.0, 50.0, 200.0),
+    "cascade": (0, 1, 2, 3),
+}
+"""Settings that trace a rule's frontier: dollars of the cap, accuracy per dollar, escalations."""
+
+
+def frontier(name: str) -> list[str]:
+    """The names of a tuned rule over its knob, its own default first."""
+    return [name, *(f"{name}@{knob:g}" for knob in KNOBS[name])]
+
+
+RIVALS: tuple[str, ...] = tuple(dict.fromkeys([*BASELINES, *(point for name in KNOBS for point in frontier(name))]))
+"""What the claims table measures the orchestrator against."""
+
+
+def rule(name: str) -> Callable[[Knowledge], ChooseExpert]:
+    """A rule by its name, a knob after `@`; `ConfigError` for a name that is no rule."""
+    base, at, knob = name.partition("@")
+    if not at and base in BASELINES:
+        return BASELINES[base]
+    try:
+        tuned, setting = TUNED[base], float(knob)
+    except (KeyError, ValueError):
+        fix = f"one of: {', '.join(BASELINES)}; or {', '.join(f'{one}@NUMBER' for one in TUNED)}"
+        raise ConfigError(f"no baseline named {name}", where="evaluate.baselines", fix=fix) from None
+    return lambda knowledge: tuned(knowledge, setting)
 
 
 def baseline(name: str, knowledge: Knowledge, encode_turn: Callable[[str], list[int]]) -> ScriptedPolicy:
     """The rule as a policy for the loop; `ConfigError` for a name that is no rule."""
-    if name not in BASELINES:
-        raise ConfigError(
-            f"no baseline named {name}", where="evaluate.baselines", fix=f"one of: {', '.join(BASELINES)}"
-        )
-    choose = BASELINES[name](knowledge)
-    return ScriptedPolicy(name, lambda conversation: follow(conversation, choose), encode_turn)
+    choose = rule(name)(knowledge)
 
+    def in_time(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        # The last turn must answer: an expert asked in it would be paid for nothing.
+        return choose(conversation, left) if len(conversation.turns) < knowledge.max_turns - 1 else None
 
-async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[str, str | None]:
-    """Asks every expert of every example that needs one; the cheapest right one by example id, None where none is.
-
-    Costs a call each: meant for experts that are simulated or replayed, whose answers do not change.
-    """
-    found: dict[str, str | None] = {}
-    for example in examples:
-        if not example.verifier.golden_calls:
-            found[example.id] = await _cheapest_right(example, toolkit)
-    return found
+    return ScriptedPolicy(name, lambda conversation: follow(conversation, in_time), encode_turn)
 
 
 def subject_of(instruction: str) -> str | None:
@@ -165,22 +181,6 @@ def _stem(word: str) -> str:
 
 
 _STEMS = {subject: frozenset(_stem(word) for word in words.split()) for subject, words in SUBJECTS.items()}
-
-
-async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:
-    experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
-    session = toolkit.open(example)
-    try:
-        for spec in sorted(experts, key=lambda spec: spec.call_usd):
-            try:
-                outcome = await session.call(ToolCall(name=spec.name))
-            except (CallError, ToolError):
-                continue  # An expert that cannot be reached cannot be right.
-            if not outcome.error and verify(example, outcome.text, session).solved:
-                return spec.name
-    finally:
-        session.close()
-    return None
 
 
 def _once(choose: Callable[[Conversation, list[ToolSpec]], ToolSpec]) -> ChooseExpert:

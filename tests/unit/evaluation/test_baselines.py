@@ -14,12 +14,11 @@ from orchestra.evaluation.baselines import (
     SPECIALIST,
     STRANGER,
     SUBJECTS,
-    Knowledge,
     baseline,
     described_match,
     subject_of,
-    who_is_right,
 )
+from orchestra.evaluation.knowledge import Knowledge, Lesson, who_is_right
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.policies import Conversation
 from orchestra.tools.base import UNSURE
@@ -39,9 +38,15 @@ def topic(toolbox: Sequence[ToolSpec], instruction: str = "who wrote Opal?", nam
     return made.model_copy(update={"topic": "music"})
 
 
+LESSONS = [
+    Lesson(topic(offer("gpt-5", "llama-3.3-70b"), question), {"gpt-5": 1.0, "llama-3.3-70b": 1.0, "qwen3-32b": 0.0})
+    for question in ("who composed the Borvane hymn?", "in which key is the Kelmirn waltz?") * 5
+]
+
+
 def asks(rule: str, item: Example, replies: Sequence[str] = ()) -> str | None:
     """Whom the rule asks after the experts it asked before replied so."""
-    choose = BASELINES[rule](Knowledge(catalogue()))
+    choose = BASELINES[rule](Knowledge(catalogue(), lessons=LESSONS))
     conversation = Conversation(item, [1])
     left = list(item.toolbox)
     for reply in replies:
