@@ -2,22 +2,23 @@
 
 import random
 from collections import Counter
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from orchestra.errors import DataError
 from orchestra.synthesis.arithmetic import arithmetic
 from orchestra.synthesis.facts import World, fact, two_hop
 from orchestra.synthesis.io import read_examples, write_examples
-from orchestra.synthesis.names import Names
+from orchestra.synthesis.names import LONG, SHORT, Names
 from orchestra.synthesis.preferences import WORDS, Split, preference
 from orchestra.synthesis.topics import QUESTIONS, topic_questions
 from orchestra.tools.calculator import evaluate
-from tests.worlds import catalogue, example
+from tests.worlds import ROOT, catalogue, example
 
 seeds = st.integers(0, 10**6)
 
@@ -27,6 +28,25 @@ def test_names_are_words_never_given_twice(seed: int) -> None:
     names = Names(random.Random(seed))
     given_names = [names.new() for _ in range(200)]
     assert len(set(given_names)) == 200 and all(name.isalpha() and name.istitle() for name in given_names)
+    assert max(map(len, given_names)) <= 10
+
+
+def test_there_are_two_million_names_of_few_tokens() -> None:
+    heads = LONG[0]
+    assert not any(a != b and a.startswith(b) for a in heads for b in heads)
+    endings = {"".join(parts) for syllables in (SHORT, LONG) for parts in product(*syllables[1:])}
+    assert len(heads) * len(endings) > 2_000_000
+    tokenizer = Tokenizer.from_file(str(ROOT / "models/recipes/embedded/tokenizer.json"))
+    names = Names(random.Random(0))
+    tokens = [len(tokenizer.encode(names.new()).ids) for _ in range(10_000)]
+    assert sum(tokens) / len(tokens) < 3.3
+
+
+def test_long_names_follow_when_the_short_ones_are_used_up() -> None:
+    short = {"".join(parts) for parts in product(*SHORT)}
+    names = Names(random.Random(0), taken=short)
+    made = [names.new() for _ in range(100)]
+    assert not short & set(made) and max(map(len, made)) <= 10
 
 
 @given(seeds)
