@@ -100,12 +100,13 @@ def preference(rng: random.Random, split: Split, experts: list[str], *, experts_
     """A stated preference. Liking or disliking an expert is drawn only where experts are what solves the example."""
     kind = rng.choice(["cheap", "fast", "accurate", *(["prefer", "avoid"] if experts_matter else [])])
     words = rng.choice(WORDS[kind][split])
-    if kind in WEIGHTS:
-        outcome, compute, latency = WEIGHTS[kind]
-        return Preference(kind=kind, words=words, outcome=outcome, compute=compute, latency=latency)
-    chosen = rng.choice(experts)
-    tools = {chosen: PREFERRED} if kind == "prefer" else {name: OTHERS for name in experts if name != chosen}
-    outcome, compute, latency = WEIGHTS["neutral"]
+    return stated(kind, words, experts, "" if kind in WEIGHTS else rng.choice(experts))
+
+
+def stated(kind: str, words: str, experts: list[str], chosen: str = "") -> Preference:
+    """The vector P of one wish; `chosen` is the expert that "prefer" and "avoid" are about."""
+    outcome, compute, latency = WEIGHTS.get(kind, WEIGHTS["neutral"])
+    tools = {"prefer": {chosen: PREFERRED}, "avoid": {name: OTHERS for name in experts if name != chosen}}.get(kind, {})
     return Preference(
         kind=kind, words=words.format(x=chosen), outcome=outcome, compute=compute, latency=latency, tools=tools
     )

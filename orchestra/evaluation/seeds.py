@@ -1,0 +1,96 @@
+"""Intervals over training seeds and examples together, and the accuracy of a rival's frontier at a given cost."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestra.evaluation.statistics import Interval, bootstrap_means
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Values = NDArray[float64]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that is a function of means over examples, for one seed."""
+
+    rows: Mapping[str, tuple[float, ...]]
+    """The columns of each example, by its id."""
+    of: Callable[["Values"], "Values"]
+    """Means: (resamples, columns) → (resamples,); NaN where it cannot be told."""
+
+
+def over_seeds(measures: Sequence[Measure], resamples: int, seed: int) -> tuple[Interval, tuple[float | None, ...]]:
+    """Mean over the seeds with its 95 % interval, and each seed's own number.
+
+    Two sources of chance add up: which seed trained (variance between seeds over their count) and which examples were
+    held out (variance of the seeds' mean over bootstrap resamples of the examples, the same for every seed, since all
+    seeds meet the same ones). The interval is Student's, with Welch-Satterthwaite degrees of freedom: with three seeds
+    that differ much it is as wide as three numbers deserve. One seed alone: examples only.
+    """
+    import numpy as np
+
+    shared = [key for key in measures[0].rows if all(key in measure.rows for measure in measures)]
+    if not shared:
+        return Interval(), (None,) * len(measures)
+    rows = np.asarray([[measure.rows[key] for measure in measures] for key in shared], dtype=np.float64)
+    count, seeds, columns = rows.shape
+    means = bootstrap_means(rows.reshape(count, seeds * columns), resamples, seed).reshape(resamples, seeds, columns)
+    points = np.asarray([float(m.of(rows[:, i].mean(axis=0)[None])[0]) for i, m in enumerate(measures)])
+    drawn = np.stack([measure.of(means[:, i]) for i, measure in enumerate(measures)], axis=1).mean(axis=1)
+    drawn = drawn[np.isfinite(drawn)]
+    per_seed = tuple(float(point) if np.isfinite(point) else None for point in points)
+    if None in per_seed or len(drawn) < 2:
+        return Interval(), per_seed
+    return _student(points, float(drawn.var(ddof=1))), per_seed
+
+
+def over_runs(values: Sequence[float]) -> Interval:
+    """Mean and interval of a number that each seed has once, such as its minutes."""
+    import numpy as np
+
+    return _student(np.asarray(values, dtype=np.float64), 0.0) if values else Interval()
+
+
+def accuracy_at(points: "Values", cost: float) -> float:
+    """A rival's accuracy at `cost`. points: (settings, 2) of cost and accuracy.
+
+    Between settings it is the best that two of them reach together, one tossed a coin for: the upper concave hull, a
+    straight line between measured points. Below the cheapest point: that point, which costs no less (favours the
+    rival). Above the last: the best there is.
+    """
+    import numpy as np
+
+    hull: list[tuple[float, float]] = []
+    for x, y in sorted((float(x), float(y)) for x, y in points):
+        if hull and y <= hull[-1][1]:
+            continue  # Dearer and no better.
+        if hull and x == hull[-1][0]:
+            hull.pop()
+        while len(hull) > 1 and _turns_up(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    return float(np.interp(cost, [x for x, _ in hull], [y for _, y in hull]))
+
+
+def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """Whether b lies on or below the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def _student(points: "Values", example_variance: float) -> Interval:
+    """points: (seeds,)."""
+    import numpy as np
+    from scipy.stats import t
+
+    mean, seeds = float(points.mean()), len(points)
+    between = float(points.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    variance = between + example_variance
+    if variance <= 0:
+        return Interval(value=mean, low=mean, high=mean)
+    freedom = (seeds - 1) * (variance / between) ** 2 if between > 0 else np.inf
+    half = float(t.ppf(0.975, freedom)) * variance**0.5
+    return Interval(value=mean, low=mean - half, high=mean + half)
