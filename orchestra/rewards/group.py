@@ -1,5 +1,6 @@
 """Rewards of a group of episodes of one example: Eq. 1-3 of the method, and the filters before the backward pass."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -128,7 +129,7 @@ def _std(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
     mean = sum(values) / len(values)
-    return (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _standardised(values: Sequence[float]) -> list[float]:

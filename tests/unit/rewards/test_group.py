@@ -1,13 +1,13 @@
-"""The properties that PAPER.md asks of Eq. 1-2, and the advantages of Eq. 3."""
+"""The properties that PAPER.md asks of Eq. 1-2."""
 
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.group import Reward, advantages, features, group_rewards, weights, well_formed
+from orchestra.rewards.group import Parts, Reward, features, group_rewards, weights, well_formed
 from orchestra.types import Episode, Preference
 from tests.worlds import episode
 
@@ -140,6 +140,26 @@ def test_malformed_zero_keeps_the_rollout_and_drop_leaves_it_out(broken: dict[st
     assert dropped[0].parts["compute"] == 1.0
 
 
+ABLATED: list[tuple[Parts, set[str]]] = [
+    ("outcome", {"outcome"}),
+    ("efficiency", {"outcome", "compute", "latency"}),
+    ("full", {"outcome", "compute", "latency", "tool:search"}),
+]
+
+
+@pytest.mark.parametrize(("parts", "left"), ABLATED)
+@given(rows=groups)
+def test_an_ablated_reward_is_the_full_one_without_the_other_parts(
+    parts: Parts, left: set[str], rows: list[dict[str, Any]]
+) -> None:
+    assert set(weights(EVERYTHING, parts)) == left
+    made = [episode(**row) for row in rows]
+    for full, part in zip(group_rewards(made, EVERYTHING), group_rewards(made, EVERYTHING, parts=parts), strict=True):
+        assert part.parts == {name: earned for name, earned in full.parts.items() if name in left}
+        assert value(part) == sum(part.parts.values())
+        assert part.reason == full.reason
+
+
 def test_a_call_that_never_ran_earns_no_preference() -> None:
     """Otherwise free calls with bad arguments would be the way to please a user who prefers a tool."""
     ran = episode(calls={"search": 1})
@@ -157,36 +177,3 @@ def test_cost_and_latency_count_every_charge() -> None:
         "compute": -0.25,
         "latency": -3.0,
     }
-
-
-scalars = st.lists(st.one_of(st.none(), st.floats(0, 5)), max_size=10)
-
-
-@given(scalars, st.floats(0, 1), st.floats(0.1, 5))
-def test_advantages_are_clipped_centred_and_absent_for_what_is_left_out(
-    values: list[float | None], min_std: float, clip: float
-) -> None:
-    found = advantages([Reward(v, {}) for v in values], min_std=min_std, clip=clip)
-    assert len(found) == len(values)
-    assert all(abs(a) <= clip for a in found)
-    assert all(a == 0 for a, v in zip(found, values, strict=True) if v is None)
-    known = [v for v in values if v is not None]
-    mean = sum(known) / len(known) if known else 0.0
-    for a, v in zip(found, values, strict=True):
-        if v is not None and a != 0:
-            assert (a > 0) == (v > mean)
-
-
-@given(st.lists(st.floats(0, 5), min_size=2, max_size=10), st.floats(0.01, 1))
-def test_a_homogeneous_group_carries_no_advantage(values: list[float], min_std: float) -> None:
-    mean = sum(values) / len(values)
-    std = (sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
-    assume(abs(std - min_std) > 1e-9)
-    found = advantages([Reward(v, {}) for v in values], min_std=min_std, clip=100)
-    assert any(found) == (std > min_std)
-    if any(found):
-        assert sum(found) == pytest.approx(0, abs=1e-6)
-
-
-def test_one_known_reward_is_no_group() -> None:
-    assert advantages([Reward(3.0, {}), Reward(None, {})], min_std=0, clip=3) == [0.0, 0.0]

@@ -1,0 +1,149 @@
+"""The advantages of Eq. 3, and of the other order: normalise every part, then sum."""
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from orchestra.rewards.group import Normalise, Reward, advantages, group_rewards, weights
+from orchestra.types import Preference
+from tests.unit.rewards.test_group import EVERYTHING, dollars, groups, preferences, seconds
+from tests.worlds import episode
+
+WIDE = 1e9
+few = settings(max_examples=50)
+orders = pytest.mark.parametrize("normalise", ["sum_then_normalise", "normalise_then_sum"])
+
+
+def advantage(rows: list[dict[str, Any]], preference: Preference, normalise: Normalise, **options: Any) -> list[float]:
+    rewards = group_rewards([episode(**row) for row in rows], preference, **options)
+    return advantages(rewards, weights(preference), min_std=0, clip=WIDE, normalise=normalise)
+
+
+@orders
+@few
+@given(rows=groups, preference=preferences)
+def test_a_solved_rollout_is_never_ranked_below_a_failed_one(
+    normalise: Normalise, rows: list[dict[str, Any]], preference: Preference
+) -> None:
+    found = advantage(rows, preference, normalise)
+    failed = [a for a, row in zip(found, rows, strict=True) if not row["solved"]]
+    solved = [a for a, row in zip(found, rows, strict=True) if row["solved"]]
+    assert not (failed and solved) or min(solved) >= max(failed) - 1e-9
+    # What failed earned the same: nothing.
+    assert not failed or max(failed) - min(failed) <= 1e-9
+
+
+@orders
+@few
+@given(rows=groups, preference=preferences, data=st.data())
+def test_raising_the_cost_or_latency_of_a_solved_rollout_never_raises_its_advantage(
+    normalise: Normalise, rows: list[dict[str, Any]], preference: Preference, data: st.DataObject
+) -> None:
+    """Of the sum, where that part alone counts: with others, the spread that all are measured in moves as well."""
+    index = data.draw(st.integers(0, len(rows) - 1))
+    rows[index]["solved"] = True
+    field, part = data.draw(st.sampled_from([("cost_usd", "compute"), ("latency_s", "latency")]))
+    if normalise == "sum_then_normalise":
+        alone = {"outcome": 0.0, "compute": 0.0, "latency": 0.0, part: getattr(preference, part)}
+        preference = preference.model_copy(update={**alone, "tools": {}})
+    dearer = dict(rows[index])
+    dearer[field] = rows[index][field] + data.draw(dollars if field == "cost_usd" else seconds)
+    before = advantage(rows, preference, normalise)[index]
+    after = advantage([*rows[:index], dearer, *rows[index + 1 :]], preference, normalise)[index]
+    assert after <= before + 1e-6
+
+
+@orders
+@few
+@given(rows=groups, preference=preferences, data=st.data())
+def test_permuting_a_group_permutes_its_advantages(
+    normalise: Normalise, rows: list[dict[str, Any]], preference: Preference, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(rows))))
+    straight = advantage(rows, preference, normalise)
+    assert advantage([rows[i] for i in order], preference, normalise) == pytest.approx(
+        [straight[i] for i in order], abs=1e-6
+    )
+
+
+@orders
+@few
+@given(rows=groups, preference=preferences, data=st.data())
+def test_infrastructure_failures_change_nothing(
+    normalise: Normalise, rows: list[dict[str, Any]], preference: Preference, data: st.DataObject
+) -> None:
+    index = data.draw(st.integers(0, len(rows)))
+    dead = {"solved": None, "cost_usd": 1000, "latency_s": 1e6}
+    found = advantage([*rows[:index], dead, *rows[index:]], preference, normalise)
+    assert found.pop(index) == 0
+    assert found == advantage(rows, preference, normalise)
+
+
+@given(groups, preferences)
+def test_normalised_parts_are_centred_and_weigh_what_p_says(rows: list[dict[str, Any]], preference: Preference) -> None:
+    found = advantage(rows, preference, "normalise_then_sum")
+    assert sum(found) == pytest.approx(0, abs=1e-6)
+    # One part of a group of n lies within (n - 1) / sqrt(n) standard deviations.
+    size = len(rows)
+    assert all(abs(a) <= sum(weights(preference).values()) * (size - 1) / size**0.5 + 1e-6 for a in found)
+
+
+def test_how_much_a_part_counts_is_the_weight_s_to_say_not_the_spread_of_the_others() -> None:
+    """Where all are solved, the sum blows the small weights up to full size; apart, cost keeps its weight of 0.1."""
+    wish = Preference(kind="neutral", words="", outcome=1, compute=0.1, latency=0)
+    rows: list[dict[str, Any]] = [{"cost_usd": 1}, {"cost_usd": 2}]
+    apart, summed = (advantage(rows, wish, order) for order in ("normalise_then_sum", "sum_then_normalise"))
+    assert apart == pytest.approx([0.0707, -0.0707], abs=1e-4)
+    assert summed == pytest.approx([0.7071, -0.7071], abs=2e-3)
+
+
+def test_a_worked_example_of_both_orders() -> None:
+    wish = Preference(kind="cheap", words="", outcome=1, compute=0.5, latency=0)
+    rows: list[dict[str, Any]] = [{"cost_usd": 0}, {"cost_usd": 1}, {"solved": False, "cost_usd": 1}]
+    # Eq. 2 gives 1.5, 1 and 0; the parts are (1, 1, 0) and (0.5, 0, 0).
+    assert advantage(rows, wish, "sum_then_normalise") == pytest.approx([0.8729, 0.2182, -1.0911], abs=1e-3)
+    # Standardised: outcome (0.577, 0.577, -1.155), compute (1.155, -0.577, -0.577).
+    assert advantage(rows, wish, "normalise_then_sum") == pytest.approx([1.1547, 0.2887, -1.4434], abs=1e-3)
+
+
+@orders
+def test_what_is_dropped_is_in_no_mean(normalise: Normalise) -> None:
+    rows: list[dict[str, Any]] = [{"cost_usd": 1}, {"cost_usd": 2}, {"solved": False, "answer": None}]
+    found = advantage(rows, EVERYTHING, normalise, malformed="drop")
+    assert found == [*advantage(rows[:2], EVERYTHING, normalise), 0.0]
+    assert advantage(rows, EVERYTHING, normalise)[2] < 0
+
+
+scalars = st.lists(st.one_of(st.none(), st.floats(0, 5)), max_size=10)
+
+
+@given(scalars, st.floats(0, 1), st.floats(0.1, 5))
+def test_advantages_are_clipped_centred_and_absent_for_what_is_left_out(
+    values: list[float | None], min_std: float, clip: float
+) -> None:
+    found = advantages([Reward(v, {}) for v in values], min_std=min_std, clip=clip)
+    assert len(found) == len(values)
+    assert all(abs(a) <= clip for a in found)
+    assert all(a == 0 for a, v in zip(found, values, strict=True) if v is None)
+    known = [v for v in values if v is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    for a, v in zip(found, values, strict=True):
+        if v is not None and a != 0:
+            assert (a > 0) == (v > mean)
+
+
+@given(st.lists(st.floats(0, 5), min_size=2, max_size=10), st.floats(0.01, 1))
+def test_a_homogeneous_group_carries_no_advantage(values: list[float], min_std: float) -> None:
+    mean = sum(values) / len(values)
+    std = (sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+    assume(abs(std - min_std) > 1e-9)
+    found = advantages([Reward(v, {}) for v in values], min_std=min_std, clip=100)
+    assert any(found) == (std > min_std)
+    if any(found):
+        assert sum(found) == pytest.approx(0, abs=1e-6)
+
+
+def test_one_known_reward_is_no_group() -> None:
+    assert advantages([Reward(3.0, {}), Reward(None, {})], min_std=0, clip=3) == [0.0, 0.0]
