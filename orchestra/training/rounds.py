@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
-from orchestra.rewards.group import Reward, advantages, group_rewards
+from orchestra.rewards.group import Reward, advantages, group_rewards, weights
 from orchestra.rollout.loop import rollout
 from orchestra.training.health import measure
 from orchestra.types import Example, Price
@@ -49,13 +49,16 @@ class Rounds:
         )
         groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
         rewards = [
-            group_rewards(group, example.preference, malformed=self.settings.malformed)
+            group_rewards(group, example.preference, malformed=self.settings.malformed, parts=self.settings.reward)
             for group, example in zip(groups, chosen, strict=True)
         ]
         clipped = [
-            advantages(group, min_std=self.settings.min_group_std, clip=self.settings.advantage_clip)
-            for group in rewards
-        ]
+            advantages(
+                group, weights(example.preference, self.settings.reward), min_std=self.settings.min_group_std,
+                clip=self.settings.advantage_clip, normalise=self.settings.normalise,
+            )
+            for group, example in zip(rewards, chosen, strict=True)
+        ]  # fmt: skip
         self.advantages = [a for group in clipped for a in group]
         self.history.append(measure(groups, rewards, clipped))
         flat: list[Reward] = [r for group in rewards for r in group]
