@@ -1,7 +1,7 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm pipeline up stop status test test-slow recipe base lint format clean
+.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base lint format clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
@@ -26,6 +26,12 @@ setup-vllm:  ## try the vLLM environment again
 
 pipeline: setup  ## everything: synthesize, validate, sft, grpo, evaluate, promote, deploy
 	@.venv/bin/orchestra run
+
+learn: .venv/.stamp  ## the claims table anew, over three training seeds: docs/claims.md and the README
+	@.venv/bin/orchestra learn
+
+learn-ablations: .venv/.stamp  ## the same, with the trainings that leave a part of the reward out
+	@.venv/bin/orchestra learn --ablations
 
 up: .venv/.stamp  ## Prefect and MLflow servers with their UIs, on 127.0.0.1
 	@.venv/bin/orchestra up

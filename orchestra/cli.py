@@ -83,6 +83,26 @@ def run(
 
 
 @app.command()
+def learn(
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
+    ablations: Annotated[bool, typer.Option("--ablations", help="Also train without parts of the reward.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="Held-out examples; default: evaluate.examples.")] = None,
+    probe_examples: Annotated[int, typer.Option(help="Examples of the probes.")] = 200,
+    force: Annotated[bool, typer.Option("--force", help="Anew, though results are kept.")] = False,
+) -> None:
+    """Measure over training seeds what the method claims; writes docs/claims.md and the README's table."""
+    workspace()
+    options = ["--seeds", seeds, "--probe-examples", str(probe_examples)]
+    for assignment in set_ or []:
+        options += ["--set", assignment]
+    options += [] if examples is None else ["--examples", str(examples)]
+    hand_over("tasks.learn", *options, *["--ablations"] * ablations, *["--force"] * force)
+
+
+@app.command()
 def status() -> None:
     """What is current and what is stale, what the registry calls champion, and what runs."""
     workspace()

@@ -108,12 +108,12 @@ class Recorder:
     def stage_done(self, stage: str, run_id: str | None, found: Hashes) -> None:
         """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always."""
         metrics = read_metrics(self.root / "reports" / f"{stage}.json")
-        self._metrics(self.parent, {f"{stage}.{key}": value for key, value in metrics.items()})
+        self.metrics(self.parent, {f"{stage}.{key}": value for key, value in metrics.items()})
         for path, md5 in found.outputs.items():
             self.tag(f"out.{path}", md5)
         if run_id is None:
             return
-        self._metrics(run_id, metrics)
+        self.metrics(run_id, metrics)
         from mlflow.entities import Param, RunTag
 
         tags = [RunTag(f"in.{path}", md5) for path, md5 in found.inputs.items()]
@@ -127,7 +127,8 @@ class Recorder:
             if file.is_file():
                 self.client.log_artifact(run_id, str(file))
 
-    def _metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
+    def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Numbers of any run."""
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1000)

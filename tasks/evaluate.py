@@ -39,7 +39,9 @@ def main(stage: Stage) -> None:
     ]
     file = stage.work_dir() / "episodes.jsonl"
     stage.say(f"{len(contenders)} policies over {len(examples)} held-out examples")
-    episodes = running.evaluate(contenders, examples, toolkit, params.rollout, file=file, on_progress=_progress(stage))
+    episodes = running.evaluate(
+        contenders, examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
+    )
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed
@@ -115,7 +117,9 @@ def measure(stage: Stage, folder: Path, name: str) -> Evidence:
     file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
     toolkit = Toolkit.from_params(params, stage.root)
     contender = checkpoint(name, folder, toolkit.catalogue.policy_price)
-    episodes = running.evaluate([contender], examples, toolkit, params.rollout, file=file, on_progress=_progress(stage))
+    episodes = running.evaluate(
+        [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
+    )
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed
@@ -148,15 +152,15 @@ def data_hash(stage: Stage, examples: list[Example]) -> str:
     return running.data_hash(examples, files, stage.params.rollout)
 
 
-def _progress(stage: Stage) -> running.OnProgress:
+def on_progress(stage: Stage) -> running.OnProgress:
     meters = {}
 
-    def on_progress(name: str, done: int, total: int) -> None:
+    def said(name: str, done: int, total: int) -> None:
         if name not in meters:
             meters[name] = stage.progress(total, name)
         meters[name](done)
 
-    return on_progress
+    return said
 
 
 if __name__ == "__main__":
