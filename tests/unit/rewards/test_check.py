@@ -40,7 +40,7 @@ def adds_a_constant(group: Sequence[Episode]) -> list[Reward]:
 
 
 def pays_for_failing(group: Sequence[Episode]) -> list[Reward]:
-    return [changed(r, (r.value or 0.0) if e.solved else 0.9) for r, e in zip(right(group), group, strict=True)]
+    return [changed(r, (r.value or 0.0) if e.solved else 1.9) for r, e in zip(right(group), group, strict=True)]
 
 
 def scores_the_dead(group: Sequence[Episode]) -> list[Reward]:
