@@ -9,7 +9,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.baselines import BASELINES, ORACLE
 from orchestra.evaluation.gate import Evidence
 from orchestra.evaluation.preference import COST_UNIT_USD, LATENCY_UNIT_S
-from orchestra.evaluation.statistics import UTILITY_COST_WEIGHT, Interval, Summary
+from orchestra.evaluation.statistics import Interval, Summary
 from orchestra.types import Record
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def evidence(comparison: Comparison, policy: str) -> Evidence:
         "cost_usd": summary.cost_usd.value,
         "cost_ratio": summary.cost_ratio.value,
         "accuracy_gain": summary.accuracy_gain.value,
+        "accuracy_gain_high": summary.accuracy_gain.high,
         "failed_share": summary.failed / attempts if attempts else None,
         "latency_s": summary.latency_s.value,
         "preference": summary.preference.value,
@@ -117,10 +118,10 @@ def footnotes(comparison: Comparison) -> list[str]:
     notes = [
         f"{comparison.examples} held-out examples, greedy, prices of {comparison.price_date}; 95 % intervals from "
         f"{comparison.bootstrap} bootstrap resamples.",
-        "Rules (always …, random, price aware, oracle) are told the known solution of everything that needs no expert, "
+        "Rules (always …, random, price aware, kNN router, cascade, oracle) are told the known solution of everything that needs no expert, "
         "and their own tokens cost nothing; both favour them. The trained and the SFT model pay for their own tokens.",
-        f"Utility: solved less {UTILITY_COST_WEIGHT:g} for each time the example cost what always-strongest spends on "
-        "average; nothing is learned from it.",
+        "Utility: what the user's own P makes of an episode: p_outcome and the weight of the wished tools where solved, "
+        "less p_compute and p_latency for each time it cost and took what always-strongest does on average.",
         f"Preference: Eq. 5-6 of the method, mean per example, against the SFT model's episode; cost in units of "
         f"${COST_UNIT_USD:g}, latency in units of {LATENCY_UNIT_S:g} s.",
     ]

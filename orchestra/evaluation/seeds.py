@@ -36,11 +36,12 @@ def over_seeds(measures: Sequence[Measure], resamples: int, seed: int) -> tuple[
     shared = [key for key in measures[0].rows if all(key in measure.rows for measure in measures)]
     if not shared:
         return Interval(), (None,) * len(measures)
-    rows = np.asarray([[measure.rows[key] for measure in measures] for key in shared], dtype=np.float64)
-    count, seeds, columns = rows.shape
-    means = bootstrap_means(rows.reshape(count, seeds * columns), resamples, seed).reshape(resamples, seeds, columns)
-    points = np.asarray([float(m.of(rows[:, i].mean(axis=0)[None])[0]) for i, m in enumerate(measures)])
-    drawn = np.stack([measure.of(means[:, i]) for i, measure in enumerate(measures)], axis=1).mean(axis=1)
+    parts = [np.asarray([measure.rows[key] for key in shared], dtype=np.float64) for measure in measures]
+    means = bootstrap_means(np.concatenate(parts, axis=1), resamples, seed)
+    ends = np.cumsum([part.shape[1] for part in parts])
+    resampled = np.split(means, ends[:-1], axis=1)
+    points = np.asarray([float(m.of(part.mean(axis=0)[None])[0]) for m, part in zip(measures, parts, strict=True)])
+    drawn = np.stack([m.of(part) for m, part in zip(measures, resampled, strict=True)], axis=1).mean(axis=1)
     drawn = drawn[np.isfinite(drawn)]
     per_seed = tuple(float(point) if np.isfinite(point) else None for point in points)
     if None in per_seed or len(drawn) < 2:

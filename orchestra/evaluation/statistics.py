@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from orchestra.evaluation.outcomes import outcomes, unit, utility
 from orchestra.evaluation.preference import preference_score
 from orchestra.types import Category, Episode, Example, Record, ToolKind
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-UTILITY_COST_WEIGHT = 0.25
-"""λ of the utility: spending what always-strongest spends is worth a quarter of a right answer."""
 BLOCK = 4_000_000
 """Resampled values held at once: 32 MB."""
 
@@ -57,7 +56,7 @@ class Summary(Record):
     preference: Interval = Interval()
     """Mean of Eq. 5-6 per example, against the reference policy."""
     utility: Interval = Interval()
-    """Mean of solved - λ · dollars / (mean dollars of always-strongest)."""
+    """Mean of `outcomes.utility`: what the users' own preferences make of right, dollars, seconds and wished tools."""
     cost_ratio: Interval = Interval()
     """Mean dollars over always-strongest's on the same examples."""
     accuracy_gain: Interval = Interval()
@@ -210,18 +209,19 @@ def _summary(
         update["accuracy_gain"] = paired_difference(solved, _solved(reference), bootstrap, seed)
     if strongest is not None:
         update["cost_ratio"] = paired_ratio(cost, _cost(strongest), bootstrap, seed)
-        update["utility"] = _utility(solved, cost, _cost(strongest), bootstrap, seed)
+        update["utility"] = _utility(counted, list(strongest.values()), examples, bootstrap, seed)
     return summary.model_copy(update=update)
 
 
 def _utility(
-    solved: Mapping[str, float], cost: Mapping[str, float], strongest: Mapping[str, float], resamples: int, seed: int
+    own: Sequence[Episode], strongest: Sequence[Episode], examples: Mapping[str, Example], resamples: int, seed: int
 ) -> Interval:
-    """Mean of solved - λ · cost / mean cost of always-strongest."""
-    unit = _mean(list(strongest.values()))
-    if not unit:
+    """Mean utility, dollars and seconds in units of always-strongest's means."""
+    measure = unit(outcomes(strongest, examples))
+    if measure is None:
         return Interval()
-    return mean_interval([solved[key] - UTILITY_COST_WEIGHT * cost[key] / unit for key in solved], resamples, seed)
+    worth = [utility(one, examples[one.example_id].preference, measure) for one in outcomes(own, examples)]
+    return mean_interval(worth, resamples, seed)
 
 
 def _categories(episodes: Sequence[Episode], examples: Mapping[str, Example]) -> dict[Category, CategorySummary]:

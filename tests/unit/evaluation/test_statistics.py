@@ -46,7 +46,8 @@ def test_summary_of_two_policies() -> None:
     assert summary.cost_ratio.value == pytest.approx(0.25)
     # On the nine shared examples the reference solves five.
     assert summary.accuracy_gain.value == pytest.approx(3 / 9)
-    assert summary.utility.value == pytest.approx(8 / 9 - statistics.UTILITY_COST_WEIGHT * 0.25)
+    # Neutral P of the tests' world: 0.3 a unit of dollars (a quarter spent), 0.1 a unit of seconds (as many).
+    assert summary.utility.value == pytest.approx(8 / 9 - 0.3 * 0.25 - 0.1)
     assert summary.valid == 1.0 and summary.turns == 2 and summary.calls == 1
     assert summary.tool_shares == {"gpt-5": 1.0} and found["strong"].tool_shares == {"unknown": 1.0}
     assert summary.stops == {"answered": 9, "tool_failure": 1}
