@@ -102,6 +102,10 @@ class Grpo(Section):
     """muon: hidden matrices step with Muon, the rest with AdamW; adamw: everything with AdamW."""
     muon_ratio: Annotated[float, Field(gt=0)] = 5.0
     """Muon's learning rate over AdamW's: its steps have the same size whatever the gradient's."""
+    processes: Positive = 1
+    """Ranks that share each step's groups, on one machine (one a GPU)."""
+    strategy: Literal["ddp", "zero2", "zero3"] = "ddp"
+    """ddp: each rank holds everything; DeepSpeed's zero2 shards optimizer and gradients, zero3 the weights too."""
     learning_rate: Annotated[float, Field(gt=0)]
     temperature: Annotated[float, Field(gt=0)]
     clip_low: Fraction
@@ -121,6 +125,17 @@ class Grpo(Section):
     eval_every: Positive
     eval_examples: Positive
     save_steps: Positive
+
+    @model_validator(mode="after")
+    def _ranks_agree(self) -> Self:
+        if self.strategy != "ddp" and self.optimizer == "muon":
+            raise ValueError(f"{self.strategy} shards matrices, which muon needs whole: set optimizer to adamw")
+        if self.examples_per_step % self.processes:
+            raise ValueError(
+                f"{self.examples_per_step} examples_per_step cannot be shared by {self.processes} processes in whole "
+                "groups"
+            )
+        return self
 
 
 class Evaluate(Section):

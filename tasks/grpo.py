@@ -1,5 +1,6 @@
 """The grpo stage: GRPO from the SFT checkpoint over the one loop, with a development check every few steps."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.io import read_examples, split_watched
 from orchestra.tools.toolkit import Toolkit
+from orchestra.training import ranks
 from orchestra.training.health import outcomes
 from tasks._checkpoints import save_checkpoint
 from tasks._stage import Stage, run
@@ -15,10 +17,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 BASE = "models/sft"
+DEEPSPEED = "models/recipes/deepspeed"
 
 
 def main(stage: Stage) -> None:
     """models/sft, data/validated/train.jsonl → models/grpo, reports/grpo.json, reports/grpo_steps.jsonl."""
+    settings = stage.params.grpo
+    if ranks.joined() or (settings.processes == 1 and settings.strategy == "ddp"):
+        train(stage)
+    else:
+        ranks.launch([sys.executable, "-m", "tasks.grpo"], settings.processes, stage.work_dir())
+
+
+def train(stage: Stage) -> None:
+    """One rank's part of the training; rank 0 writes the outputs."""
     import json
 
     from orchestra.rollout.transformers_policy import TransformersPolicy, load_model
@@ -28,7 +40,7 @@ def main(stage: Stage) -> None:
     codec = Codec.load(stage.root / BASE)
     toolkit = Toolkit.from_params(params, stage.root)
     data = stage.root / "data/validated/train.jsonl"
-    train, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
+    examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     model = load_model(stage.root / BASE)
     price = toolkit.catalogue.policy_price
 
@@ -51,12 +63,19 @@ def main(stage: Stage) -> None:
             shown = {k: metrics.get(f"train/{k}", 0.0) for k in ("reward", "accuracy", "valid", "cost_usd")}
             meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
 
-    result = train_grpo(model, codec, toolkit, train, settings, params.rollout, price, work, log, evaluate)
+    deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
+    result = train_grpo(
+        model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed
+    )  # fmt: skip
+    with result.whole() as trained:
+        if ranks.rank() == 0:
+            save_checkpoint(stage, trained, codec, "models/grpo", base=BASE, data=data)
+    if ranks.rank() != 0:
+        return
     if result.resumed_from:
         stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:
         stage.say(f"stopped early at step {result.steps}: {result.stopped}")
-    save_checkpoint(stage, model, codec, "models/grpo", base=BASE, data=data)
     stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
     last = result.history[-10:]
     means = {k: sum(row.get(k, 0.0) for row in last) / len(last) for k in last[-1]} if last else {}

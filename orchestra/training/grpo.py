@@ -11,12 +11,14 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
+from orchestra.training.ranks import settle, whole_weights, world
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
 from orchestra.training.rounds import Rounds, eq2, training_rows
 from orchestra.training.watch import HISTORY, Log, watch
@@ -37,6 +39,8 @@ class GrpoResult:
     stopped: str | None
     """Why training ended early; None when it ran to its end."""
     history: list[dict[str, float]]
+    whole: Callable[[], AbstractContextManager[PreTrainedModel]]
+    """Opens the trained model; under ZeRO-3 it is whole only inside, and every rank must enter (`whole_weights`)."""
 
 
 def train_grpo(
@@ -50,8 +54,13 @@ def train_grpo(
     work: Path,
     log: Log,
     evaluate: Callable[[PreTrainedModel], dict[str, float]],
+    deepspeed: Path | None = None,
 ) -> GrpoResult:
-    """Train `model` in place. `evaluate` measures it every `eval_every` steps; `log` gets everything by step."""
+    """Train `model` in place, together with the other ranks if there are any.
+
+    `evaluate` measures it every `eval_every` steps, `log` gets everything by step: both on rank 0 alone. `deepspeed` is
+    the file with its settings, for the strategies zero2 and zero3.
+    """
     from datasets import Dataset
     from transformers import PrinterCallback
 
@@ -64,10 +73,15 @@ def train_grpo(
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
         rounds.history += json.loads((checkpoint / HISTORY).read_text(encoding="utf-8"))
-    watcher = watch(rounds, settings, checkpoints, log, evaluate)
+    arguments = _arguments(settings, limits, work, deepspeed)
+
+    def whole() -> AbstractContextManager[PreTrainedModel]:
+        return whole_weights(trainer)
+
+    watcher = watch(rounds, settings, checkpoints, log, evaluate, whole)
     trainer = _trainer_class()(
         model=model,
-        args=_arguments(settings, limits, work),
+        args=arguments,
         reward_funcs=[eq2],
         rollout_func=rounds,
         train_dataset=Dataset.from_list(training_rows(examples, settings)),
@@ -88,24 +102,25 @@ def train_grpo(
         resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
         stopped=stopped,
         history=rounds.history,
+        whole=whole,
     )
 
 
-def _arguments(settings: Grpo, limits: Rollout, work: Path) -> Any:
+def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | None) -> Any:
     """TRL's arguments: one generation round, one optimizer step, and whole groups on every process."""
     from trl import GRPOConfig
 
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    rows = settings.examples_per_step * settings.group_size
-    if rows % (world * settings.group_size):
+    if world() != settings.processes:
         raise TrainingError(
-            f"{settings.examples_per_step} examples a step cannot be shared by {world} processes in whole groups",
-            where="params.yaml grpo.examples_per_step", fix=f"use a multiple of {world}",
+            f"started as {world()} processes where grpo.processes is {settings.processes}",
+            where="grpo", fix="set it to the number that is started",
         )  # fmt: skip
+    settle(deepspeed is not None)
+    rows = settings.examples_per_step * settings.group_size
     return GRPOConfig(
         **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps),
         max_steps=settings.steps,
-        per_device_train_batch_size=rows // world,
+        per_device_train_batch_size=rows // settings.processes,
         steps_per_generation=1,
         num_generations=settings.group_size,
         max_completion_length=limits.max_tokens,
@@ -119,6 +134,8 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path) -> Any:
         loss_type="dapo",
         logging_steps=1,
         shuffle_dataset=False,
+        ddp_find_unused_parameters=False,
+        deepspeed=None if deepspeed is None else str(deepspeed),
     )
 
 
@@ -144,9 +161,12 @@ def _trainer_class() -> Any:
             batch["advantages"] = ours
             # The DAPO loss divides by the tokens of the whole batch, so rows without advantage add nothing to the
             # gradient (without a KL term): leaving them out of the forward pass changes no number.
-            if self.beta == 0.0 and self.accelerator.num_processes == 1:
+            if self.beta == 0.0:
                 rows = torch.nonzero(ours).flatten()
-                return _keep_rows(batch, rows if len(rows) else torch.tensor([0]))
+                # TRL gathers one number a row, so every rank keeps as many as the one that needs most; at least one.
+                count = max(1, int(self.accelerator.gather(torch.tensor([len(rows)], device=ours.device)).max()))
+                spare = torch.nonzero(ours == 0).flatten()[: max(0, count - len(rows))]
+                return _keep_rows(batch, torch.cat([rows, spare]))
             return batch
 
     return GroupTrainer

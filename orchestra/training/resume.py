@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from orchestra.training.ranks import rank, wait_for_all
+
 MARKER = "complete"
 
 
@@ -26,11 +28,12 @@ def common_arguments(work: Path, *, seed: int, save_steps: int) -> dict[str, Any
 
 
 def complete_marker() -> Any:
-    """A Trainer callback that marks a checkpoint after everything in it is written."""
+    """A Trainer callback that marks a checkpoint after every rank has written its part."""
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
     class CompleteMarker(TrainerCallback):
         def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            wait_for_all()
             if state.is_world_process_zero and args.output_dir is not None:
                 (Path(args.output_dir) / f"checkpoint-{state.global_step}" / MARKER).touch()
 
@@ -43,6 +46,6 @@ def last_complete(folder: Path) -> Path | None:
     for path in folder.glob("checkpoint-*"):
         if (path / MARKER).is_file():
             found[int(path.name.rpartition("-")[2])] = path
-        else:
+        elif rank() == 0:
             shutil.rmtree(path, ignore_errors=True)
     return found[max(found)] if found else None

@@ -12,6 +12,7 @@ from orchestra.errors import TrainingError
 from orchestra.rewards.group import Reward, advantages, group_rewards, weights
 from orchestra.rollout.loop import rollout
 from orchestra.training.health import measure
+from orchestra.training.ranks import gathered, whole_weights
 from orchestra.types import Example, Price
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Rounds:
-    """Runs each generation round's episodes and keeps what the trainer's filters need."""
+    """Runs each generation round's episodes and keeps what the trainer's filters need.
+
+    Each rank runs the groups that TRL hands to it: rank 0 the first ones of the step, in the same order as one process.
+    """
 
     examples: Mapping[str, Example]
     codec: Codec
@@ -33,7 +37,7 @@ class Rounds:
     policy: TransformersPolicy
     history: list[dict[str, float]] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
-    """Of the last round, in the order TRL asked for."""
+    """Of this rank's last round, in the order TRL asked for."""
 
     def __call__(self, prompts: Sequence[Sequence[dict[str, Any]]], trainer: Any) -> dict[str, Any]:
         """TRL's rollout function: `prompts` repeats each example `group_size` times, a group's copies together."""
@@ -41,12 +45,13 @@ class Rounds:
         ids = [prompt[0]["example_id"] for prompt in prompts]
         if any(len(set(ids[i : i + size])) != 1 for i in range(0, len(ids), size)):
             raise TrainingError("a group is split over processes", where="grpo", fix="see the batch sizes")
-        self.policy.model = trainer.accelerator.unwrap_model(trainer.model)
         self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
         chosen = [self.examples[name] for name in ids[::size]]
-        episodes = rollout(
-            chosen, self.policy, self.codec, self.toolkit, self.limits, price=self.price, samples=size, batch=len(ids)
-        )
+        with whole_weights(trainer) as self.policy.model:
+            episodes = rollout(
+                chosen, self.policy, self.codec, self.toolkit, self.limits, price=self.price, samples=size,
+                batch=len(ids),
+            )  # fmt: skip
         groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
         rewards = [
             group_rewards(group, example.preference, malformed=self.settings.malformed, parts=self.settings.reward)
@@ -60,7 +65,8 @@ class Rounds:
             for group, example in zip(rewards, chosen, strict=True)
         ]  # fmt: skip
         self.advantages = [a for group in clipped for a in group]
-        self.history.append(measure(groups, rewards, clipped))
+        everyone = [row for part in gathered(list(zip(groups, rewards, clipped, strict=True))) for row in part]
+        self.history.append(measure(*(list(column) for column in zip(*everyone, strict=True))))
         flat: list[Reward] = [r for group in rewards for r in group]
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,18 @@ Evaluate = Callable[[Any], dict[str, float]]
 LOGGED = ("loss", "grad_norm", "entropy", "learning_rate", "step_time", "clip_ratio/region_mean")
 
 
-def watch(rounds: Rounds, settings: Grpo, checkpoints: Path, log: Log, evaluate: Evaluate) -> Any:
-    """A Trainer callback with a list `stopped`: the named reason why the run ended early, or nothing."""
+def watch(
+    rounds: Rounds,
+    settings: Grpo,
+    checkpoints: Path,
+    log: Log,
+    evaluate: Evaluate,
+    whole: Callable[[], AbstractContextManager[Any]],
+) -> Any:
+    """A Trainer callback with a list `stopped`: the named reason why the run ended early, or nothing.
+
+    Every rank decides alike when to stop; rank 0 alone logs, evaluates and writes. `whole` opens the whole model.
+    """
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
     class Watch(TrainerCallback):
@@ -39,6 +50,8 @@ def watch(rounds: Rounds, settings: Grpo, checkpoints: Path, log: Log, evaluate:
             logs: dict[str, Any] | None = None,
             **kwargs: Any,
         ) -> None:
+            if not state.is_world_process_zero:
+                return
             numbers = {f"train/{k}": float(v) for k, v in (logs or {}).items() if k in LOGGED}
             if rounds.history and numbers:
                 numbers |= {f"train/{k}": v for k, v in rounds.history[-1].items()}
@@ -52,9 +65,13 @@ def watch(rounds: Rounds, settings: Grpo, checkpoints: Path, log: Log, evaluate:
                 self.stopped.append(reason)
                 control.should_training_stop = True
             if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
-                log({f"dev/{k}": v for k, v in evaluate(kwargs["model"]).items()}, state.global_step)
+                with whole() as model:
+                    if state.is_world_process_zero:
+                        log({f"dev/{k}": v for k, v in evaluate(model).items()}, state.global_step)
 
         def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            if not state.is_world_process_zero:
+                return
             text = json.dumps(rounds.history)
             (checkpoints / f"checkpoint-{state.global_step}" / HISTORY).write_text(text, encoding="utf-8")
 

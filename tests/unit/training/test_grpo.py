@@ -102,11 +102,11 @@ def test_dead_infrastructure_stops_a_run_that_goes_on_when_mended(tools: Toolkit
     assert [row["failed"] for row in result.history] == [1.0] * WINDOW + [0.0] * 2
 
 
-def test_groups_that_cannot_be_shared_whole_are_refused_at_the_start(
+def test_another_number_of_processes_than_configured_is_refused_at_the_start(
     tools: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(TrainingError, match="2 examples a step cannot be shared by 3 processes"):
+    with pytest.raises(TrainingError, match=r"started as 3 processes where grpo.processes is 1"):
         train(tools, tmp_path)
 
 

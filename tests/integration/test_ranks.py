@@ -1,0 +1,162 @@
+"""One training, however many processes share it: the grpo stage's own entry point, on CPU over gloo."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from orchestra.processes import alive, descendants
+from orchestra.synthesis.io import write_examples
+from orchestra.types import Preference
+from tests.worlds import ROOT, codec, easy_example, toolkit, warm_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
+STEPS = 4
+GRPO: dict[str, Any] = {
+    "steps": STEPS, "examples_per_step": 4, "group_size": 4, "optimizer": "adamw", "learning_rate": 0.003,
+    "min_group_std": 0.01, "eval_every": 2, "eval_examples": 2, "save_steps": 1,
+}  # fmt: skip
+SETUPS = {
+    "one": {"processes": 1, "strategy": "ddp"},
+    "ddp": {"processes": 2, "strategy": "ddp"},
+    "zero2": {"processes": 2, "strategy": "zero2"},
+    "zero3": {"processes": 2, "strategy": "zero3"},
+}
+Steps = dict[int, dict[str, float]]
+
+
+def world(root: Path, **grpo: Any) -> Path:
+    """A workspace in which the grpo stage can run at once: a warm tiny model and examples that any answer solves."""
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params["world"]["domains"] = ["mock"]
+    params["rollout"] |= {"max_turns": 2, "max_turn_tokens": 24, "max_tokens": 200}
+    params["grpo"] |= GRPO | grpo
+    for folder in ("data/generated", "data/validated", "models/sft"):
+        (root / folder).mkdir(parents=True)
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    for shared in ("data/catalogue", "data/domains", "models/recipes"):
+        (root / shared).symlink_to(ROOT / shared)
+    toolkit(root / "data/generated")
+    write_examples(root / "data/validated/train.jsonl", [easy_example(f"e{i}", CHEAP) for i in range(10)])
+    warm_model().save_pretrained(str(root / "models/sft"))
+    codec().tokenizer.save_pretrained(str(root / "models/sft"))
+    return root
+
+
+def start(root: Path) -> subprocess.Popen[str]:
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with (root / "screen.log").open("a", encoding="utf-8") as screen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tasks.grpo"], cwd=root, env=env, stdout=screen, stderr=screen, text=True
+        )
+
+
+def screen(root: Path) -> str:
+    return (root / "screen.log").read_text(encoding="utf-8")
+
+
+def finish(root: Path) -> Steps:
+    """Run the stage to its end; the training measures of each step."""
+    assert start(root).wait() == 0, screen(root)
+    rows = [json.loads(line) for line in (root / "reports/grpo_steps.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["step"] for row in rows if "dev/accuracy" in row] == [2, 4]
+    return {row["step"]: row for row in rows if "train/reward" in row}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Steps]]:
+    """The uninterrupted run of a setup, once for all tests."""
+    done: dict[str, tuple[Path, Steps]] = {}
+
+    def run(name: str) -> tuple[Path, Steps]:
+        if name not in done:
+            root = world(tmp_path_factory.mktemp(name), **SETUPS[name])
+            done[name] = root, finish(root)
+        return done[name]
+
+    return run
+
+
+def measures(row: dict[str, float]) -> dict[str, float]:
+    """What does not depend on the clock, nor on how the gradient is computed."""
+    computed = ("loss", "grad_norm", "entropy", "step_time", "clip_ratio")
+    return {
+        k: v for k, v in row.items() if k.startswith("train/") and not k.removeprefix("train/").startswith(computed)
+    }
+
+
+@pytest.mark.parametrize("setup", ["ddp", "zero2", "zero3"])
+def test_two_processes_learn_what_one_learns(runs: Callable[[str], tuple[Path, Steps]], setup: str) -> None:
+    (one, alone), (two, shared) = runs("one"), runs(setup)
+    assert sorted(alone) == sorted(shared) == list(range(1, STEPS + 1))
+    assert any(row["train/dead_groups"] < 1 for row in alone.values())
+    for step, row in alone.items():
+        assert row["train/grad_norm"] > 0
+        assert measures(shared[step]) == measures(row)
+        assert shared[step]["train/grad_norm"] == pytest.approx(row["train/grad_norm"], rel=1e-4)
+    before, first = load_file(one / "models/sft/model.safetensors"), load_file(one / "models/grpo/model.safetensors")
+    second = load_file(two / "models/grpo/model.safetensors")
+    assert first.keys() == second.keys() == before.keys()
+    for name, weight in first.items():
+        torch.testing.assert_close(second[name], weight, atol=2e-4, rtol=0)
+    assert any(not torch.equal(first[name], weight) for name, weight in before.items())
+
+
+@pytest.mark.parametrize("setup", ["one", "zero3"])
+def test_killed_and_started_again_it_ends_the_same(
+    runs: Callable[[str], tuple[Path, Steps]], setup: str, tmp_path: Path
+) -> None:
+    whole, steps = runs(setup)
+    root = world(tmp_path / "cut", **SETUPS[setup])
+    stage = start(root)
+    while not list(root.glob("work/grpo/*/checkpoints/checkpoint-2/complete")):
+        assert stage.poll() is None, screen(root)
+        time.sleep(0.02)
+    below = descendants(stage.pid)
+    assert len(below) >= SETUPS[setup]["processes"] - 1
+    stage.send_signal(signal.SIGKILL)
+    stage.wait()
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in below):
+        assert time.monotonic() < deadline, "a rank outlived its stage"
+        time.sleep(0.05)
+    assert not (root / "models/grpo").exists()
+    again = finish(root)
+    assert "continued from step" in screen(root)
+    assert {step: row | {"train/step_time": 0} for step, row in again.items()} == {
+        step: row | {"train/step_time": 0} for step, row in steps.items()
+    }
+    ended, expected = (load_file(folder / "models/grpo/model.safetensors") for folder in (root, whole))
+    assert all(torch.equal(ended[name], weight) for name, weight in expected.items())
+
+
+def test_a_rank_that_dies_takes_the_stage_with_it(tmp_path: Path) -> None:
+    root = world(tmp_path / "dead", **SETUPS["ddp"] | {"steps": 400, "save_steps": 400, "eval_every": 400})
+    stage = start(root)
+    while "/400" not in screen(root):
+        assert stage.poll() is None, screen(root)
+        time.sleep(0.1)
+    below = descendants(stage.pid)
+    os.kill(below[-1], signal.SIGKILL)
+    assert stage.wait(timeout=60) == -signal.SIGKILL
+    assert not any(alive(pid) for pid in below)
+
+
+def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
+    root = world(tmp_path / "bad", **SETUPS["ddp"])
+    (root / "models/sft/model.safetensors").write_bytes(b"")
+    assert start(root).wait(timeout=120) == 2
+    errors = [line for line in screen(root).splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "models/sft" in errors[0]
