@@ -9,8 +9,6 @@ from orchestra.tools.toolkit import Toolkit
 from tasks._stage import Stage, run
 
 OUTPUT = "data/generated"
-NAMES = "names.txt"
-"""In a base's folder: every made-up name that it was trained on, one a line."""
 
 
 def main(stage: Stage) -> None:
@@ -18,7 +16,7 @@ def main(stage: Stage) -> None:
     config = stage.params.synthesize
     toolkit = Toolkit.from_params(stage.params, stage.root)
     meter = stage.progress(config.train_examples + config.heldout_examples, "examples")
-    made = generate(stage.params, toolkit, meter.advance, taken_names(stage))
+    made = generate(stage.params, toolkit, meter.advance)
     summary = card(made, stage.params)
     with stage.write_dir(OUTPUT) as folder:
         for split in SPLITS:
@@ -37,13 +35,6 @@ def main(stage: Stage) -> None:
     )
     stage.log_artifact(stage.root / OUTPUT / "card.json")
     stage.say(f"{len(made.examples['train'])} training and {len(made.examples['heldout'])} held-out examples")
-
-
-def taken_names(stage: Stage) -> list[str]:
-    """What the shipped base has met: no example, held out above all, may be named so. Empty without such a list."""
-    base = stage.params.model.base
-    file = stage.root / base / NAMES if base else None
-    return file.read_text(encoding="utf-8").split() if file is not None and file.is_file() else []
 
 
 if __name__ == "__main__":

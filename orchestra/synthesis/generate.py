@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,6 @@ class Generated:
     documents: list[Document] = field(default_factory=list)
     answers: list[BookEntry] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
-    names: frozenset[str] = frozenset()
-    """Every made-up name given, those taken before included."""
     unanswerable: Counter[str] = field(default_factory=Counter)
     """Kept topic questions that no expert of their toolbox gets right, by split."""
 
@@ -61,15 +59,14 @@ def generate(
     params: Params,
     toolkit: Toolkit,
     on_progress: Callable[[int], None] | None = None,
-    taken: Collection[str] = (),
 ) -> Generated:
     """Every example, each replayed on `toolkit` (whose corpus and answer book this fills).
 
-    The same seed gives the same examples. No entity is in both splits, and none is named as in `taken` (what the base
-    model was trained on). Raises `DataError` when too few can be made.
+    The same seed gives the same examples. No entity is in both splits, nor was any in what a base model was trained on
+    (see `Disguise`). Raises `DataError` when too few can be made.
     """
     config = params.synthesize
-    made, names, sums = Generated(), Names(random.Random(f"{config.seed}:names"), taken), set[str]()
+    made, names, sums = Generated(), Names(random.Random(f"{config.seed}:names")), set[str]()
     sizes: dict[Split, int] = {"train": config.train_examples, "heldout": config.heldout_examples}
     counts = {split: counts_of(config.mix, size) for split, size in sizes.items()}
     worlds = {split: _worlds(config.seed, split, counts[split], names, made) for split in SPLITS}
@@ -89,7 +86,6 @@ def generate(
                 made.examples[split].append(maker.next(streams[category]))
                 if on_progress is not None:
                     on_progress(1)
-    made.names = names.given
     return made
 
 

@@ -4,7 +4,7 @@ import random
 
 from orchestra.synthesis.names import MIDDLES, TAILS
 from orchestra.synthesis.preferences import Split
-from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.catalogue import MASTERED, Catalogue
 from orchestra.types import Example, ToolKind, ToolSpec
 
 SPECIALIST: dict[Split, tuple[str, ...]] = {
@@ -45,8 +45,8 @@ GENERALIST: dict[float, dict[Split, tuple[str, ...]]] = {
 }
 """By mean skill from which the words hold. No description is in both splits; the grades themselves (strong, solid, …)
 are, for a model of our size has no other source of what a word means."""
-TRUSTED, MASTERED = 0.58, 0.75
-"""Skill in a topic from which a specialist's description names it, and from which it does so without reserve."""
+TRUSTED = 0.58
+"""Skill in a topic from which a specialist's description names it."""
 SYLLABLES = MIDDLES.split()
 HELDOUT_SUFFIXES = ("plus", "ultra", "v2", "v3", "next", "base", "instruct")
 """Endings that no name of training has, so that no held-out name was ever met."""

@@ -17,6 +17,8 @@ from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Implementation = Literal["calculator", "search", "python", "simulated", "openai"]
+MASTERED = 0.75
+"""Skill from which a specialist's description names a topic without reserve."""
 
 
 class Simulated(Record):

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from orchestra.config import Habits
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.rollout.scripts import expert_answers, follow
-from orchestra.synthesis.variation import MASTERED
-from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.catalogue import MASTERED, Catalogue
 from orchestra.types import Category, Preference, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.38
