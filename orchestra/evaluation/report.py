@@ -118,10 +118,11 @@ def footnotes(comparison: Comparison) -> list[str]:
     notes = [
         f"{comparison.examples} held-out examples, greedy, prices of {comparison.price_date}; 95 % intervals from "
         f"{comparison.bootstrap} bootstrap resamples.",
-        "Rules (always …, random, price aware, kNN router, cascade, oracle) are told the known solution of everything that needs no expert, "
-        "and their own tokens cost nothing; both favour them. The trained and the SFT model pay for their own tokens.",
-        "Utility: what the user's own P makes of an episode: p_outcome and the weight of the wished tools where solved, "
-        "less p_compute and p_latency for each time it cost and took what always-strongest does on average.",
+        "Rules (always …, random, price aware, kNN router, cascade, oracle) are told the known solution of everything "
+        "that needs no expert, and their own tokens cost nothing; both favour them. The trained and the SFT model pay "
+        "for their own tokens.",
+        "Utility: the user's own P over an episode. Solved earns p_outcome and the wished tools' weight; spending and "
+        "taking what always-strongest does on average loses p_compute and p_latency, solved or not.",
         f"Preference: Eq. 5-6 of the method, mean per example, against the SFT model's episode; cost in units of "
         f"${COST_UNIT_USD:g}, latency in units of {LATENCY_UNIT_S:g} s.",
     ]
