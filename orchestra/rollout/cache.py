@@ -29,11 +29,11 @@ class RaggedCache(Cache):
 
         Returns position ids (rows, chunk) and a mask (rows, 1, chunk, width), True where a query may look.
         """
-        offsets = torch.arange(chunk)
+        offsets = torch.arange(chunk, device=self.lengths.device)
         positions = self.lengths[:, None] + offsets
         self._width = int(self.lengths.max()) + chunk
         self._slots = positions
-        mask = torch.arange(self._width)[None, None, :] <= positions[:, :, None]
+        mask = torch.arange(self._width, device=self.lengths.device)[None, None, :] <= positions[:, :, None]
         return positions, mask[:, None]
 
     def update(
@@ -53,7 +53,7 @@ class RaggedCache(Cache):
                 grown[:, :, : held.shape[2]] = held
                 store[layer_idx] = held = grown
             if chunk == 1:
-                held[torch.arange(rows), :, self._slots[:, 0]] = states[:, :, 0]
+                held[torch.arange(rows, device=held.device), :, self._slots[:, 0]] = states[:, :, 0]
             else:
                 index = self._slots[:, None, :, None].expand(rows, heads, chunk, dim)
                 held.scatter_(2, index, states)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from orchestra.errors import DataError
-from orchestra.rollout.cache import RaggedCache
+from orchestra.rollout.contexts import Contexts, open_contexts
 from orchestra.rollout.policies import Conversation, Generation
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class TransformersPolicy:
         self.seed = seed
         eos = eos_id if eos_id is not None else self.model.config.eos_token_id
         self.eos_id = eos[0] if isinstance(eos, list) else eos
-        self._cache: RaggedCache | None = None
-        self._rows: list[Conversation] = []
+        self._contexts: Contexts | None = None
+        self._rows: dict[int, int] = {}
+        """The row of each conversation (by identity) in the contexts."""
 
     @property
     def name(self) -> str:
@@ -77,29 +78,23 @@ class TransformersPolicy:
     def begin(self, conversations: Sequence[Conversation]) -> None:
         """Compute each distinct prompt once (a group shares its prompt), then give every conversation its own row."""
         prompts = list(dict.fromkeys(tuple(c.prompt_ids) for c in conversations))
-        # All but the last token: generation starts by feeding that one, which gives the first logits.
-        chunks = [list(p[:-1]) for p in prompts]
-        self._cache = RaggedCache(torch.zeros(len(prompts), dtype=torch.long))
-        with self._evaluating():
-            self._forward(chunks, logits=False)
         where = {prompt: row for row, prompt in enumerate(prompts)}
-        self._cache.select(torch.tensor([where[tuple(c.prompt_ids)] for c in conversations]))
-        self._rows = list(conversations)
+        with self._evaluating():
+            # All but the last token: generation starts by feeding that one, which gives the first logits.
+            prompt_of = [where[tuple(c.prompt_ids)] for c in conversations]
+            self._contexts = open_contexts(self.model, [p[:-1] for p in prompts], prompt_of)
+        self._rows = {id(c): row for row, c in enumerate(conversations)}
 
     def end(self) -> None:
-        self._cache, self._rows = None, []
+        self._contexts, self._rows = None, {}
 
     async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
         """One turn for each conversation of the batch opened by `begin` (finished ones are dropped for good)."""
-        assert self._cache is not None
-        if len(conversations) != len(self._rows):
-            where = {id(c): row for row, c in enumerate(self._rows)}
-            self._cache.select(torch.tensor([where[id(c)] for c in conversations]))
-            self._rows = list(conversations)
-        cached = self._cache.lengths.tolist()
-        pending = [c.ids[n:] for c, n in zip(conversations, cached, strict=True)]
+        assert self._contexts is not None
+        rows = [self._rows[id(c)] for c in conversations]
         with self._evaluating():
-            return self._decode(pending, list(max_tokens), cached)
+            self._contexts.keep(rows)
+            return self._decode(self._contexts, conversations, rows, list(max_tokens))
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -107,59 +102,35 @@ class TransformersPolicy:
         was_training = self.model.training
         self.model.eval()
         try:
-            yield
+            with torch.inference_mode():
+                yield
         finally:
             self.model.train(was_training)
 
-    def _decode(self, pending: list[list[int]], limits: list[int], cached: list[int]) -> list[Generation]:
-        """Feed `pending`, then one token a step until every row has stopped."""
-        assert self._cache is not None
-        rows = len(pending)
-        noise = self._noise(limits) if self.temperature > 0 else None
-        out: list[list[int]] = [[] for _ in range(rows)]
-        logprobs: list[list[float]] = [[] for _ in range(rows)]
-        logits = self._forward(pending)
-        step = 0
-        done = np.zeros(rows, dtype=bool)
-        while True:
-            ids, logp = self._choose(logits, None if noise is None else noise[:, step])
-            for row in np.flatnonzero(~done):
-                out[row].append(int(ids[row]))
-                logprobs[row].append(float(logp[row]))
-                done[row] = ids[row] == self.eos_id or len(out[row]) >= limits[row]
-            if done.all():
+    def _decode(
+        self, contexts: Contexts, conversations: Sequence[Conversation], rows: list[int], limits: list[int]
+    ) -> list[Generation]:
+        """Feed what is new to each row, then one token a step to those that have not stopped."""
+        noise = self._noise(conversations, max(limits)) if self.temperature > 0 else None
+        cached = contexts.lengths(rows)
+        chunks = [c.ids[n:] for c, n in zip(conversations, cached, strict=True)]
+        out: list[list[int]] = [[] for _ in rows]
+        logprobs: list[list[float]] = [[] for _ in rows]
+        live = list(range(len(rows)))
+        for step in range(max(limits)):
+            logits = contexts.feed([rows[i] for i in live], chunks)
+            ids, logp = self._choose(logits, None if noise is None else noise[live, step])
+            for i, token, value in zip(live, ids, logp, strict=True):
+                out[i].append(token)
+                logprobs[i].append(value)
+            live = [i for i in live if out[i][-1] != self.eos_id and len(out[i]) < limits[i]]
+            if not live:
                 break
-            # A stopped row still occupies its slot: its cache row must survive for the next turn, at its old length.
-            chunk = [[] if done[row] else [int(ids[row])] for row in range(rows)]
-            logits = self._forward(chunk)
-            step += 1
+            chunks = [out[i][-1:] for i in live]
         return [
             Generation(o, lp, "stop" if o[-1] == self.eos_id else "length", cached_tokens=c)
             for o, lp, c in zip(out, logprobs, cached, strict=True)
         ]
-
-    def _forward(self, chunks: list[list[int]], *, logits: bool = True) -> torch.Tensor:
-        """Feed each row its chunk (empty ones pad). Returns logits after each row's last token: (rows, vocab)."""
-        assert self._cache is not None
-        counts = torch.tensor([len(c) for c in chunks])
-        width = max(1, int(counts.max()))
-        ids = torch.zeros(len(chunks), width, dtype=torch.long)
-        for row, chunk in enumerate(chunks):
-            ids[row, : len(chunk)] = torch.tensor(chunk, dtype=torch.long)
-        with torch.inference_mode():
-            positions, mask = self._cache.prepare(width)
-            hidden = self.model.base_model(
-                input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True
-            ).last_hidden_state
-            self._cache.advance(counts)
-            assert isinstance(hidden, torch.Tensor)
-            if not logits:
-                return hidden
-            last = hidden[torch.arange(len(chunks)), (counts - 1).clamp(min=0)]
-            head = self.model.get_output_embeddings()
-            assert head is not None
-            scores: torch.Tensor = head(last).float()
-            return scores
 
     def _choose(
         self, logits: torch.Tensor, noise: np.ndarray[tuple[int], np.dtype[np.float64]] | None
@@ -171,15 +142,16 @@ class TransformersPolicy:
             ids = logp.argmax(dim=-1)
         else:
             cumulative = logp.exp().double().cumsum(dim=-1)
-            target = torch.from_numpy(noise)[:, None] * cumulative[:, -1:]
+            target = torch.from_numpy(noise).to(logits.device)[:, None] * cumulative[:, -1:]
             ids = torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
         return ids.tolist(), logp.gather(1, ids[:, None]).squeeze(1).tolist()
 
-    def _noise(self, limits: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(rows, max limit) uniforms."""
-        width = max(limits)
-        drawn = np.empty((len(self._rows), width))
-        for row, c in enumerate(self._rows):
+    def _noise(
+        self, conversations: Sequence[Conversation], width: int
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(conversations, width) uniforms."""
+        drawn = np.empty((len(conversations), width))
+        for row, c in enumerate(conversations):
             key = (self.seed, zlib.crc32(c.example.id.encode()), c.sample, len(c.turns))
             drawn[row] = np.random.default_rng(key).random(width)
         return drawn
