@@ -108,14 +108,14 @@ def train_grpo(
 
 def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | None) -> Any:
     """TRL's arguments: one generation round, one optimizer step, and whole groups on every process."""
-    from trl import GRPOConfig
-
     if world() != settings.processes:
         raise TrainingError(
             f"started as {world()} processes where grpo.processes is {settings.processes}",
             where="grpo", fix="set it to the number that is started",
         )  # fmt: skip
     settle(deepspeed is not None)
+    from trl import GRPOConfig
+
     rows = settings.examples_per_step * settings.group_size
     return GRPOConfig(
         **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps),

@@ -53,7 +53,12 @@ def settle(deepspeed: bool) -> None:
 
     if deepspeed and find_spec("deepspeed") is None:
         raise ServiceError("DeepSpeed is not installed", where="grpo.strategy", fix="pip install -e '.[gpu]', or ddp")
-    if torch.cuda.is_available() or not joined():
+    if not joined():
+        return
+    if torch.cuda.is_available():
+        here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if here > gpus:
+            raise ServiceError(f"{here} processes for {gpus} GPUs", where="grpo.processes", fix=f"use at most {gpus}")
         return
     os.environ["ACCELERATE_USE_CPU"] = "true"
     if deepspeed:
