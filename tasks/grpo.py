@@ -4,12 +4,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestra.rewards.check import check_weights
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.io import read_examples, split_watched
+from orchestra.synthesis.preferences import WORDS, stated
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import ranks
-from orchestra.training.health import outcomes
+from orchestra.training.good import restore
+from orchestra.training.health import averages, outcomes
 from tasks._checkpoints import save_checkpoint
 from tasks._stage import Stage, run
 
@@ -41,14 +44,18 @@ def train(stage: Stage) -> None:
     toolkit = Toolkit.from_params(params, stage.root)
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
+    configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
+    for note in check_weights([*configured, *(example.preference for example in examples)], settings):
+        if ranks.rank() == 0:
+            stage.say(note)
     model = load_model(stage.root / BASE)
     price = toolkit.catalogue.policy_price
 
     def evaluate(current: "PreTrainedModel") -> dict[str, float]:
         policy = TransformersPolicy("", name="grpo", model=current, eos_id=codec.eos_id)
         episodes = rollout(watched, policy, codec, toolkit, params.rollout, price=price)
-        found = outcomes(episodes)
-        stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
+        found = outcomes(episodes, {example.id: example for example in watched})
+        stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items() if "/" not in k))
         return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
 
     meter = stage.progress(settings.steps, "grpo")
@@ -69,17 +76,20 @@ def train(stage: Stage) -> None:
     )  # fmt: skip
     with result.whole() as trained:
         if ranks.rank() == 0:
+            if result.kept_step < result.steps:
+                restore(trained, result.kept or stage.root / BASE)
             save_checkpoint(stage, trained, codec, "models/grpo", base=BASE, data=data)
     if ranks.rank() != 0:
         return
     if result.resumed_from:
         stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:
-        stage.say(f"stopped early at step {result.steps}: {result.stopped}")
+        kept = f"the model is that of step {result.kept_step}"
+        stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")
     stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
-    last = result.history[-10:]
-    means = {k: sum(row.get(k, 0.0) for row in last) / len(last) for k in last[-1]} if last else {}
-    stage.write_json("reports/grpo.json", {"steps": result.steps, "stopped": result.stopped or "", **means})
+    means = averages(result.history[: result.kept_step][-10:])
+    facts = {"steps": result.steps, "stopped": result.stopped or "", "kept_step": result.kept_step}
+    stage.write_json("reports/grpo.json", facts | means)
 
 
 def _last_of_each_step(file: Path) -> str:

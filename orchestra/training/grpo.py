@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
+from orchestra.training.good import last_good
+from orchestra.training.health import declined
 from orchestra.training.ranks import settle, whole_weights, world
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
 from orchestra.training.rounds import Rounds, eq2, training_rows
@@ -39,6 +41,10 @@ class GrpoResult:
     stopped: str | None
     """Why training ended early; None when it ran to its end."""
     history: list[dict[str, float]]
+    kept_step: int
+    """Step whose weights are the result: the last one or, after a decline, that of the last good checkpoint."""
+    kept: Path | None
+    """After a decline, where those weights are; None with `kept_step` 0: none was good, what it began from is."""
     whole: Callable[[], AbstractContextManager[PreTrainedModel]]
     """Opens the trained model; under ZeRO-3 it is whole only inside, and every rank must enter (`whole_weights`)."""
 
@@ -97,11 +103,14 @@ def train_grpo(
         raise TrainingError(stopped, where="grpo", fix="mend the tools, then run the stage again: it continues")
     if not all(math.isfinite(row["reward"]) for row in rounds.history):
         raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
+    good = (last_good(checkpoints) or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
     return GrpoResult(
         steps=trainer.state.global_step,
         resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
         stopped=stopped,
         history=rounds.history,
+        kept_step=good[0],
+        kept=good[1],
         whole=whole,
     )
 

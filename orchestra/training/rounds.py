@@ -66,7 +66,8 @@ class Rounds:
         ]  # fmt: skip
         self.advantages = [a for group in clipped for a in group]
         everyone = [row for part in gathered(list(zip(groups, rewards, clipped, strict=True))) for row in part]
-        self.history.append(measure(*(list(column) for column in zip(*everyone, strict=True))))
+        columns = (list(column) for column in zip(*everyone, strict=True))
+        self.history.append(measure(*columns, examples=self.examples))
         flat: list[Reward] = [r for group in rewards for r in group]
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config import Grpo
-from orchestra.training.health import reason_to_stop
+from orchestra.training.good import keep_good
+from orchestra.training.health import is_good, reason_to_stop, trends
 from orchestra.training.rounds import Rounds
 
 HISTORY = "history.json"
@@ -39,7 +40,7 @@ def watch(
     class Watch(TrainerCallback):
         def __init__(self) -> None:
             self.stopped: list[str] = []
-            # Steps before a restart do not count: what stopped the run then may have been mended.
+            # Failures before a restart do not count: what stopped the run then may have been mended.
             self.restored = len(rounds.history)
 
         def on_log(
@@ -54,13 +55,13 @@ def watch(
                 return
             numbers = {f"train/{k}": float(v) for k, v in (logs or {}).items() if k in LOGGED}
             if rounds.history and numbers:
-                numbers |= {f"train/{k}": v for k, v in rounds.history[-1].items()}
+                numbers |= {f"train/{k}": v for k, v in (rounds.history[-1] | trends(rounds.history)).items()}
                 log(numbers | {"max_steps": settings.steps}, state.global_step)
 
         def on_step_end(
             self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
         ) -> None:
-            reason = reason_to_stop(rounds.history[self.restored :], settings.max_infrastructure_failures)
+            reason = reason_to_stop(rounds.history, settings.max_infrastructure_failures, since=self.restored)
             if reason is not None:
                 self.stopped.append(reason)
                 control.should_training_stop = True
@@ -73,6 +74,9 @@ def watch(
             if not state.is_world_process_zero:
                 return
             text = json.dumps(rounds.history)
-            (checkpoints / f"checkpoint-{state.global_step}" / HISTORY).write_text(text, encoding="utf-8")
+            saved = checkpoints / f"checkpoint-{state.global_step}"
+            (saved / HISTORY).write_text(text, encoding="utf-8")
+            if is_good(rounds.history, settings.max_infrastructure_failures):
+                keep_good(saved)
 
     return Watch()
