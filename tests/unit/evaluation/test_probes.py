@@ -1,0 +1,193 @@
+"""Variants change one thing and nothing else; probes tell policies that read from policies that do not."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestra.config import Rollout
+from orchestra.errors import DataError
+from orchestra.evaluation.baselines import BASELINES
+from orchestra.evaluation.claims import SeedResult
+from orchestra.evaluation.knowledge import Knowledge
+from orchestra.evaluation.measures import price_fall, trial_ratio, uses
+from orchestra.evaluation.probes import (
+    SPLITS,
+    ProbeResults,
+    experts,
+    preference_variants,
+    price_variants,
+    run_probes,
+    unseen_variants,
+    variants,
+)
+from orchestra.evaluation.run import Contender
+from orchestra.evaluation.seeds import Measure, over_seeds
+from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.rollout.scripts import ChooseExpert, follow
+from orchestra.synthesis.preferences import NEUTRAL, WORDS
+from orchestra.synthesis.variation import GENERALIST, SPECIALIST, describe, invented_name
+from orchestra.types import Category, Example, Price, ToolKind, ToolSpec
+from tests.worlds import catalogue, codec, example, toolkit
+
+LIMITS = Rollout(max_turns=5, max_turn_tokens=64, max_tokens=4000)
+SPREAD = 3.0
+EXPERTS = catalogue().names(ToolKind.EXPERT)
+
+
+def topic(number: int) -> Example:
+    """A music question with gpt-5, gpt-5-mini, opus and an expert that does not know music."""
+    offered = ["gpt-5", "gpt-5-mini", "claude-opus-4.1", "qwen2.5-math-7b", "calculator"]
+    random.Random(number).shuffle(offered)
+    toolbox = [catalogue().spec(tool) for tool in offered]
+    made = example(f"e{number}", instruction="who wrote Opal?", answer="Tesk", toolbox=toolbox, category=Category.TOPIC)
+    return made.model_copy(update={"topic": "music"})
+
+
+ITEMS = [topic(number) for number in range(12)]
+
+
+def test_a_price_variant_changes_one_price_of_a_suited_expert() -> None:
+    made = list(price_variants(ITEMS[0], catalogue(), SPREAD))
+    assert [(v.tool, v.name) for v in made] == [
+        (spec.tool, name) for spec in experts(ITEMS[0]) if spec.tool != "qwen2.5-math-7b" for name in ("low", "high")
+    ]
+    for variant in made:
+        assert variant.example.preference == NEUTRAL and variant.of == "e0"
+        for before, after in zip(ITEMS[0].toolbox, variant.example.toolbox, strict=True):
+            if before.tool != variant.tool:
+                assert after == before
+            else:
+                factor = SPREAD if variant.name == "high" else 1 / SPREAD
+                assert float(after.call_usd) == pytest.approx(
+                    float(catalogue().spec(before.tool).call_usd) * factor, rel=0.02
+                )
+                assert after == before.model_copy(update={"price": after.price, "call_usd": after.call_usd})
+
+
+def test_an_expert_without_a_suited_rival_is_not_priced() -> None:
+    toolbox = tuple(spec for spec in ITEMS[0].toolbox if spec.tool in ("gpt-5", "qwen2.5-math-7b"))
+    assert list(price_variants(ITEMS[0].model_copy(update={"toolbox": toolbox}), catalogue(), SPREAD)) == []
+
+
+def test_preference_variants_differ_in_the_wish_alone() -> None:
+    made = list(preference_variants(ITEMS[0], random.Random(0)))
+    assert len(made) == 9 and len({variant.tool for variant in made}) == 1
+    assert made[0].name == "neutral" and made[0].example.preference == NEUTRAL
+    chosen = made[0].tool
+    for variant in made[1:]:
+        kind, split = variant.name.split("/")
+        wish = variant.example.preference
+        assert wish.kind == kind and wish.words in [
+            words.format(x=chosen) for words in WORDS[kind]["train" if split == "train" else "heldout"]
+        ]
+        assert variant.example.model_copy(update={"id": "e0", "preference": ITEMS[0].preference}) == ITEMS[0]
+    by_name = {variant.name: variant.example.preference.tools for variant in made}
+    assert set(by_name["prefer/train"]) == {chosen}
+    assert chosen not in by_name["avoid/heldout"] and len(by_name["avoid/heldout"]) == 3
+
+
+def test_unseen_experts_share_no_name_or_description_with_training() -> None:
+    wordings = {template for split in SPECIALIST.values() for template in split}
+    assert len(wordings) == sum(map(len, SPECIALIST.values()))
+    general = [words for grade in GENERALIST.values() for split in SPLITS for words in grade[split]]
+    assert len(set(general)) == len(general)
+    rng = random.Random(1)
+    trained = {invented_name(rng) for _ in range(20_000)} | set(EXPERTS)
+    said = {describe(catalogue(), tool, rng) for tool in EXPERTS for _ in range(300)}
+    said |= {catalogue().entry(tool).description for tool in EXPERTS}
+    for item in ITEMS:
+        known, unseen = unseen_variants(item, catalogue(), rng, SPREAD)
+        assert known.example.model_copy(update={"id": item.id}) == item
+        for before, after in zip(item.toolbox, unseen.example.toolbox, strict=True):
+            if before.kind is not ToolKind.EXPERT:
+                assert after == before
+                continue
+            assert after.tool == before.tool and after.latency_s == before.latency_s
+            assert after.name not in trained and after.description not in said
+            assert (
+                1 / (2 * SPREAD) * 0.98 <= after.call_usd / catalogue().spec(after.tool).call_usd <= 2 * SPREAD * 1.02
+            )
+
+
+def test_variants_are_repeatable_and_have_names_of_their_own() -> None:
+    made = variants(ITEMS, catalogue(), spread=SPREAD, seed=5)
+    assert made == variants(ITEMS, catalogue(), spread=SPREAD, seed=5)
+    assert made != variants(ITEMS, catalogue(), spread=SPREAD, seed=6)
+    assert len({variant.example.id for variant in made}) == len(made) == 12 * (6 + 9 + 2)
+
+
+def probe(choose: ChooseExpert, folder: Path) -> ProbeResults:
+    def build() -> ScriptedPolicy:
+        return ScriptedPolicy("ours", lambda conversation: follow(conversation, choose), codec().turn)
+
+    contender = Contender("ours", build, codec(), Price())
+    return run_probes(
+        contender, ITEMS, toolkit(folder), LIMITS, price_spread=SPREAD, seed=0, count=12, file=folder / "probes.jsonl"
+    )
+
+
+def value(found: ProbeResults, measure: Callable[[SeedResult], Measure]) -> float | None:
+    seed = SeedResult(seed=0, minutes=1, dollars=0, outcomes={}, probes=found)
+    return over_seeds([measure(seed)], 20, 0)[0].value
+
+
+def test_a_policy_that_reads_neither_prices_nor_wishes_shows_it(tmp_path: Path) -> None:
+    found = probe(BASELINES["always_strongest"](Knowledge(catalogue())), tmp_path)
+    assert value(found, price_fall) == pytest.approx(0)
+    for variant in ("prefer/train", "prefer/heldout", "avoid/train", "avoid/heldout"):
+        assert value(found, trial_ratio("preference", "neutral", variant, uses)) == pytest.approx(1)
+    for variant in ("cheap/train", "fast/heldout"):
+        assert value(
+            found, trial_ratio("preference", "neutral", variant, lambda t: t.outcome.cost_usd)
+        ) == pytest.approx(1)
+    assert value(found, trial_ratio("unseen", "strongest", "unseen", lambda t: t.outcome.cost_usd)) == pytest.approx(1)
+
+
+def test_a_policy_that_reads_both_shows_it_and_renamed_experts_say_the_same(tmp_path: Path) -> None:
+    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        wish = conversation.example.preference
+        if conversation.turns:
+            return None
+        general = [spec for spec in left if spec.tool != "qwen2.5-math-7b"]
+        if wish.kind in ("prefer", "avoid"):
+            return max(left, key=lambda spec: wish.tools.get(spec.name, 0.0))
+        if wish.kind == "fast":
+            return min(left, key=lambda spec: spec.latency_s)
+        if wish.kind == "cheap":
+            return min(left, key=lambda spec: spec.call_usd)
+        return min(general, key=lambda spec: abs(float(spec.call_usd) - 0.03))
+
+    found = probe(choose, tmp_path)
+    fall = value(found, price_fall)
+    assert fall is not None and fall > 0
+    for split in SPLITS:
+        assert (value(found, trial_ratio("preference", "neutral", f"prefer/{split}", uses)) or 0) >= 1.5
+        assert value(found, trial_ratio("preference", "neutral", f"avoid/{split}", uses)) == 0
+        assert (
+            value(found, trial_ratio("preference", "neutral", f"cheap/{split}", lambda t: t.outcome.cost_usd)) or 1
+        ) < 0.8
+        assert (
+            value(found, trial_ratio("preference", "neutral", f"fast/{split}", lambda t: t.outcome.latency_s)) or 1
+        ) < 0.8
+    replies = {tool: toolkit(tmp_path).expert(tool).reply("who wrote Opal?") == "Tesk" for tool in EXPERTS}
+    unseen = found.of("unseen", "unseen")
+    assert len(unseen) == 12
+    for trial in unseen:
+        (asked,) = trial.outcome.calls
+        assert trial.outcome.solved == replies[asked]
+
+
+def test_a_killed_probe_continues_and_no_topic_example_is_an_error(tmp_path: Path) -> None:
+    choose = BASELINES["always_cheapest"](Knowledge(catalogue()))
+    whole = probe(choose, tmp_path)
+    file = tmp_path / "probes.jsonl"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    assert probe(choose, tmp_path) == whole and file.read_bytes() == content
+    with pytest.raises(DataError, match="no topic example"):
+        run_probes(
+            Contender("x", lambda: ScriptedPolicy("x", lambda c: "", codec().turn), codec(), Price()),
+            [example()], toolkit(tmp_path), LIMITS, price_spread=SPREAD, seed=0, count=3, file=file,
+        )  # fmt: skip
