@@ -66,8 +66,8 @@ class Rounds:
         ]  # fmt: skip
         self.advantages = [a for group in clipped for a in group]
         everyone = [row for part in gathered(list(zip(groups, rewards, clipped, strict=True))) for row in part]
-        columns = (list(column) for column in zip(*everyone, strict=True))
-        self.history.append(measure(*columns, examples=self.examples))
+        told = ([row[0] for row in everyone], [row[1] for row in everyone], [row[2] for row in everyone])
+        self.history.append(measure(*told, self.examples))
         flat: list[Reward] = [r for group in rewards for r in group]
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
