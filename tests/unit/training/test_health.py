@@ -1,12 +1,29 @@
-"""The measures of a step, and each named reason to stop."""
+"""The measures of a step, each named reason to stop, and which steps were good."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestra.rewards.group import Reward, group_rewards
-from orchestra.training.health import WINDOW, measure, outcomes, reason_to_stop, top_expert_share
-from tests.worlds import NEUTRAL, episode
+from orchestra.training.health import (
+    RECENT,
+    WINDOW,
+    averages,
+    declined,
+    is_good,
+    measure,
+    outcomes,
+    reason_to_stop,
+    shares,
+    trends,
+)
+from orchestra.types import Charge, Component, Episode, ToolCall, Turn
+from tests.worlds import NEUTRAL, catalogue, episode, example
 
-GOOD = {"failed": 0.0, "valid": 0.9, "top_expert_share": 0.5, "accuracy": 0.7, "reward": 1.0}
+GOOD = {
+    "failed": 0.0, "valid": 0.9, "top_expert_share": 0.5, "top_tool_share": 0.4, "accuracy": 0.7, "reward": 1.0,
+    "entropy": 0.2, "dead_groups": 0.3,
+}  # fmt: skip
 
 
 def run(*changes: dict[str, float], steps: int = WINDOW) -> list[dict[str, float]]:
@@ -23,21 +40,25 @@ def test_a_healthy_run_goes_on() -> None:
     [
         ("infrastructure", {"failed": 0.3}),
         ("format lost", {"valid": 0.4}),
-        ("collapse", {"top_expert_share": 0.99}),
+        ("collapse: 99% of expert calls", {"top_expert_share": 0.99}),
+        ("collapse: 97% of calls", {"top_tool_share": 0.97}),
         ("reward hacking", {"accuracy": 0.5, "reward": 1.5}),
+        ("decline", {"accuracy": 0.35, "reward": 0.5}),
+        ("entropy lost", {"entropy": 0.001}),
+        ("no signal", {"dead_groups": 1.0}),
     ],
 )
 def test_each_reason_has_its_name_and_holds_for_a_window(name: str, now: dict[str, float]) -> None:
     found = reason_to_stop(run({}, now), 0.2)
     assert found is not None
     assert found.startswith(name)
-    # One bad step is no reason, nor is a run shorter than the window.
+    # One bad step is no reason.
     assert reason_to_stop([*run({}), GOOD | now], 0.2) is None
-    assert reason_to_stop(run(now, steps=WINDOW - 1), 0.2) is None
+    assert declined(found) == (name not in ("infrastructure", "no signal"))
 
 
 def test_learning_worse_without_more_reward_is_not_hacking() -> None:
-    assert reason_to_stop(run({}, {"accuracy": 0.3, "reward": 0.5}), 0.2) is None
+    assert reason_to_stop(run({}, {"accuracy": 0.5, "reward": 0.5}), 0.2) is None
 
 
 def test_dead_infrastructure_is_named_before_what_follows_from_it() -> None:
@@ -72,6 +93,117 @@ def test_nothing_known_is_no_crash() -> None:
     assert outcomes([]) == {}
 
 
+def test_a_short_run_is_not_judged() -> None:
+    for now in ({"failed": 1.0}, {"valid": 0.0}, {"top_expert_share": 1.0}, {"dead_groups": 1.0}):
+        assert reason_to_stop(run(now, steps=WINDOW - 1), 0.2) is None
+
+
+def test_a_world_that_needs_one_tool_is_no_collapse() -> None:
+    assert reason_to_stop(run({"top_tool_share": 1.0}, {"top_tool_share": 1.0}), 0.2) is None
+
+
+def test_a_decline_is_measured_from_the_best_window_not_the_first() -> None:
+    better = run({"accuracy": 0.4}, {"accuracy": 0.9}, {"accuracy": 0.55})
+    assert (reason_to_stop(better, 0.2) or "").startswith("decline: accuracy fell by 35%")
+
+
+def test_failures_before_a_restart_do_not_count_but_everything_else_does() -> None:
+    """A run continued after a kill must decide as an uninterrupted one would."""
+    dead = run({"failed": 1.0})
+    assert reason_to_stop([*dead, *run({}, steps=5)], 0.2, since=WINDOW) is None
+    assert (reason_to_stop([*dead, *dead], 0.2, since=WINDOW) or "").startswith("infrastructure")
+    lost = run({}, {"valid": 0.1})
+    assert reason_to_stop(lost, 0.2, since=len(lost) - 1) == reason_to_stop(lost, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("now", "good"),
+    [
+        ({}, True),
+        ({"accuracy": 0.9, "valid": 1.0, "reward": 2.0}, True),
+        ({"valid": 0.75}, True),
+        ({"valid": 0.65}, False),
+        ({"top_expert_share": 0.7}, True),
+        ({"top_expert_share": 0.8}, False),
+        ({"accuracy": 0.65, "reward": 1.1}, True),
+        ({"accuracy": 0.6, "reward": 1.1}, False),
+        ({"accuracy": 0.6, "reward": 0.9}, True),
+        ({"accuracy": 0.5, "reward": 0.9}, False),
+        ({"entropy": 0.15}, True),
+        ({"entropy": 0.05}, False),
+        # Neither says anything about the weights.
+        ({"failed": 1.0}, True),
+        ({"dead_groups": 1.0}, True),
+    ],
+)
+def test_a_step_is_good_until_half_way_to_where_it_would_be_stopped(now: dict[str, float], good: bool) -> None:
+    assert is_good([*run({}), *run(now, steps=RECENT)], 0.2) is good
+
+
+def test_what_is_good_from_the_start() -> None:
+    assert not is_good([], 0.2)
+    assert is_good(run({}, steps=2), 0.2)
+    # It began badly, and has not become worse: still nothing to go back to below the limit.
+    assert is_good(run({"valid": 0.55}), 0.2)
+    assert not is_good(run({"valid": 0.45}), 0.2)
+
+
+rows = st.fixed_dictionaries(
+    {name: st.floats(0, 1) for name in ("failed", "valid", "top_expert_share", "top_tool_share", "accuracy")},
+    optional={"reward": st.floats(0, 2), "entropy": st.floats(0, 3), "dead_groups": st.sampled_from([0.0, 1.0])},
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=3), st.floats(0, 1))
+def test_a_run_that_stands_still_at_a_stop_was_never_good(few: list[dict[str, float]], max_failed: float) -> None:
+    history = [row for row in few for _ in range(WINDOW)]
+    reason = reason_to_stop(history, max_failed)
+    assert reason is None or "\n" not in reason
+    assert not (declined(reason) and is_good(history, max_failed))
+    assert set(trends(history)) == {"divergence", "decline", "entropy_lost"}
+    assert all(name in averages(history) for row in few for name in row)
+
+
+def test_averages_leave_out_the_steps_that_lack_a_measure() -> None:
+    assert averages([{"a": 1.0}, {"a": 3.0, "b": 5.0}]) == {"a": 2.0, "b": 5.0}
+    assert averages([]) == {}
+
+
+def test_shares_are_of_catalogue_entries_whatever_they_were_called() -> None:
+    spec = catalogue().spec("gpt-5").model_copy(update={"name": "oracle"})
+    item = example(toolbox=[spec, catalogue().spec("search"), catalogue().spec("gpt-5-mini")])
+    made = [called(("oracle", Component.EXPERT), ("search", Component.SEARCH)), called(("oracle", Component.EXPERT))]
+    assert shares(made, {item.id: item}) == pytest.approx(
+        {
+            "calls": 1.5, "kind_share/basic": 1 / 3, "kind_share/expert": 2 / 3, "kind_share/domain": 0,
+            "tool_share/gpt-5": 2 / 3, "tool_share/gpt-5-mini": 0, "tool_share/search": 1 / 3,
+            "top_tool_share": 2 / 3, "top_expert_share": 1.0,
+        }
+    )  # fmt: skip
+    assert shares(made, {})["tool_share/oracle"] == pytest.approx(2 / 3)
+    both = shares([called(("pay_fine", Component.DOMAIN)), called(("get_book", Component.DOMAIN))], {})
+    assert both["tool_share/domain"] == both["kind_share/domain"] == both["top_tool_share"] == 1
+
+
+def called(*tools: tuple[str, Component]) -> Episode:
+    turns = [
+        Turn(ids=(1,), text="", call=ToolCall(name=name), charges=(Charge(component=component, name=name),))
+        for name, component in tools
+    ]
+    return episode().model_copy(update={"turns": tuple(turns)})
+
+
 def test_collapse_counts_experts_only() -> None:
-    assert top_expert_share([episode(calls={"gpt-5": 3}), episode(calls={"gpt-5-mini": 1})]) == 0.75
-    assert top_expert_share([episode()]) == 0.0
+    made = [episode(calls={"gpt-5": 3}), episode(calls={"gpt-5-mini": 1})]
+    assert shares(made, {})["top_expert_share"] == 0.75
+    assert shares([episode()], {})["top_expert_share"] == shares([], {})["top_tool_share"] == 0.0
+
+
+def test_entropy_is_the_mean_surprise_of_the_policy_s_own_tokens() -> None:
+    turn = Turn(ids=(1, 2), logprobs=(-0.5, -1.5), text="", observation_ids=(3, 4, 5))
+    run_ = episode().model_copy(update={"turns": (turn, turn.model_copy(update={"logprobs": (0.0, -2.0)}))})
+    found = outcomes([run_])
+    assert found["entropy"] == 1.0
+    assert (found["tokens"], found["longest"], found["cut"]) == (4, 4, 0)
+    # A policy that does not know its log-probabilities has no entropy, rather than one of 0.
+    assert "entropy" not in outcomes([episode()])
