@@ -156,7 +156,9 @@ class Promote(Section):
     max_cost_ratio: Annotated[float, Field(gt=0)]
     """Dollars per example against always-strongest."""
     min_accuracy_gain: float
-    """Accuracy against the SFT model, points of 1."""
+    """Accuracy less the SFT model's, points of 1: refused when the whole paired 95 % interval lies below it."""
+    accuracy_gain_margin: Annotated[float, Field(ge=0)]
+    """How far the measured gain itself may fall short of it, since so little can be chance."""
     champion_accuracy_margin: Annotated[float, Field(ge=0)]
     """How much accuracy a challenger may lose against the champion."""
     champion_cost_ratio: Annotated[float, Field(gt=0)]

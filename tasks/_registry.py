@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra.checkpoint import keep, verify_kept
-from orchestra.errors import ServiceError
+from orchestra.errors import DataError, ServiceError
 from orchestra.types import Record
 from tasks._tracking import connect
 
@@ -16,8 +16,11 @@ T = TypeVar("T")
 
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 CHECKPOINT = "checkpoint_hash"
+PROMOTED = "promoted"
+"""Tag of a version that the gate once made champion."""
 ROLLED_BACK = "rolled_back"
-"""Tag of a version that a person took out of service: only a person brings it back."""
+"""Tag of a version that a person took out of service, the number of the one that serves instead: only a person brings
+it back."""
 STORE = ".state/models"
 """Kept checkpoints by hash, out of reach of `dvc repro`, which deletes models/grpo before it makes a new one."""
 
@@ -37,6 +40,15 @@ class Version(Record):
     def verified(self) -> Path:
         """The folder, after its contents were checked against the hash; `DataError` when lost or damaged."""
         return verify_kept(self.folder)
+
+    @property
+    def lost(self) -> str:
+        """Why its kept checkpoint cannot be used any more; empty when it can."""
+        try:
+            self.verified()
+        except DataError as error:
+            return error.what
+        return ""
 
 
 def _named(action: Callable[P, T]) -> Callable[P, T]:
@@ -72,8 +84,17 @@ class Registry:
     @_named
     def of(self, checkpoint_hash: str) -> Version | None:
         """The version made of that checkpoint; None when there is none."""
-        versions = self.client.search_model_versions(self._filter, max_results=10_000)
-        return next((self._version(v) for v in versions if v.tags.get(CHECKPOINT) == checkpoint_hash), None)
+        return next((v for v in self.versions() if v.tags.get(CHECKPOINT) == checkpoint_hash), None)
+
+    def version(self, number: int) -> Version | None:
+        """The version of that number; None when there is none."""
+        return next((version for version in self.versions() if version.number == number), None)
+
+    @_named
+    def versions(self) -> list[Version]:
+        """Every version of the model."""
+        found = self.client.search_model_versions(self._filter, max_results=10_000)
+        return [self._version(version) for version in found]
 
     @_named
     def add(self, folder: Path, checkpoint_hash: str, tags: Mapping[str, str], run_id: str | None) -> Version:

@@ -1,10 +1,8 @@
-"""promote: registers the trained checkpoint, lets the gate judge it, and moves the aliases; also rolls back.
+"""promote: registers the trained checkpoint, lets the gate judge it, and moves the aliases.
 
-python -m tasks.promote              judge models/grpo
-python -m tasks.promote --rollback   the previous champion serves again
+python -m tasks.promote
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.gate import Check, Decision, Evidence, gate
 from orchestra.evaluation.page import page, summary
 from orchestra.evaluation.report import TRAINED, Comparison, evidence, read_comparison
-from tasks._registry import CANDIDATE, CHAMPION, PREVIOUS, ROLLED_BACK, Registry, Version, git_commit
+from tasks._registry import CANDIDATE, CHAMPION, PREVIOUS, PROMOTED, ROLLED_BACK, STORE, Registry, Version, git_commit
 from tasks._stage import Stage, run
 from tasks.evaluate import data_hash, heldout, measure
 
@@ -57,10 +55,12 @@ def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
     registry.tag(candidate, {EVIDENCE: found.model_dump_json()})
     registry.point(CANDIDATE, candidate)
     champion = registry.at(CHAMPION)
-    decision = _judge(stage, registry, found, candidate, champion, thresholds)
+    lost = "" if champion is None else champion.lost
+    decision = _judge(stage, registry, found, candidate, champion, lost, thresholds)
     changed = False
     if decision.promoted:
-        if champion is not None and champion.number != candidate.number:
+        registry.tag(candidate, {PROMOTED: "true"})
+        if champion is not None and champion.number != candidate.number and not lost:
             # First the way back, then the way forward: a kill in between leaves the old champion serving.
             registry.point(PREVIOUS, champion)
         changed = registry.point(CHAMPION, candidate)
@@ -78,29 +78,26 @@ def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
     return promotion
 
 
-def rollback(stage: Stage) -> Version:
-    """Swap champion and previous, and return the new champion; the one taken out is not promoted again by itself.
+def champion(stage: Stage) -> Version | None:
+    """What serves: the champion, its kept checkpoint verified; None before the first promotion.
 
-    Raises `DataError`, changing nothing, when there is no previous version or its checkpoint is lost.
+    Raises `DataError` when the checkpoint is lost or damaged.
     """
     registry = Registry(stage.root, stage.params.promote.model_name)
-    champion, previous = registry.at(CHAMPION), registry.at(PREVIOUS)
-    if champion is None or previous is None or champion.number == previous.number:
-        raise DataError("there is no previous version", where="the model registry", fix="promote another one first")
-    previous.verified()
-    registry.tag(champion, {ROLLED_BACK: "true"})
-    registry.untag(previous, ROLLED_BACK)
-    registry.point(CHAMPION, previous)
-    registry.point(PREVIOUS, champion)
-    return previous
-
-
-def champion(stage: Stage) -> Version | None:
-    """What serves: the champion, its kept checkpoint verified; None before the first promotion."""
-    found = Registry(stage.root, stage.params.promote.model_name).at(CHAMPION)
-    if found is not None:
-        found.verified()
+    found = registry.at(CHAMPION)
+    if found is not None and found.lost:
+        what = f"the champion (version {found.number}) cannot serve: {found.lost}"
+        raise DataError(what, where=str(found.folder), fix=_way_out(registry, found))
     return found
+
+
+def _way_out(registry: Registry, lost: Version) -> str:
+    """What a person can do about a champion that is lost."""
+    previous = registry.at(PREVIOUS)
+    fix = f"bring {STORE}/{lost.checkpoint_hash} back from a backup"
+    if previous is not None and previous.number != lost.number and not previous.lost:
+        return f"{fix}, or `orchestra release --to {previous.number}`"
+    return f"{fix}, or train one that passes the gate: make pipeline"
 
 
 def _belong_together(stage: Stage, folder: Path, comparison: Comparison, found: Evidence) -> None:
@@ -119,39 +116,49 @@ def _judge(
     found: Evidence,
     candidate: Version,
     champion: Version | None,
+    lost: str,
     thresholds: Promote,
 ) -> Decision:
-    """The gate, with what only the registry knows: who is champion, and who was rolled back."""
+    """The gate, with what only the registry knows: who is champion, why it is `lost`, and who was rolled back."""
     if champion is not None and champion.number == candidate.number:
         decision = gate(found, thresholds)
         return _with(decision, "champion", "this checkpoint is the champion already", passed=True)
-    best, note = (None, "") if champion is None else _champion_evidence(stage, registry, champion, found)
+    best = None if champion is None else _champion_evidence(stage, registry, champion, lost, found)
     decision = gate(found, thresholds, best)
-    if note:
-        decision = _with(decision, "champion", note, passed=True)
+    if champion is not None and lost:
+        why = f"WARNING: version {champion.number} is champion, but {lost}"
+        if best is None:
+            why += f", and it left no record to compare with: {_way_out(registry, champion)}"
+        elif best.data_hash != found.data_hash:
+            why += "; compared with what was recorded of it on other data"
+        stage.say(why)
+        decision = _with(decision, "champion", why, passed=best is not None)
     if ROLLED_BACK in candidate.tags:
-        why = "a person took this checkpoint out of service: `orchestra release --rollback` brings it back"
+        why = (
+            f"a person took this checkpoint out of service: `orchestra release --to {candidate.number}` is the way back"
+        )
         decision = _with(decision, "rolled back", why, passed=False)
     return decision
 
 
 def _champion_evidence(
-    stage: Stage, registry: Registry, champion: Version, found: Evidence
-) -> tuple[Evidence | None, str]:
-    """What the champion reaches on the data of `found`: remembered, or measured now; None, and why, when it is lost."""
+    stage: Stage, registry: Registry, champion: Version, lost: str, found: Evidence
+) -> Evidence | None:
+    """What the champion reaches on the data of `found`: remembered, or measured now.
+
+    Of a lost one, what was recorded when it was promoted, on whatever data; None when that cannot be read either.
+    """
     key = f"{EVIDENCE}.{found.data_hash[:16]}"
-    for tag in (EVIDENCE, key):
-        known = _read(champion.tags.get(tag, ""))
+    recorded = _read(champion.tags.get(EVIDENCE, ""))
+    for known in (recorded, _read(champion.tags.get(key, ""))):
         if known is not None and known.data_hash == found.data_hash:
-            return known, ""
-    try:
-        folder = champion.verified()
-    except DataError as error:
-        return None, f"version {champion.number} was measured on other data and cannot be again ({error})"
+            return known
+    if lost:
+        return recorded
     stage.say(f"the champion (version {champion.number}) was measured on other data: measuring it again")
-    measured = measure(stage, folder, CHAMPION)
+    measured = measure(stage, champion.verified(), CHAMPION)
     registry.tag(champion, {key: measured.model_dump_json()})
-    return measured, ""
+    return measured
 
 
 def _read(text: str) -> Evidence | None:
@@ -228,10 +235,6 @@ def _publish(
 
 
 def main(stage: Stage) -> None:
-    if "--rollback" in sys.argv[1:]:
-        restored = rollback(stage)
-        stage.say(f"version {restored.number} is the champion again; `orchestra release` serves it")
-        return
     promotion = promote(stage)
     print(summary(promotion))
     stage.say(f"decision page: {promotion.page}")

@@ -18,7 +18,7 @@ class Evidence(Record):
     data_hash: str
     """Hash of everything but the policy that decides a score: held-out examples, answer book, corpus, prices."""
     metrics: dict[str, float | None]
-    """accuracy, valid, cost_usd, cost_ratio, accuracy_gain, failed_share."""
+    """accuracy, valid, cost_usd, cost_ratio, accuracy_gain, accuracy_gain_high, failed_share."""
 
 
 class Check(Record):
@@ -53,10 +53,12 @@ class Decision(Record):
 def gate(evidence: Evidence, thresholds: Promote, champion: Evidence | None = None) -> Decision:
     """Every check, in the order a person asks them; promoted when all pass.
 
-    A metric that is missing or not finite fails its check. A champion measured on other data is not compared with, and
-    the decision says so.
+    A metric that is missing or not finite fails its check. Too small a gain over the SFT model is refused when chance
+    does not explain it (the whole paired interval lies below), or when it is short by more than the margin. Of a
+    champion measured on other data (it is lost, or it would have been measured again) the decision says so.
     """
     metrics = evidence.metrics
+    wanted, margin = thresholds.min_accuracy_gain, thresholds.accuracy_gain_margin
     checks = [
         _check("infrastructure failures", metrics, "failed_share", le, MAX_FAILED_SHARE, "share of episodes lost"),
         _check("accuracy", metrics, "accuracy", ge, thresholds.min_accuracy, "share of examples solved"),
@@ -67,8 +69,16 @@ def gate(evidence: Evidence, thresholds: Promote, champion: Evidence | None = No
             metrics,
             "accuracy_gain",
             ge,
-            thresholds.min_accuracy_gain,
-            "accuracy against the SFT model",
+            wanted - margin,
+            f"accuracy less the SFT model's on the same examples, where {wanted:g} less a margin of {margin:g} will do",
+        ),
+        _check(
+            "gain over SFT, interval",
+            metrics,
+            "accuracy_gain_high",
+            ge,
+            wanted,
+            "upper end of that gain's paired 95 % bootstrap interval",
         ),
         *_against(evidence, champion, thresholds),
     ]
@@ -79,8 +89,7 @@ def _against(evidence: Evidence, champion: Evidence | None, thresholds: Promote)
     """The checks against the champion, or the one line that says why there are none."""
     if champion is None:
         return [_note("champion", "there is no champion to compare with")]
-    if champion.data_hash != evidence.data_hash:
-        return [_note("champion", "the champion was measured on other data and could not be measured again here")]
+    whose = "the champion's" if champion.data_hash == evidence.data_hash else "the champion's (measured on other data)"
     best = champion.metrics.get("accuracy")
     cost = champion.metrics.get("cost_usd")
     metrics = evidence.metrics
@@ -91,7 +100,7 @@ def _against(evidence: Evidence, champion: Evidence | None, thresholds: Promote)
             "accuracy",
             ge,
             None if best is None else best - thresholds.champion_accuracy_margin,
-            f"the champion's accuracy less {thresholds.champion_accuracy_margin:g}",
+            f"{whose} accuracy less {thresholds.champion_accuracy_margin:g}",
         ),
         _check(
             "cost against champion",
@@ -99,7 +108,7 @@ def _against(evidence: Evidence, champion: Evidence | None, thresholds: Promote)
             "cost_usd",
             le,
             None if cost is None else cost * thresholds.champion_cost_ratio,
-            f"dollars per example, at most {thresholds.champion_cost_ratio:g} times the champion's",
+            f"dollars per example, at most {thresholds.champion_cost_ratio:g} times {whose}",
         ),
     ]
 

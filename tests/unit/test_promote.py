@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from orchestra.evaluation.report import read_comparison
 from orchestra.types import Episode
 from tasks import evaluate, promote
 from tasks._registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
+from tasks._rollback import rollback, switch
 from tasks._stage import Stage
 from tasks._tracking import connect, experiment
 from tests.worlds import ROOT, codec, example, tiny_model
@@ -25,10 +26,12 @@ LENIENT = {
     "min_valid": 0.0,
     "max_cost_ratio": 1000.0,
     "min_accuracy_gain": -1.0,
+    "accuracy_gain_margin": 0.0,
     "champion_accuracy_margin": 1.0,
     "champion_cost_ratio": 1000.0,
 }
 """Random models pass these."""
+RULES = ["always_strongest", "random"]
 
 
 def params(**promotion: float) -> Params:
@@ -36,7 +39,7 @@ def params(**promotion: float) -> Params:
     update = {
         "world": shipped.world.model_copy(update={"domains": []}),
         "rollout": shipped.rollout.model_copy(update={"max_turns": 2, "max_turn_tokens": 4}),
-        "evaluate": shipped.evaluate.model_copy(update={"examples": 4, "bootstrap": 50}),
+        "evaluate": shipped.evaluate.model_copy(update={"examples": 4, "bootstrap": 50, "baselines": RULES}),
         "promote": shipped.promote.model_copy(update={**LENIENT, **promotion}),
     }
     return shipped.model_copy(update=update)
@@ -191,24 +194,77 @@ def test_the_champion_outlives_its_folder(root: Path) -> None:
         promote.champion(stage)
 
 
-def test_rollback_swaps_and_a_rolled_back_checkpoint_stays_out(promoted: Path) -> None:
+def test_a_rolled_back_checkpoint_stays_out_until_a_person_names_it(promoted: Path) -> None:
     root, stage = promoted, Stage.open("promote", promoted, params())
-    assert promote.rollback(stage).number == 1
+    moved = rollback(stage)
+    assert (moved.version, moved.left, moved.changed) == (1, 2, True)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
     refused = promote.promote(stage)
     assert [check.name for check in refused.failed] == ["rolled back"] and aliases(root)[CHAMPION] == 1
-    assert promote.rollback(stage).number == 2
+    assert "orchestra release --to 2" in refused.failed[0].reason
+    back = switch(stage, 2)
+    assert (back.version, back.left, back.changed) == (2, 1, True)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
     assert promote.promote(stage).name == "Unchanged"
+    assert rollback(stage).version == 1
+
+
+def test_a_rollback_repeated_serves_what_the_first_one_named(promoted: Path) -> None:
+    stage = Stage.open("promote", promoted, params())
+    first, again = rollback(stage), rollback(stage)
+    assert (again.version, again.left, again.changed) == (1, 2, False)
+    assert first.version == again.version and "orchestra release --to 2" in again.line
+    assert aliases(promoted) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
+    same = switch(stage, 1)
+    assert (same.version, same.changed) == (1, False)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_a_rollback_killed_anywhere_is_completed_by_the_next(
+    promoted: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    stage, done = Stage.open("promote", promoted, params()), 0
+
+    def until_killed(action: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done == step:
+                raise KeyboardInterrupt
+            return action(*arguments)
+
+        return counted
+
+    with monkeypatch.context() as patch:
+        for name in ("tag", "untag", "point"):
+            patch.setattr(Registry, name, until_killed(getattr(Registry, name)))
+        with pytest.raises(KeyboardInterrupt):
+            rollback(stage)
+    assert aliases(promoted)[CHAMPION] == 2, "the old champion is champion to the last step"
+    assert rollback(stage).version == 1
+    assert aliases(promoted) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
+
+
+def test_only_what_the_gate_promoted_can_be_switched_to(promoted: Path) -> None:
+    train(promoted, "grpo", 3)
+    stage = evaluated(promoted, min_accuracy=0.9)
+    assert promote.promote(stage).name == "Rejected"
+    with pytest.raises(DataError, match=r"version 3 was never promoted — one of: 1, 2"):
+        switch(stage, 3)
+    with pytest.raises(DataError, match=r"there is no version 9 — one of: 1, 2"):
+        switch(stage, 9)
+    assert aliases(promoted) == {CANDIDATE: 3, CHAMPION: 2, PREVIOUS: 1}
 
 
 def test_nothing_to_roll_back_to(root: Path) -> None:
     stage = Stage.open("promote", root, params())
     with pytest.raises(DataError, match="no previous version"):
-        promote.rollback(stage)
+        rollback(stage)
+    with pytest.raises(DataError, match="nothing was promoted yet"):
+        switch(stage, 1)
     promote.promote(stage)
     with pytest.raises(DataError, match="no previous version"):
-        promote.rollback(stage)
+        rollback(stage)
 
 
 def test_rollback_to_a_lost_checkpoint_changes_nothing(promoted: Path) -> None:
@@ -217,7 +273,7 @@ def test_rollback_to_a_lost_checkpoint_changes_nothing(promoted: Path) -> None:
     assert previous is not None
     shutil.rmtree(previous.folder)
     with pytest.raises(DataError, match="gone"):
-        promote.rollback(stage)
+        rollback(stage)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
 
 
@@ -233,14 +289,48 @@ def test_on_other_data_the_champion_is_measured_again_once(root: Path) -> None:
     assert remembered[0] is not None and json.loads(remembered[0])["data_hash"] == present
 
 
-def test_a_lost_champion_on_other_data_is_said_and_not_compared_with(root: Path) -> None:
+def lose_the_champion(root: Path) -> Stage:
+    """Another checkpoint on other held-out data, and the champion's files gone."""
     promote.promote(Stage.open("promote", root, params()))
     shutil.rmtree(root / STORE)
     hold_out(root, 3)
     train(root, "grpo", 2)
-    decision = promote.promote(evaluated(root))
+    return evaluated(root)
+
+
+def test_a_lost_champion_is_told_and_compared_by_its_record(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = lose_the_champion(root)
+    strict = Stage.open("promote", root, params(champion_accuracy_margin=0.0, champion_cost_ratio=0.001))
+    refused = promote.promote(strict)
+    assert [check.name for check in refused.failed] == ["cost against champion"]
+    assert "measured on other data" in refused.failed[0].reason
+    assert "WARNING: version 1 is champion, but the kept checkpoint is gone" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"version 1\) cannot serve: the kept checkpoint is gone .*backup"):
+        promote.champion(strict)
+    decision = promote.promote(stage)
     (said,) = [check for check in decision.reasons if check.name == "champion"]
-    assert decision.promoted and "other data" in said.reason and "gone" in said.reason
+    assert decision.promoted and said.reason.startswith("WARNING") and "recorded of it on other data" in said.reason
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: None}, "no way back leads to a lost version"
+
+
+def test_a_lost_champion_without_a_record_is_not_replaced_by_itself(root: Path) -> None:
+    stage = lose_the_champion(root)
+    connect(root).set_model_version_tag("orchestrator", "1", promote.EVIDENCE, "{}")
+    refused = promote.promote(stage)
+    assert [check.name for check in refused.failed] == ["champion"] and aliases(root)[CHAMPION] == 1
+    assert "left no record" in refused.failed[0].reason and "backup" in refused.failed[0].reason
+
+
+def test_the_way_out_of_a_lost_champion_is_the_version_before(promoted: Path) -> None:
+    registry = Registry(promoted, "orchestrator")
+    best, stage = registry.at(CHAMPION), Stage.open("promote", promoted, params())
+    assert best is not None
+    shutil.rmtree(best.folder)
+    with pytest.raises(DataError, match="orchestra release --to 1"):
+        promote.champion(stage)
+    assert switch(stage, 1).changed
+    found = promote.champion(stage)
+    assert found is not None and found.number == 1
 
 
 def test_what_does_not_belong_together_is_refused_in_one_line(root: Path) -> None:

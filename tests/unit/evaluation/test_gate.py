@@ -17,6 +17,7 @@ THRESHOLDS = Promote(
     min_valid=0.9,
     max_cost_ratio=0.8,
     min_accuracy_gain=0.0,
+    accuracy_gain_margin=0.01,
     champion_accuracy_margin=0.01,
     champion_cost_ratio=1.1,
 )
@@ -26,6 +27,7 @@ GOOD = {
     "cost_usd": 0.01,
     "cost_ratio": 0.3,
     "accuracy_gain": 0.05,
+    "accuracy_gain_high": 0.08,
     "failed_share": 0.0,
 }
 
@@ -52,7 +54,8 @@ def test_the_first_promotion_needs_no_champion() -> None:
         ("accuracy", 0.59, "accuracy"),
         ("valid", 0.89, "valid turns"),
         ("cost_ratio", 0.81, "cost"),
-        ("accuracy_gain", -0.001, "gain over SFT"),
+        ("accuracy_gain", -0.011, "gain over SFT"),
+        ("accuracy_gain_high", -0.001, "gain over SFT, interval"),
         ("failed_share", 0.06, "infrastructure failures"),
     ],
 )
@@ -60,7 +63,9 @@ def test_each_threshold_refuses_alone(metric: str, value: float, check: str) -> 
     assert failed(evidence({metric: value})) == {check}
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "valid", "cost_ratio", "accuracy_gain", "failed_share"])
+@pytest.mark.parametrize(
+    "metric", ["accuracy", "valid", "cost_ratio", "accuracy_gain", "accuracy_gain_high", "failed_share"]
+)
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_what_was_not_measured_is_refused_with_a_reason(metric: str, value: float | None) -> None:
     found = gate(evidence({metric: value}), THRESHOLDS)
@@ -69,12 +74,32 @@ def test_what_was_not_measured_is_refused_with_a_reason(metric: str, value: floa
 
 
 def test_no_metrics_at_all_is_refused() -> None:
-    assert len(failed(Evidence(checkpoint_hash="", data_hash="", metrics={}))) == 5
+    assert len(failed(Evidence(checkpoint_hash="", data_hash="", metrics={}))) == 6
 
 
 def test_bars_are_met_by_equality() -> None:
-    at_the_bar = {"accuracy": 0.6, "valid": 0.9, "cost_ratio": 0.8, "accuracy_gain": 0.0, "failed_share": 0.05}
-    assert not failed(evidence(at_the_bar))
+    at_the_bar = {"accuracy": 0.6, "valid": 0.9, "cost_ratio": 0.8, "failed_share": 0.05}
+    assert not failed(evidence({**at_the_bar, "accuracy_gain": -0.01, "accuracy_gain_high": 0.0}))
+
+
+@pytest.mark.parametrize(
+    ("gain", "high", "wanted", "refused"),
+    [
+        (-0.004, 0.017, 0.0, set()),
+        (-0.004, -0.001, 0.0, {"gain over SFT, interval"}),
+        (-0.03, 0.02, 0.0, {"gain over SFT"}),
+        (-0.03, -0.02, 0.0, {"gain over SFT", "gain over SFT, interval"}),
+        (0.045, 0.07, 0.05, set()),
+        (0.03, 0.07, 0.05, {"gain over SFT"}),
+        (0.045, 0.049, 0.05, {"gain over SFT, interval"}),
+    ],
+)
+def test_a_fall_is_refused_when_chance_or_the_margin_do_not_cover_it(
+    gain: float, high: float, wanted: float, refused: set[str]
+) -> None:
+    found = evidence({"accuracy_gain": gain, "accuracy_gain_high": high})
+    decision = gate(found, THRESHOLDS.model_copy(update={"min_accuracy_gain": wanted}))
+    assert {check.name for check in decision.failed} == refused
 
 
 @pytest.mark.parametrize(
@@ -90,9 +115,10 @@ def test_the_champion_must_be_matched(champion: dict[str, float | None], checks:
     assert failed(evidence(), evidence(champion)) == checks
 
 
-def test_a_champion_on_other_data_is_not_compared_with_and_that_is_said() -> None:
+def test_a_champion_on_other_data_is_compared_with_and_that_is_said() -> None:
     decision = gate(evidence(), THRESHOLDS, evidence({"accuracy": 0.99}, "other"))
-    assert decision.promoted and "other data" in decision.reasons[-1].reason
+    assert [check.name for check in decision.failed] == ["accuracy against champion"]
+    assert all("other data" in check.reason for check in decision.reasons[-2:])
 
 
 metrics = st.floats(allow_nan=True, allow_infinity=True) | st.none()
