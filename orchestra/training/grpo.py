@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
-from orchestra.training.good import last_good
 from orchestra.training.health import declined
 from orchestra.training.ranks import settle, whole_weights, world
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
@@ -103,7 +102,7 @@ def train_grpo(
         raise TrainingError(stopped, where="grpo", fix="mend the tools, then run the stage again: it continues")
     if not all(math.isfinite(row["reward"]) for row in rounds.history):
         raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
-    good = (last_good(checkpoints) or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
+    good = (watcher.good.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
     return GrpoResult(
         steps=trainer.state.global_step,
         resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config import Grpo
-from orchestra.training.good import keep_good
-from orchestra.training.health import is_good, reason_to_stop, trends
+from orchestra.training.good import Good
+from orchestra.training.health import RECENT, is_good, reason_to_stop, trends
 from orchestra.training.rounds import Rounds
 
 HISTORY = "history.json"
@@ -42,6 +42,7 @@ def watch(
             self.stopped: list[str] = []
             # Failures before a restart do not count: what stopped the run then may have been mended.
             self.restored = len(rounds.history)
+            self.good = Good(checkpoints, after=RECENT)
 
         def on_log(
             self,
@@ -62,6 +63,10 @@ def watch(
             self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
         ) -> None:
             reason = reason_to_stop(rounds.history, settings.max_infrastructure_failures, since=self.restored)
+            if state.is_world_process_zero:
+                self.good.decide(
+                    state.global_step, is_good(rounds.history, settings.max_infrastructure_failures)
+                )
             if reason is not None:
                 self.stopped.append(reason)
                 control.should_training_stop = True
@@ -76,7 +81,6 @@ def watch(
             text = json.dumps(rounds.history)
             saved = checkpoints / f"checkpoint-{state.global_step}"
             (saved / HISTORY).write_text(text, encoding="utf-8")
-            if is_good(rounds.history, settings.max_infrastructure_failures):
-                keep_good(saved)
+            self.good.propose(saved)
 
     return Watch()
