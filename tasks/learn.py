@@ -4,6 +4,7 @@ Every stage runs through its own main, in a folder apart (tasks/_kept.py): the p
 """
 
 import argparse
+import contextlib
 import datetime
 import re
 import shlex
@@ -20,11 +21,11 @@ from uuid import uuid4
 
 import yaml
 
-from orchestra.config import Params, load_params
+from orchestra.config import Params, load_params, parse_params
 from orchestra.environment import cores, quiet
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.evaluation.ablations import Row
-from orchestra.evaluation.claims import Claim, SeedResult, claims
+from orchestra.evaluation.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims_page import PAGE, Facts, block, changed, page, refresh
 from orchestra.overrides import apply
 from orchestra.workspace import Screen, locked
@@ -176,6 +177,9 @@ def differences(root: Path, params: Params) -> dict[str, str]:
     shown = subprocess.run(["git", "show", "HEAD:params.yaml"], cwd=root, capture_output=True, text=True, check=False)
     text = shown.stdout if shown.returncode == 0 else (root / "params.yaml").read_text(encoding="utf-8")
     default: dict[str, Any] = yaml.safe_load(text)
+    # What the committed file is silent on has the schema's default; a commit from before a key was renamed has none.
+    with contextlib.suppress(ConfigError):
+        default = parse_params(default, where="HEAD:params.yaml").model_dump(mode="json", by_alias=True)
     found = changed(default, params.model_dump(mode="json", by_alias=True))
     return {key: how for key, how in found.items() if key not in ("sft.seed", "grpo.seed")}
 
@@ -185,13 +189,14 @@ def write(learning: Learning, facts: Facts, results: Sequence[SeedResult], rows:
     settings, recorder = learning.params.evaluate, learning.recorder
     found = claims(results, list(learning.examples.values()), bootstrap=settings.bootstrap, seed=settings.seed)
     stage = Stage("learn", learning.params, learning.root)
-    stage.write_text(PAGE, page(facts, found, rows))
+    text = page(facts, found, details(results), rows)
+    stage.write_text(PAGE, text)
     stage.write_text(README, refresh((learning.root / README).read_text(encoding="utf-8"), block(facts, found)))
     recorder.metrics(recorder.parent, claim_metrics(found))
     recorder.metrics(recorder.parent, {f"minutes.seed_{seed}": minutes for seed, minutes in facts.minutes.items()})
     recorder.metrics(recorder.parent, {"dollars": facts.dollars})
     recorder.artifacts(recorder.parent, [learning.root / PAGE, learning.root / "params.yaml"])
-    learning.keeper.say(page(facts, found, rows))
+    learning.keeper.say(text)
     learning.keeper.say(f"wrote {PAGE} and the table in {README}")
 
 

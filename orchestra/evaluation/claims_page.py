@@ -55,15 +55,17 @@ class Facts(Record):
         return sum(part.dollars or 0.0 for part in self.parts)
 
 
-def page(facts: Facts, found: Sequence[claims.Claim], rows: Sequence[ablations.Row]) -> str:
-    """The whole of docs/claims.md."""
+def page(facts: Facts, found: Sequence[claims.Claim], details: str, rows: Sequence[ablations.Row]) -> str:
+    """The whole of docs/claims.md; `details`: how each expert's share of calls follows its price (`claims.details`)."""
     title = f"# Claims{f' ({SIMULATED})' if facts.simulated else ''}"
     parts = [
         title,
         f"Made by `{facts.command}` on {facts.date}; not written by hand. Bars are met by the mean over the seeds.",
         *_failures(facts),
-        claims.markdown(found),
+        claims.markdown(found).strip(),
         "\n".join(_facts(facts)),
+        "## Calls by price",
+        details.strip(),
     ]
     if rows:
         parts += [
@@ -83,7 +85,7 @@ def block(facts: Facts, found: Sequence[claims.Claim]) -> str:
         f"{facts.date}, {_seeds(facts)}, {facts.examples:,} held-out examples{made}; {_minutes(facts)} on "
         f"{facts.cores} cores; means over the seeds with 95 % intervals. More, and how it was made: [{PAGE}]({PAGE})."
     )
-    return "\n\n".join([lead, *_failures(facts), claims.markdown(found)])
+    return "\n\n".join([lead, *_failures(facts), claims.markdown(found).strip()])
 
 
 def refresh(text: str, new: str) -> str:
