@@ -14,6 +14,7 @@ from orchestra.rollout.shared import SharedContexts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
 class Contexts(Protocol):
     """Rows are numbered as they were opened, for good."""
 

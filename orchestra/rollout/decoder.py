@@ -1,7 +1,8 @@
 """A Qwen3's weights laid out for decoding: the model's own function in a third of the operations.
 
 Rollouts of small models spend most of their time between operations, so projections that read the same input are
-joined, rotary pairs lie side by side (one complex product turns them) and the scale of the scores is in the query norm.
+joined, norms' weights are multiplied into the projections behind them, matrices lie transposed (faster for few rows),
+rotary pairs lie side by side (one complex product turns them) and the scale of the scores is in the query norm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Attention(Protocol):
     def __call__(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor | None:
-        """Store one layer's keys and values (tokens, kv_heads, head_dim) and answer `queries` (tokens, heads, head_dim).
+        """Store one layer's keys and values (tokens, kv_heads, head_dim), answer queries (tokens, heads, head_dim).
 
         Gives (tokens, heads x head_dim), or None when nothing is asked beyond storing.
         """
@@ -39,13 +40,13 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class _Layer:
-    before: torch.Tensor
+    """Matrices as (inputs, outputs)."""
+
     qkv: torch.Tensor
-    """(heads + 2 kv_heads) x head_dim rows."""
+    """Outputs: (heads + 2 kv_heads) x head_dim."""
     qk_norm: torch.Tensor
     """(heads + kv_heads, head_dim)."""
     out: torch.Tensor
-    after: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
 
@@ -58,10 +59,7 @@ class Decoder:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = model.model.layers[0].self_attn.head_dim
-        self.eps: float = config.rms_norm_eps
         self.embedding: torch.Tensor = model.model.embed_tokens.weight.detach()
-        self.head: torch.Tensor = model.lm_head.weight.detach()
-        self.norm: torch.Tensor = model.model.norm.weight.detach()
         self._rotary = model.model.rotary_emb
         self._angles = torch.empty(0)
         half = self.head_dim // 2
@@ -69,19 +67,17 @@ class Decoder:
         self._pairs = torch.stack([torch.arange(half), torch.arange(half) + half], dim=1).flatten()
         with torch.no_grad():
             self.layers = [self._layer(layer) for layer in model.model.layers]
+            self._head = _behind(model.model.norm, model.lm_head.weight)
+        self._eps = torch.full((1,), config.rms_norm_eps, device=self.device)
 
     @property
     def device(self) -> torch.device:
         return self.embedding.device
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
-
     @classmethod
     def of(cls, model: PreTrainedModel) -> Decoder | None:
-        """None for a model whose forward this does not repeat exactly: another architecture, adapters, hooks, weights
-        that are spread over processes (ZeRO-3) or kept at a lower precision."""
+        """None for a model whose forward this does not repeat to rounding: another architecture, adapters, hooks,
+        weights that are spread over processes (ZeRO-3) or not in float32."""
         from transformers import Qwen3ForCausalLM
 
         if type(model) is not Qwen3ForCausalLM:
@@ -92,7 +88,7 @@ class Decoder:
         known = all(type(m) in plain or type(m).__name__ == "Qwen3RMSNorm" for m in holders)
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
         parameters = list(model.parameters())
-        whole = all(p.numel() and p.is_floating_point() and p.dtype == parameters[0].dtype for p in parameters)
+        whole = all(p.numel() and p.dtype == torch.float32 for p in parameters)
         static = config.rope_parameters["rope_type"] in STATIC_ROPE
         usual = config.hidden_act == "silu" and not config.attention_bias and static
         full = all(kind == "full_attention" for kind in config.layer_types)
@@ -110,13 +106,11 @@ class Decoder:
         q_norm = (a.q_norm.weight * scale)[pairs].expand(self.heads, -1)
         k_norm = a.k_norm.weight[pairs].expand(self.kv_heads, -1)
         return _Layer(
-            before=layer.input_layernorm.weight,
-            qkv=torch.cat([q, k, a.v_proj.weight]),
+            qkv=_behind(layer.input_layernorm, q, k, a.v_proj.weight),
             qk_norm=torch.cat([q_norm, k_norm]),
-            out=a.o_proj.weight.t(),
-            after=layer.post_attention_layernorm.weight,
-            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-            down=mlp.down_proj.weight.t(),
+            out=a.o_proj.weight.t().contiguous(),
+            gate_up=_behind(layer.post_attention_layernorm, mlp.gate_proj.weight, mlp.up_proj.weight),
+            down=mlp.down_proj.weight.t().contiguous(),
         )
 
     def reach(self, positions: int) -> None:
@@ -126,11 +120,9 @@ class Decoder:
         size = max(POSITIONS, len(self._angles))
         while size < positions:
             size *= 2
-        # In the model's own precision first: its forward rounds cosines and sines to it.
-        some = torch.empty(1, device=self.device, dtype=self.dtype)
-        cos, sin = self._rotary(some, torch.arange(size, device=self.device)[None])
+        cos, sin = self._rotary(self._eps, torch.arange(size, device=self.device)[None])
         half = self.head_dim // 2
-        self._angles = torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())[:, None]
+        self._angles = torch.complex(cos[0, :, :half], sin[0, :, :half])[:, None]
 
     def hidden(
         self, ids: torch.Tensor, positions: torch.Tensor, attention: Attention, last: torch.Tensor | None
@@ -154,25 +146,34 @@ class Decoder:
             mixed = attention(index, queries, keys, values)
             assert mixed is not None
             x = torch.addmm(x, mixed, layer.out)
-            gate, up = functional.linear(self._normed(x, layer.after), layer.gate_up).chunk(2, dim=-1)
+            gate, up = (self._normed(x) @ layer.gate_up).chunk(2, dim=-1)
             x = torch.addmm(x, functional.silu(gate) * up, layer.down)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(rows, vocab) in float32."""
-        return functional.linear(self._normed(hidden, self.norm), self.head).float()
+        """(rows, vocab)."""
+        return self._normed(hidden) @ self._head
 
-    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), weight, self.eps)
+    def _scale(self, x: torch.Tensor) -> torch.Tensor:
+        """One over the root mean square of the last axis (kept as 1)."""
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.addcmul(self._eps, size, size, value=1 / x.shape[-1]).rsqrt_()
+
+    def _normed(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self._scale(x)
 
     def _project(
         self, x: torch.Tensor, angles: torch.Tensor, layer: _Layer
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys (both normed and turned) and values: (tokens, heads, head_dim) each."""
-        joined = functional.linear(self._normed(x, layer.before), layer.qkv)
-        joined = joined.view(len(x), self.heads + 2 * self.kv_heads, self.head_dim)
-        turning = self.heads + self.kv_heads
-        normed = functional.rms_norm(joined[:, :turning], (self.head_dim,), None, self.eps) * layer.qk_norm
-        turned = torch.view_as_complex(normed.float().view(len(x), turning, -1, 2)) * angles
-        both = torch.view_as_real(turned).view(len(x), turning, self.head_dim).to(x.dtype)
-        return both[:, : self.heads], both[:, self.heads :], joined[:, turning:]
+        turning, heads = self.heads + self.kv_heads, self.heads + 2 * self.kv_heads
+        joined = (self._normed(x) @ layer.qkv).view(len(x), heads, self.head_dim)
+        qk = joined[:, :turning]
+        qk.mul_(self._scale(qk)).mul_(layer.qk_norm)
+        torch.view_as_complex(joined.view(len(x), heads, self.head_dim // 2, 2))[:, :turning].mul_(angles)
+        return joined[:, : self.heads], joined[:, self.heads : turning], joined[:, turning:]
+
+
+def _behind(norm: Any, *weights: torch.Tensor) -> torch.Tensor:
+    """Weights (outputs, inputs) joined, with the weight of the norm before them, as (inputs, outputs)."""
+    return (torch.cat(weights) * norm.weight).t().contiguous()

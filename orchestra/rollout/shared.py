@@ -57,8 +57,8 @@ class SharedContexts:
         self._tails = np.zeros(len(prompt_of), dtype=np.int64)
         """Length of each row's tail, by row."""
         self._rows, self._prompts = _Places(len(prompt_of)), _Places(len(prompts))
-        self._prompt_store = self._store(len(prompts), max(1, int(self._prompt_lengths.max())))
-        self._tail_store = self._store(len(prompt_of), 64)
+        self._prompt_store = _Store(decoder, len(prompts), max(1, int(self._prompt_lengths.max())))
+        self._tail_store = _Store(decoder, len(prompt_of), 64)
         self._fed: list[int] = []
         self._sharing: _Sharing | None = None
         self._read_prompts(prompts)
@@ -77,7 +77,8 @@ class SharedContexts:
         counts = np.array([len(c) for c in packed])
         tails = self._tails[order]
         starts = tails + self._prompt_lengths[[self._prompt_of[row] for row in order]]
-        self._grow(int((tails + counts).max()))
+        columns = int((tails + counts).max())
+        self._tail_store.grow(columns)
         self._decoder.reach(int((starts + counts).max()))
         # Every packed token: its row's place, and how far behind the row's start it lies.
         place = np.repeat(np.arange(len(rows)), counts)
@@ -85,15 +86,13 @@ class SharedContexts:
         last = counts.cumsum() - 1
         final = self._queries(tails + counts - 1, np.ones_like(counts))
         usual = final if counts.max() == 1 else self._queries(tails, counts)
-        slots = self._slots(place, tails[place] + offset)
-        columns = int((tails + counts).max())
+        heads = (place[:, None] * self._decoder.kv_heads + np.arange(self._decoder.kv_heads)).ravel()
+        heads, column = self._tensor(heads), self._tensor((tails[place] + offset).repeat(self._decoder.kv_heads))
 
         def attention(
             layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
         ) -> torch.Tensor | None:
-            for part, states in enumerate((keys, values)):
-                flat = self._tail_store[layer, part].view(-1, self._decoder.head_dim)
-                flat.index_copy_(0, slots, states.reshape(-1, self._decoder.head_dim))
+            self._tail_store.write(layer, heads, column, keys, values)
             shape = final if layer == len(self._decoder.layers) - 1 else usual
             return self._attend(layer, queries, shape, len(rows), columns)
 
@@ -107,7 +106,7 @@ class SharedContexts:
     def _read_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
         """All prompts at once, packed; none attends to another."""
         decoder, counts = self._decoder, self._prompt_lengths
-        width = self._prompt_store.shape[3]
+        width = self._prompt_store.capacity
         if not counts.sum():
             return
         place = np.repeat(np.arange(len(prompts)), counts)
@@ -124,13 +123,14 @@ class SharedContexts:
         def attention(
             layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
         ) -> torch.Tensor | None:
-            held = self._prompt_store[layer].view(2, len(prompts), decoder.kv_heads, width, decoder.head_dim)
-            held[0], held[1] = spread(keys), spread(values)
+            keys, values = spread(keys), spread(values)
+            self._prompt_store.keys[layer] = keys.transpose(2, 3).flatten(0, 1)
+            self._prompt_store.values[layer] = values.flatten(0, 1)
             if not len(queries):
                 return None
             # Padding lies behind every token, where the causal mask hides it.
             mixed = functional.scaled_dot_product_attention(
-                spread(queries), held[0], held[1], is_causal=True, scale=1.0, enable_gqa=True
+                spread(queries), keys, values, is_causal=True, scale=1.0, enable_gqa=True
             )
             return mixed.transpose(1, 2).reshape(len(prompts) * width, -1)[padded]
 
@@ -146,9 +146,9 @@ class SharedContexts:
         sharing, kv, group, dim = self._sharing, self._decoder.kv_heads, self._group, self._decoder.head_dim
         prompts, most = sharing.table.shape
         asked = shape.width * group
-        keys, values = self._prompt_store[layer, :, : prompts * kv]
-        own_keys, own_values = self._tail_store[layer, :, : rows * kv, :columns]
-        length = keys.shape[1]
+        keys, values = self._prompt_store.read(layer, prompts * kv, self._prompt_store.capacity)
+        own_keys, own_values = self._tail_store.read(layer, rows * kv, columns)
+        length = self._prompt_store.capacity
         if shape.spread is not None:
             queries = queries[shape.spread]
         split = queries.reshape(rows, shape.width, kv, group, dim).transpose(1, 2).contiguous()
@@ -164,9 +164,9 @@ class SharedContexts:
             apart = states.view(prompts, kv, most, asked, -1).transpose(1, 2)
             return apart[sharing.prompt, sharing.column].view(rows * kv, asked, -1)
 
-        shared = by_row(torch.baddbmm(sharing.mask, by_prompt(split), keys.transpose(1, 2)))
-        own = torch.baddbmm(shape.mask, split.view(rows * kv, asked, dim), own_keys.transpose(1, 2))
-        weights = torch.softmax(torch.cat([shared, own], dim=-1).float(), dim=-1).to(queries.dtype)
+        shared = by_row(torch.baddbmm(sharing.mask, by_prompt(split), keys))
+        own = torch.baddbmm(shape.mask, split.view(rows * kv, asked, dim), own_keys)
+        weights = torch.softmax(torch.cat([shared, own], dim=-1), dim=-1)
         on_prompt = by_prompt(weights[..., :length].reshape(rows, kv, asked * length))
         mixed = torch.baddbmm(by_row(torch.bmm(on_prompt, values)), weights[..., length:], own_values)
         mixed = mixed.view(rows, kv, shape.width, group * dim).transpose(1, 2).reshape(rows * shape.width, -1)
@@ -187,16 +187,16 @@ class SharedContexts:
             starts = counts.cumsum() - counts
             spread = self._tensor(np.where(inside, starts[:, None] + np.arange(width), 0).ravel())
             packed = self._tensor(np.flatnonzero(inside))
-        return _Queries(width, spread, packed, self._tensor(mask).to(self._decoder.dtype))
+        return _Queries(width, spread, packed, self._tensor(mask))
 
     def _gather(self, rows: list[int]) -> None:
         """Move the rows to be fed, and their prompts, to the first places."""
         if rows == self._fed:
             return
         kv = self._decoder.kv_heads
-        self._rows.bring(rows, self._tail_store[:, :, :, : int(self._tails.max())], kv)
+        self._rows.bring(rows, self._tail_store, int(self._tails.max()))
         prompts = sorted({self._prompt_of[row] for row in rows})
-        self._prompts.bring(prompts, self._prompt_store, kv)
+        self._prompts.bring(prompts, self._prompt_store, self._prompt_store.capacity)
         members: list[list[int]] = [[] for _ in prompts]
         where = []
         for place, row in enumerate(self._rows.at[: len(rows)]):
@@ -205,33 +205,55 @@ class SharedContexts:
             members[line].append(place)
         most = max(map(len, members))
         lengths = self._prompt_lengths[self._prompts.at[: len(prompts)]]
-        mask = np.where(np.arange(self._prompt_store.shape[3]) < lengths[:, None], 0.0, -np.inf).astype(np.float32)
+        mask = np.where(np.arange(self._prompt_store.capacity) < lengths[:, None], 0.0, -np.inf).astype(np.float32)
         self._sharing = _Sharing(
             table=self._tensor([line + [0] * (most - len(line)) for line in members]),
             prompt=self._tensor([line for line, _ in where]),
             column=self._tensor([column for _, column in where]),
-            mask=self._tensor(mask.repeat(kv, axis=0)[:, None]).to(self._decoder.dtype),
+            mask=self._tensor(mask.repeat(kv, axis=0)[:, None]),
         )
         self._fed = rows
 
-    def _slots(self, place: Ints, column: Ints) -> torch.Tensor:
-        """Where in a layer's flat tail store each token's keys go, head by head: (tokens x kv_heads,)."""
-        kv, capacity = self._decoder.kv_heads, self._tail_store.shape[3]
-        return self._tensor(((place[:, None] * kv + np.arange(kv)) * capacity + column[:, None]).ravel())
-
-    def _store(self, rows: int, capacity: int) -> torch.Tensor:
-        """(layers, keys and values, rows x kv_heads, capacity, head_dim)."""
-        d = self._decoder
-        return torch.zeros(len(d.layers), 2, rows * d.kv_heads, capacity, d.head_dim, device=d.device, dtype=d.dtype)
-
-    def _grow(self, columns: int) -> None:
-        held = self._tail_store
-        if columns > held.shape[3]:
-            self._tail_store = self._store(len(self._prompt_of), max(columns, held.shape[3] * 3 // 2))
-            self._tail_store[:, :, :, : held.shape[3]] = held
-
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.as_tensor(values, device=self._decoder.device)
+
+
+class _Store:
+    """Keys and values of every layer in numbered places, each `kv_heads` lines of `capacity` tokens."""
+
+    def __init__(self, decoder: Decoder, places: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.heads = decoder.kv_heads
+        lines, dim = (len(decoder.layers), places * decoder.kv_heads), decoder.head_dim
+        self.keys = torch.zeros(*lines, dim, capacity, device=decoder.device)
+        """(layers, places x kv_heads, head_dim, capacity): products with few queries are several times faster so."""
+        self.values = torch.zeros(*lines, capacity, dim, device=decoder.device)
+        """(layers, places x kv_heads, capacity, head_dim)."""
+
+    def read(self, layer: int, lines: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.keys[layer, :lines, :, :columns], self.values[layer, :lines, :columns]
+
+    def write(
+        self, layer: int, line: torch.Tensor, column: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """`line`, `column` (tokens x kv_heads,): where each of `keys`, `values` (tokens, kv_heads, dim) goes."""
+        self.keys[layer][line, :, column] = keys.reshape(-1, keys.shape[-1])
+        self.values[layer][line, column] = values.reshape(-1, values.shape[-1])
+
+    def grow(self, columns: int) -> None:
+        """Have room for this many tokens in each place."""
+        if columns > self.capacity:
+            more = max(columns, self.capacity * 3 // 2) - self.capacity
+            self.keys = functional.pad(self.keys, (0, more))
+            self.values = functional.pad(self.values, (0, 0, 0, more))
+            self.capacity += more
+
+    def swap(self, one: Sequence[int], other: Sequence[int], columns: int) -> None:
+        """Exchange the first `columns` tokens of places."""
+        places = torch.tensor([one, other], device=self.keys.device)
+        a, b = (places[:, :, None] * self.heads + torch.arange(self.heads, device=places.device)).flatten(1)
+        keys, values = self.keys[..., :columns], self.values[:, :, :columns]
+        keys[:, a], values[:, a] = keys[:, b], values[:, b]
 
 
 class _Places:
@@ -243,16 +265,15 @@ class _Places:
         self.of = list(range(count))
         """The place of each item."""
 
-    def bring(self, items: Sequence[int], store: torch.Tensor, heads: int) -> None:
-        """Swap contents of `store` (…, …, places x heads, …) until `items` lie in the first places, in any order."""
+    def bring(self, items: Sequence[int], store: _Store, columns: int) -> None:
+        """Swap contents of `store` until `items` lie in the first places, in any order."""
         wanted = set(items)
         strangers = [place for place in range(len(items)) if self.at[place] not in wanted]
         absent = [self.of[item] for item in items if self.of[item] >= len(items)]
         if not strangers:
             return
         one, other = strangers + absent, absent + strangers
-        index = (torch.tensor([one, other])[:, :, None] * heads + torch.arange(heads)).flatten(1).to(store.device)
-        store[:, :, index[0]] = store[:, :, index[1]]
+        store.swap(one, other, columns)
         moved = [self.at[place] for place in other]
         for place, item in zip(one, moved, strict=True):
             self.at[place], self.of[item] = item, place
