@@ -65,8 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     retrain = flows.add_parser("retrain", help="every stale stage, promote, deploy")
     retrain.add_argument("--until", metavar="STAGE", help="stop after this stage")
     retrain.add_argument("--force", metavar="STAGE", action="append", default=[], help="run it although it is current")
-    release = flows.add_parser("release", help="serve the champion again, or go back to the one before")
+    release = flows.add_parser("release", help="serve the champion again, another version, or the one before")
     release.add_argument("--rollback", action="store_true")
+    release.add_argument("--to", metavar="VERSION", type=int)
     flows.add_parser("monitor", help="check what serves")
     return parser
 

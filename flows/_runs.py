@@ -1,32 +1,74 @@
-"""Flow runs whose process is gone: the workspace's lock is ours, so nobody else can be running."""
+"""Flow runs of this workspace: alone where they change it, and those whose process was killed marked as crashed."""
 
+import contextlib
+import json
 import os
-from typing import Any
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
+from orchestra.processes import alive, started_at
+from orchestra.workspace import locked
 
-def crash_stale(own: UUID, flow_name: str = "retrain") -> int:
-    """Mark other running runs of the flow as crashed; returns how many. Only on this workspace's own API.
+RUNS = ".state/runs"
+"""A file for each flow run that is under way, named by its id; what it leaves behind tells that it was killed."""
 
-    A shared API (a cluster's) also knows runs of other workspaces; there an automation on missing heartbeats does it.
+
+@contextlib.contextmanager
+def under_way(root: Path, *, alone: bool) -> Iterator[FlowRun]:
+    """The present flow run, on record for as long as the block lasts; `alone`: with the workspace's lock."""
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None
+    run = context.flow_run
+    with locked(root) if alone else contextlib.nullcontext():
+        crash_stale(root, run.id)
+        file = root / RUNS / f"{run.id}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pid = os.getpid()
+        file.write_text(json.dumps({"host": socket.gethostname(), "pid": pid, "started": started_at(pid)}))
+        try:
+            yield run
+        finally:
+            file.unlink(missing_ok=True)
+
+
+def crash_stale(root: Path, own: UUID) -> int:
+    """Mark this workspace's runs whose process is gone as crashed; returns how many.
+
+    Prefect cannot know that a process was killed: its run would say Running for ever. Runs on other machines (a
+    cluster that shares the workspace) are left to an automation on missing heartbeats.
     """
-    if "127.0.0.1" not in os.environ.get("PREFECT_API_URL", ""):
-        return 0
+    crashed = 0
+    for file in (root / RUNS).glob("*.json"):
+        try:
+            run_id, told = UUID(file.stem), json.loads(file.read_text(encoding="utf-8"))
+            here, pid, started = told["host"] == socket.gethostname(), int(told["pid"]), told["started"]
+        except (ValueError, KeyError, TypeError):
+            # Half a file: it was killed in the midst of writing.
+            file.unlink(missing_ok=True)
+            continue
+        if not here or (run_id != own and alive(pid) and started_at(pid) == started):
+            continue
+        crashed += run_id != own and _crash(run_id)
+        file.unlink(missing_ok=True)
+    return crashed
+
+
+def _crash(run_id: UUID) -> bool:
+    """Whether the run still said that it runs, on the API in use."""
     with get_client(sync_client=True) as client:
-        running: Any = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
-        named = FlowFilter(name=FlowFilterName(any_=[flow_name]))
-        stale = [run for run in client.read_flow_runs(flow_filter=named, flow_run_filter=running) if run.id != own]
-        for run in stale:
-            client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
-    return len(stale)
+        try:
+            run = client.read_flow_run(run_id)
+        except ObjectNotFound:
+            return False
+        if run.state is None or not run.state.is_running():
+            return False
+        client.set_flow_run_state(run_id, Crashed(message="its process was killed"), force=True)
+        return True

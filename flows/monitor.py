@@ -9,6 +9,7 @@ from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
+from flows._runs import under_way
 from monitoring.drift import MIN_EPISODES, drift, profile
 from orchestra.errors import ServiceError
 from orchestra.evaluation.report import TRAINED
@@ -66,9 +67,10 @@ def check_drift(root: Path) -> str:
 def monitor() -> State[Any]:
     """Every check; the first that fails ends the flow with its one line."""
     root = Path.cwd()
-    version: Any = check_champion.with_options(name="champion")(root)
-    seconds: Any = check_answer.with_options(name="answer")(root)
-    moved: Any = check_drift.with_options(name="drift")(root)
-    message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}"
-    screen(f"monitor: {message}")
-    return Completed(message=message, data=version)
+    with under_way(root, alone=False):
+        version: Any = check_champion.with_options(name="champion")(root)
+        seconds: Any = check_answer.with_options(name="answer")(root)
+        moved: Any = check_drift.with_options(name="drift")(root)
+        message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}"
+        screen(f"monitor: {message}")
+        return Completed(message=message, data=version)

@@ -1,4 +1,4 @@
-"""The release flow: serve the champion again, or go back to the version before it, in one command."""
+"""The release flow: serve the champion again, another version, or the one before it, in one command."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,9 @@ from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from orchestra.workspace import Screen, locked
+from flows._runs import under_way
+from orchestra.errors import ConfigError
+from orchestra.workspace import Screen
 from tasks._stage import Stage
 
 TIMEOUT_S = 1800
@@ -17,11 +19,12 @@ screen = Screen()
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
-def run_rollback(root: Path) -> int:
-    """Champion and previous change places; the one taken out is not promoted again by itself."""
-    from tasks.promote import rollback
+def run_move(root: Path, to: int | None) -> str:
+    """That version is champion, or the one before the champion; returns what changed, for a person."""
+    from tasks._rollback import rollback, switch
 
-    return rollback(Stage.open("promote", root)).number
+    stage = Stage.open("promote", root)
+    return (rollback(stage) if to is None else switch(stage, to)).line
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
@@ -33,13 +36,15 @@ def run_deploy(root: Path, decision: Any = None) -> Any:
 
 
 @flow(name="release")
-def release(rollback: bool = False) -> State[Any]:
-    """Serve the registry's champion, after a rollback if asked for; safe to run again."""
+def release(rollback: bool = False, to: int | None = None) -> State[Any]:
+    """Serve the registry's champion, after a rollback or a switch if asked for; safe to run again."""
     root = Path.cwd()
-    with locked(root):
-        if rollback:
-            number: Any = run_rollback.with_options(name="rollback")(root)
-            screen(f"release: version {number} is the champion again")
+    if rollback and to is not None:
+        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
+    with under_way(root, alone=True):
+        if rollback or to is not None:
+            moved: Any = run_move.with_options(name="rollback" if rollback else "switch")(root, to)
+            screen(f"release: {moved}")
         made: Any = run_deploy.with_options(name="deploy")(root)
         if not made.url:
             return Completed(name="Nothing", message=made.note, data=None)

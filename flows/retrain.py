@@ -10,17 +10,16 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import crash_stale
+from flows._runs import under_way
 from flows._summary import Summary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
 from orchestra.config import load_params
 from orchestra.errors import ConfigError, OrchestraError
-from orchestra.workspace import Screen, locked
+from orchestra.workspace import Screen
 from tasks import _dvc
 from tasks._stage import Stage
 from tasks._tracking import Recorder
@@ -61,9 +60,11 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     began = time.monotonic()
     run_id = recorder.child(name)
     work = root / "work" / name
-    if force:
-        # Asked to run, not to go on: what an earlier attempt left would make it resume.
+    if force and not recorder.tagged(f"forced.{name}"):
+        # Asked to run, not to go on: what an earlier run left would make it resume. Only once: a second attempt of
+        # this run goes on from where the first was killed.
         shutil.rmtree(work, ignore_errors=True)
+        recorder.tag(f"forced.{name}", "true")
     try:
         with _log_file(root, name) as write:
             outcome = _dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
@@ -121,13 +122,9 @@ def run_promote(root: Path, parent: str) -> Any:
 def retrain(until: str | None = None, force: list[str] | None = None) -> State[Any]:
     """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace."""
     root = Path.cwd()
-    with locked(root):
+    with under_way(root, alone=True) as run:
         load_params(root / "params.yaml")
-        context = FlowRunContext.get()
-        assert context is not None and context.flow_run is not None
-        run = context.flow_run
         recorder = Recorder.open(root, str(run.id), run.name)
-        crash_stale(run.id)
         try:
             state = _run_all(root, recorder, until, set(force or []))
         except BaseException as failure:
@@ -150,7 +147,9 @@ def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str])
     # Prefect must neither look into the recorder's database connection nor store it.
     opaque: Any = quote(recorder)
     for name in order:
-        ended = run_stage.with_options(name=name)(name, opaque, why[name], name in force, return_state=True)
+        # A retried flow run forces only what it has not run yet.
+        forced = name in force and recorder.tagged(f"stage.{name}") not in {"ran", "restored"}
+        ended = run_stage.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
         outcomes[name] = ended.result()
         if outcomes[name] != "unchanged":
             why = _dvc.stages(root)

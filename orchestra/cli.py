@@ -139,11 +139,14 @@ def ask(
 
 @app.command()
 def release(
-    rollback: Annotated[bool, typer.Option(help="Back to the version that served before.")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Back to the version that was champion before.")] = False,
+    to: Annotated[int | None, typer.Option(metavar="VERSION", help="To this one, which was champion once.")] = None,
 ) -> None:
-    """Serve the champion again, or roll back."""
+    """Serve the champion again, the version before it, or another."""
+    if rollback and to is not None:
+        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
     workspace()
-    hand_over("flows", "release", *(["--rollback"] if rollback else []))
+    hand_over("flows", "release", *(["--rollback"] if rollback else []), *(["--to", str(to)] if to is not None else []))
 
 
 @app.command()

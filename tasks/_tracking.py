@@ -105,6 +105,10 @@ class Recorder:
         """A tag of the parent."""
         self.client.set_tag(self.parent, key, value[:4000])
 
+    def tagged(self, key: str) -> str:
+        """A tag of the parent, also from an earlier attempt of its flow run; empty when it has none."""
+        return str(self.client.get_run(self.parent).data.tags.get(key, ""))
+
     def stage_done(self, stage: str, run_id: str | None, found: Hashes) -> None:
         """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always."""
         metrics = read_metrics(self.root / "reports" / f"{stage}.json")

@@ -1,6 +1,8 @@
 """The flow's surroundings: its lock, its screen, its Prefect API."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from flows._workspace import prefect_api
 from orchestra.errors import ServiceError
-from orchestra.processes import alive, descendants
+from orchestra.processes import alive, descendants, started_at
 from orchestra.workspace import Screen, locked
 
 HOLD = """
@@ -59,27 +61,57 @@ def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytes
     assert not [pid for pid in descendants(os.getpid()) if alive(pid)]
 
 
-def test_runs_of_a_killed_flow_are_crashed(prefect: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> None:
     from prefect import flow
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL
-    from prefect.states import Running
+    from prefect.states import Completed, Running
 
-    from flows._runs import crash_stale
+    from flows._runs import RUNS, crash_stale
 
     @flow(name="stale-demo")
     def demo() -> None:
         return None
 
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here, mine = socket.gethostname(), {"pid": os.getpid(), "started": started_at(os.getpid())}
+    records = {
+        "killed": {"host": here, "pid": ended.pid, "started": "1"},
+        "its pid was given anew": {"host": here, "pid": os.getpid(), "started": "1"},
+        "runs": {"host": here, **mine},
+        "elsewhere": {"host": "another", "pid": ended.pid, "started": "1"},
+        "own, retried": {"host": here, "pid": ended.pid, "started": "1"},
+        "ended well": {"host": here, "pid": ended.pid, "started": "1"},
+    }
+    (tmp_path / RUNS).mkdir(parents=True)
+    (tmp_path / RUNS / "half.json").write_text("{")
+    (tmp_path / RUNS / f"{uuid4()}.json").write_text(json.dumps(records["killed"]))
     with get_client(sync_client=True) as client:
-        run = client.create_flow_run(demo, state=Running())
-        monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example/api")
-        assert crash_stale(uuid4(), "stale-demo") == 0
-        monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
-        assert crash_stale(run.id, "stale-demo") == 0
-        assert crash_stale(uuid4(), "stale-demo") == 1
-        state: Any = client.read_flow_run(run.id).state
-    assert state.is_crashed() and state.message == "its process was killed"
+        ids = {
+            name: client.create_flow_run(demo, state=Completed() if name == "ended well" else Running()).id
+            for name in records
+        }
+        for name, record in records.items():
+            (tmp_path / RUNS / f"{ids[name]}.json").write_text(json.dumps(record))
+        assert crash_stale(tmp_path, ids["own, retried"]) == 2
+        states: dict[str, Any] = {name: client.read_flow_run(run_id).state for name, run_id in ids.items()}
+    assert {name for name, state in states.items() if state.is_crashed()} == {"killed", "its pid was given anew"}
+    assert states["killed"].message == "its process was killed"
+    assert {file.stem for file in (tmp_path / RUNS).iterdir()} == {str(ids["runs"]), str(ids["elsewhere"])}
+
+
+def test_a_run_is_on_record_while_it_is_under_way(prefect: None, tmp_path: Path) -> None:
+    from prefect import flow
+
+    from flows._runs import RUNS, under_way
+
+    @flow(name="under-way-demo")
+    def demo() -> list[str]:
+        with under_way(tmp_path, alone=True) as run:
+            return [*(file.stem for file in (tmp_path / RUNS).iterdir()), str(run.id)]
+
+    recorded, run_id = demo()
+    assert recorded == run_id and not list((tmp_path / RUNS).iterdir())
 
 
 def test_monitor_fails_by_name_when_nothing_was_released(
