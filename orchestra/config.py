@@ -107,6 +107,11 @@ class Grpo(Section):
     strategy: Literal["ddp", "zero2", "zero3"] = "ddp"
     """ddp: each rank holds everything; DeepSpeed's zero2 shards optimizer and gradients, zero3 the weights too."""
     learning_rate: Annotated[float, Field(gt=0)]
+    schedule: Literal["constant", "linear"] = "constant"
+    """Of the learning rate after its warm-up; linear: down to 0, which averages the noise of late steps away."""
+    mix: dict[Category, Fraction] = Field(default_factory=dict)
+    """Shares of the categories among the examples trained on; empty: as in the data. What SFT has mastered teaches
+    nothing: its groups are all alike."""
     temperature: Annotated[float, Field(gt=0)]
     clip_low: Fraction
     clip_high: Annotated[float, Field(ge=0)]

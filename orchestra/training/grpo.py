@@ -121,7 +121,7 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
             f"started as {world()} processes where grpo.processes is {settings.processes}",
             where="grpo", fix="set it to the number that is started",
         )  # fmt: skip
-    settle(deepspeed is not None)
+    settled = settle(deepspeed is not None)
     from trl import GRPOConfig
 
     rows = settings.examples_per_step * settings.group_size
@@ -134,7 +134,7 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
         max_completion_length=limits.max_tokens,
         temperature=settings.temperature,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
+        lr_scheduler_type={"constant": "constant_with_warmup", "linear": "linear"}[settings.schedule],
         warmup_steps=min(5, settings.steps // 10),
         beta=settings.kl,
         epsilon=settings.clip_low,
@@ -144,6 +144,7 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
         shuffle_dataset=False,
         ddp_find_unused_parameters=False,
         deepspeed=None if deepspeed is None else str(deepspeed),
+        **settled,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from orchestra.rewards.group import Reward, advantages, group_rewards, weights
 from orchestra.rollout.loop import rollout
 from orchestra.training.health import measure
 from orchestra.training.ranks import gathered, whole_weights
-from orchestra.types import Example, Price
+from orchestra.types import Category, Example, Price
 
 if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
@@ -87,11 +88,23 @@ def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) 
 def training_rows(examples: Sequence[Example], settings: Grpo) -> list[dict[str, Any]]:
     """One epoch's rows: exactly as many examples as the steps take, in a seeded order, repeated when there are few.
 
-    Resuming replays the order only within the first epoch, so the whole training is one.
+    Categories come in the shares of `settings.mix`, or as often as they are in `examples` when it is empty. Resuming
+    replays the order only within the first epoch, so the whole training is one.
     """
     need = settings.steps * settings.examples_per_step
-    order: list[Example] = []
-    rng = random.Random(settings.seed)
-    while len(order) < need:
-        order += rng.sample(list(examples), len(examples))
-    return [{"prompt": [{"role": "user", "content": "", "example_id": e.id}]} for e in order[:need]]
+    by_category: defaultdict[Category, list[Example]] = defaultdict(list)
+    for example in examples:
+        by_category[example.category].append(example)
+    shares = {c: settings.mix.get(c, 0.0) if settings.mix else len(each) for c, each in by_category.items()}
+    if not any(shares.values()):
+        fix = f"give one of these a share: {', '.join(by_category)}"
+        raise TrainingError("no training example is of a category in it", where="params.yaml grpo.mix", fix=fix)
+    streams = {c: _shuffled_for_ever(each, random.Random(f"{settings.seed}/{c}")) for c, each in by_category.items()}
+    order = random.Random(settings.seed).choices(list(shares), list(shares.values()), k=need)
+    return [{"prompt": [{"role": "user", "content": "", "example_id": next(streams[c]).id}]} for c in order]
+
+
+def _shuffled_for_ever(examples: Sequence[Example], rng: random.Random) -> Iterator[Example]:
+    """Each example once, in a new order every time round."""
+    while True:
+        yield from rng.sample(examples, len(examples))

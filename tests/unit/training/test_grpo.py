@@ -14,7 +14,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training.grpo import GrpoResult, train_grpo
 from orchestra.training.health import WINDOW
 from orchestra.training.rounds import training_rows
-from orchestra.types import Example, Preference
+from orchestra.types import Category, Example, Preference
 from tests.worlds import PRICE, codec, easy_example, toolkit, warm_model
 
 SETTINGS = Grpo(
@@ -123,3 +123,14 @@ def test_the_rows_of_a_run_are_one_epoch(steps: int) -> None:
     assert [row["prompt"][0]["example_id"] for row in training_rows(examples(), longer)][: len(rows)] == rows
     other = settings.model_copy(update={"seed": 1, "steps": 9})
     assert training_rows(examples(), other) != training_rows(examples(), settings.model_copy(update={"steps": 9}))
+
+
+def test_the_mix_says_which_categories_are_trained_on() -> None:
+    sums, topics = examples(), [easy_example(f"t{i}", CHEAP) for i in range(8)]
+    both = sums + [e.model_copy(update={"category": Category.TOPIC, "topic": "music"}) for e in topics]
+    mix = {Category.TOPIC: 0.75, sums[0].category: 0.25}
+    settings = SETTINGS.model_copy(update={"steps": 200, "mix": mix})
+    rows = [row["prompt"][0]["example_id"] for row in training_rows(both, settings)]
+    assert 0.68 < sum(name.startswith("t") for name in rows) / len(rows) < 0.82
+    with pytest.raises(TrainingError, match="no training example is of a category"):
+        training_rows(sums, SETTINGS.model_copy(update={"mix": {Category.LOOKUP: 1.0}}))
