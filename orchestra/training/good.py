@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,34 +14,55 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-NAME = "good-"
 STATE = frozenset({"trainer_state.json", "history.json"})
 """Files of the trainer; the others that end in .json belong to the model and its tokenizer."""
 
 
-def keep_good(checkpoint: Path) -> None:
-    """Keep a checkpoint's model beside it as `good-<step>`, in place of an earlier one. Its files are links: no copy.
+@dataclass(frozen=True)
+class Good:
+    """Keeps at most two models of a run: `good-<step>`, and `candidate-<step>` until the steps after it have shown it.
 
-    The trainer's own rotation deletes checkpoints by age, and a decline shows only after a while.
+    Kept apart from the trainer's own checkpoints, which go by age, while a decline shows only after a while.
     """
-    target = checkpoint.with_name(NAME + checkpoint.name.rpartition("-")[2])
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    for file in checkpoint.iterdir():
-        if file.suffix in (".safetensors", ".json") and file.name not in STATE:
-            os.link(file, partial / file.name)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
-    for other in checkpoint.parent.glob(f"{NAME}*"):
-        if other != target:
-            shutil.rmtree(other, ignore_errors=True)
 
+    folder: Path
+    """Where the trainer's checkpoints are."""
+    after: int
+    """Steps that a candidate waits for: what an update did shows only in the episodes of the following steps."""
 
-def last_good(checkpoints: Path) -> tuple[int, Path] | None:
-    """Step and folder of the kept model; None when no checkpoint was good: what training began from is the last one."""
-    found = {int(path.name.removeprefix(NAME)): path for path in checkpoints.glob(f"{NAME}*")}
-    return (max(found), found[max(found)]) if found else None
+    def propose(self, checkpoint: Path) -> None:
+        """Make a checkpoint's model the candidate, unless another one waits. Its files are links: nothing is copied."""
+        if self._find("candidate") is not None:
+            return
+        target = self.folder / f"candidate-{checkpoint.name.rpartition('-')[2]}"
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        for file in checkpoint.iterdir():
+            if file.suffix in (".safetensors", ".json") and file.name not in STATE:
+                os.link(file, partial / file.name)
+        partial.rename(target)
+
+    def decide(self, step: int, good: bool) -> None:
+        """Once the candidate has waited: it replaces the kept model or goes, as the last steps were `good` or not."""
+        waiting = self._find("candidate")
+        if waiting is None or step < waiting[0] + self.after:
+            return
+        if not good:
+            shutil.rmtree(waiting[1])
+            return
+        before = self.last()
+        waiting[1].rename(self.folder / f"good-{waiting[0]}")
+        if before is not None:
+            shutil.rmtree(before[1])
+
+    def last(self) -> tuple[int, Path] | None:
+        """Step and folder of the kept model; None when none was good: what training began from is the last good one."""
+        return self._find("good")
+
+    def _find(self, name: str) -> tuple[int, Path] | None:
+        found = {int(path.name.rpartition("-")[2]): path for path in self.folder.glob(f"{name}-*")}
+        return (max(found), found[max(found)]) if found else None
 
 
 def restore(model: PreTrainedModel, folder: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orchestra.errors import DataError
-from orchestra.training.good import keep_good, last_good, restore
+from orchestra.training.good import Good, restore
 from tests.worlds import tiny_model
 
 
@@ -24,40 +24,68 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_a_kept_model_outlives_its_checkpoint(tmp_path: Path) -> None:
-    assert last_good(tmp_path) is None
+def test_a_model_is_kept_when_the_steps_after_it_were_good_and_outlives_its_checkpoint(tmp_path: Path) -> None:
+    good = Good(tmp_path, after=10)
     first, second = saved(tmp_path, 20, 1), saved(tmp_path, 40, 2)
-    keep_good(first)
+    good.decide(20, True)
+    good.propose(first)
+    for step in range(21, 30):
+        good.decide(step, True)
+        assert good.last() is None
     shutil.rmtree(first)
-    kept = last_good(tmp_path)
+    good.decide(30, True)
+    kept = good.last()
     assert kept == (20, tmp_path / "good-20")
     assert sorted(f.name for f in kept[1].iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
     model = tiny_model(3)
     restore(model, kept[1])
     assert same(model, tiny_model(1))
-    keep_good(second)
-    assert last_good(tmp_path) == (40, tmp_path / "good-40")
-    assert not kept[1].exists()
-    # A resumed run comes by a step again.
-    keep_good(second)
+    good.propose(second)
+    good.decide(50, True)
+    assert good.last() == (40, tmp_path / "good-40")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-40", "good-40"]
     restore(model, tmp_path / "good-40")
     assert same(model, tiny_model(2))
 
 
-def test_an_interrupted_keeping_leaves_the_earlier_one(tmp_path: Path) -> None:
-    keep_good(saved(tmp_path, 20, 1))
-    half = tmp_path / ".good-40.partial"
+def test_a_model_followed_by_bad_steps_is_not_kept(tmp_path: Path) -> None:
+    good = Good(tmp_path, after=10)
+    good.propose(saved(tmp_path, 20, 1))
+    good.decide(30, False)
+    assert good.last() is None
+    good.propose(saved(tmp_path, 40, 2))
+    good.decide(50, True)
+    good.propose(saved(tmp_path, 60, 3))
+    good.decide(70, False)
+    assert good.last() == (40, tmp_path / "good-40")
+
+
+def test_frequent_checkpoints_wait_for_their_turn(tmp_path: Path) -> None:
+    """One candidate at a time, or none would ever have waited long enough."""
+    good, seen = Good(tmp_path, after=3), []
+    for step in range(1, 10):
+        good.decide(step, True)
+        good.propose(saved(tmp_path, step, 1))
+        seen.append((good.last() or (0, None))[0])
+    assert seen == [0, 0, 0, 1, 1, 1, 4, 4, 4]
+
+
+def test_a_run_killed_in_between_goes_on(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, 20, 1)
+    half = tmp_path / ".candidate-20.partial"
     half.mkdir()
-    (half / "config.json").write_text("{}", encoding="utf-8")
-    assert last_good(tmp_path) == (20, tmp_path / "good-20")
-    keep_good(saved(tmp_path, 40, 2))
+    (half / "config.json").write_text("half", encoding="utf-8")
+    Good(tmp_path, after=10).propose(checkpoint)
+    Good(tmp_path, after=10).propose(checkpoint)
+    Good(tmp_path, after=10).decide(30, True)
+    assert Good(tmp_path, after=10).last() == (20, tmp_path / "good-20")
     assert not half.exists()
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    keep_good(saved(tmp_path, 20, 1))
+    folder = saved(tmp_path, 20, 1)
     with pytest.raises(DataError, match="not the weights of this model"):
-        restore(tiny_model(1, attention_bias=True), tmp_path / "good-20")
-    (tmp_path / "good-20" / "model.safetensors").unlink()
+        restore(tiny_model(1, attention_bias=True), folder)
+    (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match="not the weights"):
-        restore(tiny_model(1), tmp_path / "good-20")
+        restore(tiny_model(1), folder)
