@@ -6,6 +6,7 @@ Every stage runs through its own main, in a folder apart (tasks/_kept.py): the p
 import argparse
 import contextlib
 import datetime
+import os
 import re
 import shlex
 import signal
@@ -120,7 +121,7 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     params = effective(root, options.all_overrides)
     # Found out now, not after an hour.
     refresh((root / README).read_text(encoding="utf-8"), "")
-    commit = git_commit(root)
+    commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
     keeper = Keeper(root, screen, options.all_overrides, options.force)
     learning = Learning(root, params, keeper, recorder, options.probe_examples)
@@ -131,7 +132,7 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
         if not results:
             raise ConfigError("no seed reached the end", where="learn", fix=learning.failures[0])
         rows = learning.ablations(results[0]) if options.ablations else []
-        facts = gather(learning, options, results, commit)
+        facts = gather(learning, options, results, commit, load)
         write(learning, facts, results, rows)
         error = "; ".join(learning.failures)
     except OrchestraError as failure:
@@ -151,13 +152,14 @@ def effective(root: Path, overrides: Sequence[str]) -> Params:
         return load_params(file)
 
 
-def gather(learning: Learning, options: Options, results: Sequence[SeedResult], commit: str) -> Facts:
+def gather(learning: Learning, options: Options, results: Sequence[SeedResult], commit: str, load: float) -> Facts:
     params = learning.params
     return Facts(
         date=datetime.date.today().isoformat(),
         command=options.command,
         commit=commit,
         cores=cores(),
+        load=load,
         profile=params.profile,
         price_date=params.world.price_date,
         examples=len(learning.examples),

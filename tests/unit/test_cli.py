@@ -37,7 +37,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = orchestra(tmp_path, "--help")
     assert done.returncode == 0
-    for command in ("run", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
+    for command in ("run", "learn", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
         assert f" {command} " in done.stdout
 
 
@@ -45,7 +45,7 @@ def test_version(tmp_path: Path) -> None:
     assert orchestra(tmp_path, "--version").stdout == "orchestra 0.1.0\n"
 
 
-@pytest.mark.parametrize("command", ["run", "status", "stop", "doctor", "up", "monitor"])
+@pytest.mark.parametrize("command", ["run", "learn", "status", "stop", "doctor", "up", "monitor"])
 def test_outside_a_workspace(tmp_path: Path, command: str) -> None:
     assert "no workspace here" in error_of(orchestra(tmp_path, command))
 
