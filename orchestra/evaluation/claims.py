@@ -83,13 +83,34 @@ def claims(
     if not results:
         raise DataError("no seed was measured", where="claims", fix="train at least one")
     by_id = {example.id: example for example in examples}
-    found = []
-    for bar in [*_against_strongest(), *_against_rivals(by_id), *_grpo(), *_probed(), *_collapse(by_id)]:
-        interval, per_seed = over_seeds([bar.measure(result) for result in results], bootstrap, seed)
-        found.append(_claim(bar, interval, per_seed))
+    bars = [*_against_strongest(), *_against_rivals(by_id), *_grpo(), *_probed(), *_collapse(by_id)]
+    found = [_measured(bar, results, bootstrap, seed) for bar in bars]
     minutes = [result.minutes for result in results]
     time = Bar("time: from the shipped base to the result", "≤", MINUTES, "minutes", lambda result: Measure({}, first))
     return [*found, _claim(time, over_runs(minutes), tuple(minutes))]
+
+
+def expert_claims(
+    results: Sequence[SeedResult], examples: Sequence[Example], *, bootstrap: int = 1000, seed: int = 0
+) -> list[Claim]:
+    """The rows against the strongest expert, rules and SFT model once more, on the topic examples alone.
+
+    No row of the table, but the plainest look at the choice of experts: on the others rules are told the solution.
+    """
+    by_id = {example.id: example for example in examples if example.category is Category.TOPIC}
+    restricted = [
+        result.model_copy(
+            update={
+                "outcomes": {
+                    name: tuple(one for one in outcomes if one.example_id in by_id)
+                    for name, outcomes in result.outcomes.items()
+                }
+            }
+        )
+        for result in results
+    ]
+    bars = [*_against_strongest(), *_against_rivals(by_id), *_grpo()]
+    return [_measured(bar, restricted, bootstrap, seed) for bar in bars]
 
 
 def markdown(found: Sequence[Claim]) -> str:
@@ -139,6 +160,11 @@ def show(value: float | None, unit: Unit) -> str:
             return f"{value:+.3f}"
         case "minutes":
             return f"{value:.1f}"
+
+
+def _measured(bar: Bar, results: Sequence[SeedResult], bootstrap: int, seed: int) -> Claim:
+    interval, per_seed = over_seeds([bar.measure(result) for result in results], bootstrap, seed)
+    return _claim(bar, interval, per_seed)
 
 
 def _claim(bar: Bar, interval: Interval, per_seed: tuple[float | None, ...]) -> Claim:
