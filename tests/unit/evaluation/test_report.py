@@ -76,7 +76,7 @@ def test_nothing_measured_still_makes_a_report_and_a_refusal(tmp_path: Path) -> 
     made = comparison([None, None, None, None])
     write_report(made, tmp_path)
     assert "—" in (tmp_path / "table.md").read_text()
-    assert len(gate(evidence(made, "grpo"), THRESHOLDS).failed) == 5
+    assert len(gate(evidence(made, "grpo"), THRESHOLDS).failed) == 6
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1"])
@@ -102,4 +102,4 @@ def test_the_page_holds_reasons_table_plots_and_hashes_and_escapes(tmp_path: Pat
     assert "orchestrator &lt;1&gt;" in html and "Rejected" in html and "a" * 64 in html
     assert html.count("data:image/png;base64,") == 1 and "simulated experts" in html
     assert "share of examples solved: 0.25, at least 0.6 wanted" in html
-    assert sentence(decision).startswith("1 of 6 checks failed. accuracy:")
+    assert sentence(decision).startswith("1 of 7 checks failed. accuracy:")
