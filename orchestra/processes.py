@@ -1,7 +1,6 @@
 """Child processes that never outlive their parent, and servers that are found and ended by pid."""
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from orchestra.errors import ServiceError
+from orchestra.tools import jail
 
-PR_SET_PDEATHSIG = 1
 FLOW_PID = "ORCHESTRA_FLOW_PID"
 """Tells a stage which flow it belongs to: DVC stands between them."""
 
@@ -30,10 +29,7 @@ def die_with_parent(ancestor: int | None = None) -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    jail.die_with_parent()
     if ancestor is not None and not alive(ancestor):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -16,7 +16,10 @@ from orchestra.serving.backend import Backend
 from orchestra.serving.release import Candidate
 from orchestra.serving.state import Serving
 from orchestra.types import ToolCall
-from tests.worlds import ROOT, codec, toolkit
+from tests.worlds import ROOT, codec, example, toolkit
+
+SMOKE = [example("e1"), example("e2", instruction="who wrote Opal?", answer="Tesk"), example("e3")]
+"""What a release works through."""
 
 
 def params(**deploy: Any) -> Params:

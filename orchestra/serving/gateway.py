@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -17,10 +16,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.exceptions import HTTPException
 
 from orchestra.environment import quiet
 from orchestra.errors import OrchestraError, ServiceError
@@ -182,86 +177,6 @@ class Gateway:
         yield "data: [DONE]\n\n"
 
 
-def create_app(gateway: Gateway, *, load: bool = True) -> FastAPI:
-    """The HTTP side. `load=False`: the gateway was given its backend."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # In the background: /health answers 503 meanwhile instead of refusing connections.
-        loading = asyncio.ensure_future(gateway.start()) if load else None
-        yield
-        if loading is not None:
-            loading.cancel()
-
-    app = FastAPI(title="orchestra", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-
-    @app.exception_handler(ApiError)
-    async def refused(_: Request, error: ApiError) -> JSONResponse:
-        headers = {"Retry-After": "5"} if error.status == 503 else None
-        return JSONResponse(error.body, error.status, headers)
-
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
-        text = f"{request.method} {request.url.path}: {error.detail}"
-        failure = ApiError(error.status_code, text, kind="invalid_request_error", code="unknown_url")
-        return JSONResponse(failure.body, error.status_code)
-
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        began = time.monotonic()
-        try:
-            # The body first: a release while it arrives must not end the server that this request goes to.
-            raw = await request.body()
-            backend = gateway.active
-            asked = api.parse_request(raw)
-            if asked.model not in (api.MODEL, backend.serving.version):
-                message = f"no model named {asked.model[:80]}; there is: {api.MODEL}"
-                raise ApiError(404, message, kind="invalid_request_error", code="model_not_found", param="model")
-            job = backend.job(asked)
-            if asked.stream:
-                return StreamingResponse(gateway.stream(backend, job, began), media_type="text/event-stream")
-            body = await gateway.complete(backend, job, began)
-        except ApiError as error:
-            gateway.telemetry.requests.labels(str(error.status)).inc()
-            raise
-        except OrchestraError as error:
-            failure = api.from_orchestra(error)
-            gateway.telemetry.requests.labels(str(failure.status)).inc()
-            raise failure from None
-        except Exception:
-            log.exception("a request failed")
-            gateway.telemetry.requests.labels("500").inc()
-            raise ApiError(500, "a bug: see the gateway's log", kind="server_error", code="internal") from None
-        gateway.telemetry.requests.labels("200").inc()
-        return JSONResponse(body)
-
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        version = gateway.active.serving.version
-        card = {"id": api.MODEL, "object": "model", "created": 0, "owned_by": "orchestra", "version": version}
-        return {"object": "list", "data": [card]}
-
-    @app.get("/health")
-    async def health() -> JSONResponse:
-        found = await gateway.health()
-        return JSONResponse(found, 200 if found["status"] == "ok" else 503)
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(gateway.telemetry.render(), media_type="text/plain; version=0.0.4")
-
-    @app.post("/admin/reload")
-    async def reload() -> dict[str, Any]:
-        # Takes no argument: it can only load what the release on this machine wrote.
-        try:
-            await gateway.load()
-        except OrchestraError as error:
-            raise ApiError(502, str(error), kind="release_error", code="not_loaded") from None
-        return await gateway.health()
-
-    return app
-
-
 def _event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
@@ -285,6 +200,8 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
+
+    from orchestra.serving.app import create_app
 
     gateway = Gateway(args.root.resolve(), args.config)
     try:

@@ -1,5 +1,6 @@
 """The whole flow as a user runs it, at micro scale: real Prefect, DVC, MLflow, Great Expectations and TRL."""
 
+import os
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.processes import alive, descendants, services
-from tests.flows.workspace import Workspace
+from tests.flows.workspace import TIMEOUT_S, Workspace
 
 STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]
 OUTPUTS = [
@@ -145,6 +146,12 @@ def checkpoints(root: Path) -> list[Path]:
     return list((root / "work" / "sft").glob("*/checkpoints/checkpoint-*/trainer_state.json"))
 
 
+def until_a_checkpoint(flow: subprocess.Popen[str], root: Path) -> None:
+    deadline = time.monotonic() + 600
+    while not checkpoints(root) and flow.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: list[str], micro: Workspace) -> None:
     micro.orchestra("run", "--until", "validate")
     again = ("run", "--until", "sft")
@@ -152,9 +159,7 @@ def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: lis
     assert flow.stdout is not None
     assert any(line.startswith("sft: running") for line in flow.stdout)
     assert "works in this workspace" in micro.orchestra(*again, code=2)[-1]
-    deadline = time.monotonic() + 600
-    while len(checkpoints(micro.root)) < 1 and flow.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until_a_checkpoint(flow, micro.root)
     family = [flow.pid, *descendants(flow.pid)]
     assert len(family) >= 4, "the flow, its API, dvc and the stage"
     flow.send_signal(signal.SIGKILL)
@@ -169,6 +174,12 @@ def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: lis
     lines = micro.orchestra(*again)
     assert any(re.match(r"sft: continued from step [1-9]", line) for line in lines), lines
     assert [run.info.status for run in micro.runs() if run.data.tags.get("orchestra.closed")] == ["KILLED", "KILLED"]
+
     resumed = micro.lock("sft")["models/sft"]
-    micro.orchestra(*again, "--force", "sft")
+    forced = micro.start(*again, "--force", "sft")
+    until_a_checkpoint(forced, micro.root)
+    (stage,) = [pid for pid in descendants(forced.pid) if b"tasks.sft" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(stage, signal.SIGKILL)
+    said, _ = forced.communicate(timeout=TIMEOUT_S)
+    assert forced.returncode == 0 and "sft: continued from step" in said, said
     assert micro.lock("sft")["models/sft"] == resumed

@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,28 +13,12 @@ from orchestra.processes import services, stop_services
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.release import LAST, Candidate, Deployment, Release
 from orchestra.serving.state import SERVING, read
-from tests.serving_world import checkpoint, manifest, params, workspace
+from tests.serving_world import SMOKE, checkpoint, manifest, params
 from tests.worlds import example
-
-SMOKE = [example("e1"), example("e2", instruction="who wrote Opal?", answer="Tesk"), example("e3")]
 
 
 def release(root: Path, candidate: Candidate, **deploy: object) -> Deployment:
     return Release(root, params(**{"engine": "in_process", **deploy}), candidate, SMOKE, print).run()
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = workspace(tmp_path_factory.mktemp("workspace"))
-    try:
-        yield made
-    finally:
-        stop_services(made)
-
-
-@pytest.fixture(scope="module")
-def first(root: Path) -> Candidate:
-    return checkpoint(root, 0, "1")
 
 
 @pytest.fixture(scope="module")

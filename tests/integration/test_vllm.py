@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,29 +16,12 @@ from orchestra.serving.client import Reply, ask
 from orchestra.serving.proof import Proof
 from orchestra.serving.release import Candidate, Deployment, Release
 from orchestra.types import Turn
-from tests.serving_world import checkpoint, params, workspace
+from tests.serving_world import SMOKE, checkpoint, params
 from tests.worlds import ROOT, codec, example
 
 pytestmark = pytest.mark.skipif(
     vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"
 )
-
-SMOKE = [example("e1"), example("e2", instruction="who wrote Opal?", answer="Tesk"), example("e3")]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = workspace(tmp_path_factory.mktemp("workspace"))
-    (made / ".venv-vllm").symlink_to(ROOT / ".venv-vllm")
-    try:
-        yield made
-    finally:
-        stop_services(made)
-
-
-@pytest.fixture(scope="module")
-def blue(root: Path) -> Candidate:
-    return checkpoint(root, 0, "1")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +30,9 @@ def green(root: Path) -> Candidate:
 
 
 @pytest.fixture(scope="module")
-def deployed(root: Path, blue: Candidate) -> Deployment:
-    return Release(root, params(engine="vllm"), blue, SMOKE, print).run()
+def deployed(root: Path, first: Candidate) -> Deployment:
+    (root / ".venv-vllm").symlink_to(ROOT / ".venv-vllm")
+    return Release(root, params(engine="vllm"), first, SMOKE, print).run()
 
 
 def server(root: Path) -> VllmPolicy:
@@ -81,11 +64,11 @@ def conversations() -> list[Conversation]:
     ]
 
 
-def test_vllm_gives_the_tokens_and_logprobs_of_transformers(root: Path, blue: Candidate, deployed: Deployment) -> None:
+def test_vllm_gives_the_tokens_and_logprobs_of_transformers(root: Path, first: Candidate, deployed: Deployment) -> None:
     from orchestra.rollout.transformers_policy import TransformersPolicy
 
     assert deployed.engine == "vllm" and deployed.version == "1" and "3 of 3" in deployed.smoke
-    reference = turns(TransformersPolicy(blue.folder, name="reference"), conversations(), 3)
+    reference = turns(TransformersPolicy(first.folder, name="reference"), conversations(), 3)
     served = turns(server(root), conversations(), 3)
     for ours, theirs in zip(reference, served, strict=True):
         assert [g.ids for g in ours] == [g.ids for g in theirs]

@@ -12,8 +12,9 @@ import pytest
 from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies import Conversation, Generation, ScriptedPolicy
+from orchestra.serving.app import create_app
 from orchestra.serving.backend import Backend
-from orchestra.serving.gateway import Gateway, create_app
+from orchestra.serving.gateway import Gateway
 from orchestra.types import ToolCall
 from tests.serving_world import backend, calculate
 from tests.worlds import codec
