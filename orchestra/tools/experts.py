@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from orchestra.types import Component, Usage
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """HTTP statuses that may pass by themselves."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Endpoint:
@@ -107,4 +109,5 @@ class Endpoint:
             ) from None
         if not isinstance(content, str) or not content.strip():
             raise ToolError(f"an empty answer (finish_reason {choice.get('finish_reason')})", where=self.name)
-        return content.strip(), usage
+        # JSON can spell half of a surrogate pair, which is no text: no record could hold it.
+        return _SURROGATE.sub("\ufffd", content).strip(), usage

@@ -44,3 +44,28 @@ def test_never_negative_and_the_reference_scores_its_weights(cost: float, latenc
     ours = episode(cost_usd=cost, latency_s=latency, solved=solved)
     score = preference_score(ours, ours, NEUTRAL)
     assert score is not None and 0 <= score <= NEUTRAL.outcome + NEUTRAL.compute + NEUTRAL.latency + 1e-9
+
+
+@given(money, money, money)
+def test_slower_is_never_better(seconds: float, more: float, reference: float) -> None:
+    fast = Preference(kind="fast", words="", outcome=0, compute=0, latency=1)
+    base = episode(latency_s=reference)
+    quick, slow = (preference_score(episode(latency_s=s), base, fast) for s in (seconds, seconds + more))
+    assert quick is not None and slow is not None and slow <= quick + 1e-12
+
+
+@given(st.integers(0, 5), st.integers(1, 5), st.integers(0, 5))
+def test_a_tool_that_is_liked_counts_by_its_calls_against_the_reference(calls: int, more: int, before: int) -> None:
+    """M / max(1, M0): a reference without a call divides by one, not by nothing."""
+    wish = Preference(kind="prefer", words="", outcome=0, compute=0, latency=0, tools={"gpt-5": 0.4})
+    base = episode(calls={"gpt-5": before, "search": 3})
+    few, many = (preference_score(episode(calls={"gpt-5": n, "search": 1}), base, wish) for n in (calls, calls + more))
+    assert few == pytest.approx(0.4 * calls / max(1, before))
+    assert many is not None and few is not None and many > few
+
+
+@given(money, money, st.booleans())
+def test_solved_is_worth_at_least_its_outcome_weight(cost: float, latency: float, solved_before: bool) -> None:
+    base = episode(cost_usd=cost, latency_s=latency, solved=solved_before)
+    score = preference_score(episode(cost_usd=latency, latency_s=cost), base, NEUTRAL)
+    assert score is not None and score >= NEUTRAL.outcome - 1e-12

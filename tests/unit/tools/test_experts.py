@@ -144,6 +144,14 @@ def test_a_failure_is_the_tool_s_and_never_an_answer(
         assert len(double.asked) == times
 
 
+def test_half_a_surrogate_pair_is_replaced_and_a_whole_one_is_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """json.dumps writes both as escapes, as endpoints do; only the whole pair is text."""
+    with endpoint(monkeypatch, [(200, answer("Kel\ud83dmar \U0001f600 \udc00"), 0)]) as (_, expert):
+        result = ask(expert)
+        assert result.text == "Kel\ufffdmar \U0001f600 \ufffd"
+        assert ToolResult.model_validate_json(result.model_dump_json()) == result
+
+
 def test_missing_usage_counts_as_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     with endpoint(monkeypatch, [(200, {**answer(), "usage": None}, 0)]) as (_, expert):
         assert ask(expert).usage == Usage()
