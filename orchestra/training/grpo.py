@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +93,9 @@ def train_grpo(
         train_dataset=Dataset.from_list(training_rows(examples, settings)),
         processing_class=codec.tokenizer,
         callbacks=[watcher, complete_marker()],
-        optimizers=(_optimizer(model, settings), None),
     )
     trainer.rounds = rounds
+    trainer.new_optimizer = partial(_optimizer, model, settings)
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     stopped = watcher.stopped[0] if watcher.stopped else None
@@ -163,6 +164,13 @@ def _trainer_class() -> Any:
 
     class GroupTrainer(GRPOTrainer):
         rounds: Rounds
+        new_optimizer: Callable[[], torch.optim.Optimizer]
+
+        def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+            # With DeepSpeed, transformers drops an optimizer that it was handed and silently takes its own default.
+            if self.optimizer is None:
+                self.optimizer = self.new_optimizer()
+            return self.optimizer
 
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
             batch: dict[str, Any] = super()._generate_and_score_completions(inputs)

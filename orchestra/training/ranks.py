@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,27 +48,35 @@ def world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def settle(deepspeed: bool) -> None:
-    """On a machine without a GPU: gloo, and none of DeepSpeed's own kernels. Called before TRL looks around."""
+def settle(deepspeed: bool) -> dict[str, Any]:
+    """Make ready for several ranks, before TRL looks around; returns what its arguments need besides.
+
+    Raises `ServiceError` when DeepSpeed is missing or there are fewer GPUs than ranks.
+    """
     import torch
 
     if deepspeed and find_spec("deepspeed") is None:
         raise ServiceError("DeepSpeed is not installed", where="grpo.strategy", fix="pip install -e '.[gpu]', or ddp")
     if not joined():
-        return
+        return {}
     if torch.cuda.is_available():
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
         if here > gpus:
             raise ServiceError(f"{here} processes for {gpus} GPUs", where="grpo.processes", fix=f"use at most {gpus}")
-        return
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    if deepspeed:
-        os.environ["DS_ACCELERATOR"] = "cpu"
-        import deepspeed.ops as ops
+        return {}
+    if not deepspeed:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+        return {}
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
 
-        # Its shared-memory reduction is a 98 s compilation whose interruption leaves a lock that the next run waits
-        # for without end; gloo does the same sums.
-        ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # On a CPU accelerate knows either gloo or DeepSpeed: it is told of both, and TRL to ask no further.
+    PartialState(cpu=True).distributed_type = DistributedType.DEEPSPEED
+    # DeepSpeed's shared-memory reduction is a 98 s compilation whose interruption leaves a lock that the next run waits
+    # for without end; gloo does the same sums.
+    compatible: dict[str, bool] = import_module("deepspeed.ops").__compatible_ops__
+    compatible["deepspeed_shm_comm"] = False
+    return {"accelerator_config": {"use_configured_state": True}}
 
 
 def gathered(value: T) -> list[T]:

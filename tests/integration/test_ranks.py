@@ -28,7 +28,7 @@ GRPO: dict[str, Any] = {
     "steps": STEPS, "examples_per_step": 4, "group_size": 4, "optimizer": "adamw", "learning_rate": 0.003,
     "min_group_std": 0.01, "eval_every": 2, "eval_examples": 2, "save_steps": 1,
 }  # fmt: skip
-SETUPS = {
+SETUPS: dict[str, dict[str, Any]] = {
     "one": {"processes": 1, "strategy": "ddp"},
     "ddp": {"processes": 2, "strategy": "ddp"},
     "zero2": {"processes": 2, "strategy": "zero2"},
