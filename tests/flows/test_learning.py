@@ -66,7 +66,7 @@ def test_the_page_and_the_readme_have_the_table(workspace: Workspace, whole: lis
     readme = (workspace.root / "README.md").read_text(encoding="utf-8")
     shown = readme.partition(BEGIN)[2].partition(END)[0]
     assert "(simulated experts)" in page and "simulated experts" in shown
-    assert "training seeds 0, 1" in page and "12 held-out examples" in page and "profile micro" in page
+    assert "Training seeds 0, 1" in page and "12 held-out examples" in page and "profile micro" in page
     assert len(table(page)) >= 20 and table(page) == table(shown)
     assert "`orchestra learn --seeds 0,1 --examples 12 --probe-examples 2`" in page
     assert "`evaluate.examples` 12 (default 8)" in page
@@ -127,4 +127,4 @@ def test_a_seed_that_fails_is_one_line_and_the_other_still_counts(workspace: Wor
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1 and errors[0].startswith("error: seed 0: grpo: ")
     page = (workspace.root / "docs/claims.md").read_text(encoding="utf-8")
-    assert "**Failed:** seed 0: grpo: " in page and "training seed 1" in page and "Traceback" not in "\n".join(lines)
+    assert "**Failed:** seed 0: grpo: " in page and "Training seed 1 " in page and "Traceback" not in "\n".join(lines)

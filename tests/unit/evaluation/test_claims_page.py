@@ -39,7 +39,7 @@ def test_the_page_says_what_it_rests_on() -> None:
     for said in (
         "# Claims (simulated experts)",
         "`orchestra learn --seeds 0,4` on 2025-12-01",
-        "training seeds 0, 4",
+        "- Training seeds 0, 4",
         "1,024 held-out examples",
         "10.0, 12.0 minutes on a machine of 2 cores; 0.2 other processes",
         "$15.00 spent (simulated)",
