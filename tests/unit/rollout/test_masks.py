@@ -122,7 +122,7 @@ def test_the_mask_covers_the_policy_s_own_ids_and_nothing_else(
         for turn in run.turns:
             if turn.observation_ids:
                 assert controls(turn.observation_ids) == controls(plain)
-                text = codec().tokenizer.decode(turn.observation_ids, skip_special_tokens=False)
+                text = codec().tokenizer.decode(list(turn.observation_ids), skip_special_tokens=False)
                 assert turn.observation is not None and turn.observation in text
 
 
