@@ -20,7 +20,8 @@ TEMPLATE = """
 {%- for message in messages %}
 {{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content }}
 {%- for call in message.tool_calls or [] %}
-{{- '<tool_call>\\n' ~ {'name': call.function.name, 'arguments': call.function.arguments} | tojson ~ '\\n</tool_call>' }}
+{%- set body = {'name': call.function.name, 'arguments': call.function.arguments} | tojson %}
+{{- '<tool_call>\\n' ~ body ~ '\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
@@ -87,7 +88,7 @@ class TrlLoop:
         from trl import GRPOConfig, GRPOTrainer
         from trl.chat_template_utils import qwen3_template
 
-        self._loop = asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
         tokenizer: Any = copy.deepcopy(bench.codec.tokenizer)
         tokenizer.chat_template = TEMPLATE
         tokenizer.response_template = qwen3_template
@@ -98,7 +99,7 @@ class TrlLoop:
             num_generations=samples, max_completion_length=limits.max_tokens, beta=0.0, report_to=[],
             max_tool_calling_iterations=limits.max_turns - 1, temperature=temperature or 1.0, disable_tqdm=True,
             top_k=0, gradient_checkpointing=False, bf16=False, use_cpu=bench.model.device.type == "cpu",
-            # TRL bounds only whole completions; ours bounds each turn, and so must it, or a lost row takes ten times as long.
+            # TRL bounds whole completions only; without a bound on turns a lost row would take ten times as long.
             generation_kwargs={"max_new_tokens": limits.max_turn_tokens, "do_sample": temperature > 0},
         )  # fmt: skip
         self.trainer = GRPOTrainer(
@@ -107,20 +108,14 @@ class TrlLoop:
             reward_funcs=[lambda completions, **kwargs: [0.0] * len(completions)],
             train_dataset=Dataset.from_list(self.rows),
             processing_class=tokenizer,
-            environment_factory={e.id: environment(bench, e, self._loop) for e in examples},
+            environment_factory={e.id: environment(bench, e, loop) for e in examples},
         )
         self.trainer.current_gradient_accumulation_steps = 1
 
-    def __call__(self) -> list[tuple[list[int], list[int]]]:
-        """Prompt ids and completion ids (observations within) of every episode."""
+    def __call__(self) -> list[list[int]]:
+        """Completion ids (observations within) of every episode."""
         self.trainer.model.train()
         batch = self.trainer._generate_and_score_completions([dict(row) for row in self.rows])
-        pairs = []
-        for kind in ("prompt", "completion"):
-            masked = zip(batch[f"{kind}_ids"].tolist(), batch[f"{kind}_mask"].tolist(), strict=True)
-            pairs.append([[i for i, keep in zip(ids, mask, strict=True) if keep] for ids, mask in masked])
         self.tokens = int((batch["completion_mask"] * batch["tool_mask"]).sum())
-        return list(zip(*pairs, strict=True))
-
-    def close(self) -> None:
-        self._loop.close()
+        masked = zip(batch["completion_ids"].tolist(), batch["completion_mask"].tolist(), strict=True)
+        return [[i for i, keep in zip(ids, mask, strict=True) if keep] for ids, mask in masked]
