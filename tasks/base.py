@@ -23,7 +23,7 @@ from orchestra.synthesis.variation import vary
 from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
-from orchestra.types import Episode, Example, ToolKind
+from orchestra.types import Category, Episode, Example, ToolKind
 from tasks._checkpoints import save_checkpoint
 from tasks._stage import Meter, Stage, run
 
@@ -32,8 +32,17 @@ EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
 VARIED = 0.5
 """Share of the examples whose experts are invented ones."""
-LESSONS = {"short": 4, "full": 2}
+LESSONS = {"short": 3, "full": 2}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
+MIX = {
+    Category.TOPIC: 0.6,
+    Category.LOOKUP: 0.1,
+    Category.CHANGE: 0.1,
+    Category.TWO_HOP: 0.08,
+    Category.FACT: 0.06,
+    Category.ARITHMETIC: 0.06,
+}
+"""Reading the table of experts is what a small model learns last."""
 TEACHER = Habits(bias=0.0, heed=0.8, careless=0.05)
 SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
 TARGET = "models/base/embedded"
@@ -61,7 +70,7 @@ def shorten(example: Example, catalogue: Catalogue) -> Example:
 def recipe_of_base(params: Params, seed: int = SEED) -> Params:
     """The parameters that the base is made with, on top of the profile's."""
     synthesize = params.synthesize.model_copy(
-        update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD}
+        update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD, "mix": MIX}
     )
     sft = params.sft.model_copy(
         update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}

@@ -90,7 +90,7 @@ WEIGHTS = {
     "accurate": (1.0, 0.02, 0.02),
 }
 """(outcome, compute, latency). Being right leads: three times these cost weights drowned it (docs/log.md)."""
-PREFERRED, OTHERS = 0.4, 0.1
+PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
 NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.1, latency=0.05)

@@ -85,7 +85,7 @@ def test_the_thought_lists_the_candidates_as_the_prompt_shows_them(tools: Toolki
     assert thought[1:] == ["music", *(show(s, grade(catalogue(), s, "music")) for s in by_price)]
     for spec, line in zip(by_price, thought[2:], strict=True):
         price, seconds, _, name = line.split()
-        assert f"{price} {seconds} {name}: {spec.description}" in prompt
+        assert f"{spec.description}: {price} {seconds} {name}\n" in prompt
 
 
 def test_a_grade_says_what_a_description_promises() -> None:
