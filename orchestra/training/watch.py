@@ -64,9 +64,7 @@ def watch(
         ) -> None:
             reason = reason_to_stop(rounds.history, settings.max_infrastructure_failures, since=self.restored)
             if state.is_world_process_zero:
-                self.good.decide(
-                    state.global_step, is_good(rounds.history, settings.max_infrastructure_failures)
-                )
+                self.good.decide(state.global_step, is_good(rounds.history, settings.max_infrastructure_failures))
             if reason is not None:
                 self.stopped.append(reason)
                 control.should_training_stop = True
