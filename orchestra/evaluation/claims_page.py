@@ -114,7 +114,8 @@ def changed(default: Mapping[str, Any], params: Mapping[str, Any], prefix: str =
 def _facts(facts: Facts) -> list[str]:
     notes = [
         f"{_seeds(facts).capitalize()} (`sft.seed` and `grpo.seed` together), profile {facts.profile}; from "
-        f"the shipped base to the result (sft, grpo, evaluation of the trained model): {_minutes(facts)} on a machine of {facts.cores} cores; "
+        f"the shipped base to the result (sft, grpo, evaluation of the trained model): {_minutes(facts)} on a "
+        f"machine of {facts.cores} cores; "
         f"{facts.load:.1f} other processes wanted a core when the command began.",
         f"{facts.examples:,} held-out examples, prices of {facts.price_date}, greedy; probes on the first "
         f"{facts.probe_examples:,} topic examples; 95 % intervals over seeds and examples, {facts.bootstrap:,} "
