@@ -17,7 +17,8 @@ from orchestra.processes import FLOW_PID, kill_tree, spawn
 
 NOISE = re.compile(
     r"^(Running stage |> exec |(Generating|Updating) lock file|To (track|enable) |\s+(git add|dvc config) "
-    r"|Use `dvc push`|Stage '.*' (didn't change|is cached)|Data and pipelines are|WARNING: Some of the cache|\s*$)"
+    r"|Use `dvc push`|Stage '.*' (didn't change|is cached)|Data and pipelines are|WARNING: Some of the cache"
+    r"|WARNING: Process '.*' with \(Pid \d+\), in RWLock-file|\s*$)"
 )
 """DVC's own lines, which say nothing that the flow does not say."""
 
