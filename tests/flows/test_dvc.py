@@ -141,7 +141,7 @@ def test_dvcs_chatter_is_known() -> None:
         "> exec python -m tasks.a",
         "Updating lock file 'dvc.lock'",
         "\tgit add dvc.lock",
-        "WARNING: Process 'dvc repro --single-item sft' with (Pid 9), in RWLock-file 'models/sft' had been killed. Auto",
+        "WARNING: Process 'dvc repro -s sft' with (Pid 9), in RWLock-file 'models/sft' had been killed.",
         "",
     ):
         assert _dvc.NOISE.match(line), line
