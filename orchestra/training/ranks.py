@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,13 +68,13 @@ def settle(deepspeed: bool) -> dict[str, Any]:
         return {}
     from accelerate import PartialState
     from accelerate.utils import DistributedType
+    from deepspeed import ops
 
     # On a CPU accelerate knows either gloo or DeepSpeed: it is told of both, and TRL to ask no further.
     PartialState(cpu=True).distributed_type = DistributedType.DEEPSPEED
     # DeepSpeed's shared-memory reduction is a 98 s compilation whose interruption leaves a lock that the next run waits
     # for without end; gloo does the same sums.
-    compatible: dict[str, bool] = import_module("deepspeed.ops").__compatible_ops__
-    compatible["deepspeed_shm_comm"] = False
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return {"accelerator_config": {"use_configured_state": True}}
 
 
