@@ -90,8 +90,8 @@ WEIGHTS = {
     "accurate": (1.0, 0.02, 0.02),
 }
 """(outcome, compute, latency). Being right leads: cost weights of 0.3 (neutral) and 1 (cheap, fast) drowned it
-(docs/log.md). Neutral ones below 0.2 teach no thrift at all: where every rollout of a group is right, its rewards' spread
-would be under the homogeneity filter's 0.1."""
+(docs/log.md). Neutral ones below 0.2 teach no thrift at all: where every rollout of a group is right, rewards
+would spread by less than the homogeneity filter's 0.1."""
 PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
