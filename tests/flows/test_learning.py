@@ -13,8 +13,10 @@ from orchestra.evaluation.claims_page import BEGIN, END
 from orchestra.processes import alive, descendants
 from tests.flows.workspace import Workspace, make
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
+TIMEOUT_S = 3000
+"""Some two minutes on idle cores."""
 COMMAND = ("learn", "--seeds", "0,1", "--examples", "12", "--probe-examples", "2")
 
 
@@ -47,7 +49,7 @@ def killed(workspace: Workspace) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(workspace: Workspace, killed: list[str]) -> list[str]:
     """The same command again, to its end."""
-    return workspace.orchestra(*COMMAND)
+    return workspace.orchestra(*COMMAND, timeout_s=TIMEOUT_S)
 
 
 def table(page: str) -> list[str]:
@@ -109,7 +111,7 @@ def test_mlflow_has_a_run_with_a_child_for_each_seed(workspace: Workspace, whole
 
 def test_again_nothing_runs_and_the_table_is_the_same(workspace: Workspace, whole: list[str]) -> None:
     before = table((workspace.root / "docs/claims.md").read_text(encoding="utf-8"))
-    lines = workspace.orchestra(*COMMAND)
+    lines = workspace.orchestra(*COMMAND, timeout_s=TIMEOUT_S)
     done = [line for line in lines if ": done, " in line]
     assert len(done) == 11 and all(line.endswith("from an earlier run") for line in done)
     assert table((workspace.root / "docs/claims.md").read_text(encoding="utf-8")) == before
@@ -123,7 +125,7 @@ def test_a_seed_that_fails_is_one_line_and_the_other_still_counts(workspace: Wor
     )
     weights: Path = folder / "models/sft/model.safetensors"
     weights.write_bytes(b"lost")
-    lines = workspace.orchestra(*COMMAND, code=2)
+    lines = workspace.orchestra(*COMMAND, code=2, timeout_s=TIMEOUT_S)
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1 and errors[0].startswith("error: seed 0: grpo: ")
     page = (workspace.root / "docs/claims.md").read_text(encoding="utf-8")

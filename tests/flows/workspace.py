@@ -40,7 +40,7 @@ class Workspace:
             text=True,
         )
 
-    def orchestra(self, *arguments: str, code: int = 0) -> list[str]:
+    def orchestra(self, *arguments: str, code: int = 0, timeout_s: float = TIMEOUT_S) -> list[str]:
         """The lines that `orchestra …` prints; fails when it ends with another code."""
         done = subprocess.run(
             self.command(*arguments),
@@ -49,7 +49,7 @@ class Workspace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         assert done.returncode == code, done.stdout
