@@ -14,6 +14,9 @@ from orchestra.rollout.decoder import Decoder
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
+BATCH_TOKENS = 2048
+"""Tokens (padding counts) that are read in one pass of several rows."""
+
 
 @dataclass(frozen=True)
 class _Sharing:
@@ -70,7 +73,16 @@ class SharedContexts:
         """Nothing to do: rows that are not fed cost nothing."""
 
     def feed(self, rows: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
-        self._gather(list(rows))
+        batches = alike([len(c) for c in chunks], [self._prompt_of[row] for row in rows])
+        if len(batches) == 1:
+            return self._feed(list(rows), chunks)
+        parts = [self._feed([rows[i] for i in batch], [chunks[i] for i in batch]) for batch in batches]
+        order = self._tensor([i for batch in batches for i in batch])
+        return torch.cat(parts)[order.argsort()]
+
+    def _feed(self, rows: list[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Read chunks of about the same length in one pass."""
+        self._gather(rows)
         by_row = dict(zip(rows, chunks, strict=True))
         order = self._rows.at[: len(rows)]
         packed = [by_row[row] for row in order]
@@ -101,7 +113,7 @@ class SharedContexts:
         assert hidden is not None
         self._tails[order] += counts
         scores = self._decoder.logits(hidden)
-        return scores if order == list(rows) else scores[self._tensor([self._rows.of[row] for row in rows])]
+        return scores if order == rows else scores[self._tensor([self._rows.of[row] for row in rows])]
 
     def _read_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
         """All prompts at once, packed; none attends to another."""
@@ -216,6 +228,20 @@ class SharedContexts:
 
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.as_tensor(values, device=self._decoder.device)
+
+
+def alike(counts: Sequence[int], prompt_of: Sequence[int]) -> list[list[int]]:
+    """Indices in batches: queries are padded to a batch's longest chunk, so its counts differ by half at most.
+
+    Scores of a batch stay small enough for a processor's cache; rows of a prompt stay together where they can.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(counts)), key=lambda i: (-counts[i], prompt_of[i])):
+        longest = counts[batches[-1][0]] if batches else 0
+        if 2 * counts[index] < longest or not batches or (len(batches[-1]) + 1) * longest > max(BATCH_TOKENS, longest):
+            batches.append([])
+        batches[-1].append(index)
+    return batches
 
 
 class _Store:

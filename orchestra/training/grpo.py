@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.training.health import declined
+from orchestra.training.lengths import by_length
 from orchestra.training.ranks import settle, whole_weights, world
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
 from orchestra.training.rounds import Rounds, eq2, training_rows
@@ -185,6 +186,23 @@ def _trainer_class() -> Any:
                 spare = torch.nonzero(ours == 0).flatten()[: max(0, count - len(rows))]
                 return _keep_rows(batch, torch.cat([rows, spare]))
             return batch
+
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
+            compute_entropy: bool = False, **others: Any,
+        ) -> tuple[Any, Any, Any]:  # fmt: skip
+            # Several passes before a backward one are for a single process: DDP and ZeRO count passes.
+            inherited = super()._get_per_token_logps_and_entropies
+            if self.accelerator.num_processes > 1 or any(value not in (None, False) for value in others.values()):
+                return inherited(  # type: ignore[no-any-return]
+                    model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
+                )
+
+            def forward(ids: Any, mask: Any, width: int) -> tuple[Any, Any]:
+                logps, entropies, _ = inherited(model, ids, mask, width, compute_entropy=compute_entropy)
+                return logps, entropies
+
+            return *by_length(forward, input_ids, attention_mask, logits_to_keep), None
 
     return GroupTrainer
 
