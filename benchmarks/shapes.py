@@ -46,8 +46,7 @@ def grow(small: PreTrainedModel, sizes: dict[str, Any]) -> PreTrainedModel:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     old: Any = small.config
-    new = Qwen3Config(**{**old.to_dict(), **sizes, "layer_types": None, "max_window_layers": None})
-    new.layer_types = ["full_attention"] * new.num_hidden_layers
+    new = Qwen3Config(**{**old.to_dict(), **sizes, "layer_types": ["full_attention"] * sizes["num_hidden_layers"]})
     big: Any = Qwen3ForCausalLM(new)
     place = _Places(old, new)
     with torch.no_grad():

@@ -1,0 +1,55 @@
+"""The benchmarks run, compare like with like, and their larger models act as the small one."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.bench import ROOT, Bench, open_bench
+from benchmarks.grpo_step import BAR, OWN, Parts, measure, report
+from benchmarks.rollout import compare, table
+from benchmarks.shapes import SHAPES, grow
+from orchestra.rollout.transformers_policy import load_model
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return open_bench(2)
+
+
+def test_all_four_ways_write_the_same_tokens_when_greedy(bench: Bench) -> None:
+    result = compare(bench, 2, 0.0)
+    assert {name: line.same for name, line in result.lines.items()} == dict.fromkeys(result.lines, result.episodes)
+    assert len({line.tokens for line in result.lines.values()}) == 1
+    assert result.greedy_equal == len(bench.examples)
+    assert all(ratio > 0 for ratio in result.ratios("cpu_s").values())
+    assert "| 12 |" in table(result, "cpu_s")
+
+
+def test_a_larger_shape_computes_the_same_function() -> None:
+    small = load_model(ROOT / "models/base/embedded")
+    ids = torch.randint(8, 1000, (2, 50), generator=torch.Generator().manual_seed(0))
+    big = grow(small, SHAPES["double"]).eval()
+    assert big.num_parameters() > 4 * small.num_parameters()
+    with torch.inference_mode():
+        torch.testing.assert_close(big(ids).logits, small(ids).logits, atol=2e-3, rtol=1e-3)
+
+
+def test_a_steps_parts_add_up_to_it(bench: Bench, tmp_path: Path) -> None:
+    small = {"examples_per_step": 2, "group_size": 2}
+    params = bench.params.model_copy(update={"grpo": bench.params.grpo.model_copy(update=small)})
+    tiny = Bench(params, bench.codec, bench.toolkit, bench.examples, load_model(ROOT / "models/base/embedded"))
+    seconds = measure(tiny, 3, 1, tmp_path, time.perf_counter)
+    assert all(seconds[name] > 0 for name in OWN)
+    assert f"bar: {BAR:.0%}" in report(seconds, "")
+
+
+def test_a_part_inside_another_counts_once() -> None:
+    now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
+    parts = Parts(lambda: next(now))
+    with parts.part("outer"), parts.part("inner"):
+        pass
+    parts.mark()
+    rest = parts.seconds.total() - parts.seconds["outer"] - parts.seconds["inner"]
+    assert (parts.seconds["outer"], parts.seconds["inner"], rest) == (2.0 + 4.0, 3.0, 1.0 + 5.0)
