@@ -147,12 +147,13 @@ def launch(command: Sequence[str], processes: int, logs: Path) -> None:
 
 def _wait(ranks: Sequence[subprocess.Popen[str]]) -> list[int]:
     """Exit codes, when all have ended or one has failed and the others had time to say so (0 for those still at it)."""
-    while any(one.poll() is None for one in ranks) and not any(one.returncode for one in ranks):
+    # Every rank is asked every time: one that nobody asks is not seen to end.
+    while None in (codes := [one.poll() for one in ranks]) and not any(codes):
         time.sleep(0.1)
-    deadline = time.monotonic() + (PATIENCE_S if SPOKEN in (one.returncode for one in ranks) else 1.0)
-    while any(one.poll() is None for one in ranks) and time.monotonic() < deadline:
+    deadline = time.monotonic() + (PATIENCE_S if SPOKEN in codes else 1.0)
+    while None in (codes := [one.poll() for one in ranks]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return [one.returncode or 0 for one in ranks]
+    return [code or 0 for code in codes]
 
 
 def _end(ranks: Sequence[subprocess.Popen[str]]) -> None:

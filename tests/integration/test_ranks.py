@@ -20,13 +20,13 @@ from orchestra.synthesis.io import write_examples
 from orchestra.types import Preference
 from tests.worlds import ROOT, codec, easy_example, toolkit, warm_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.slow
 
 CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
 STEPS = 4
 GRPO: dict[str, Any] = {
     "steps": STEPS, "examples_per_step": 4, "group_size": 4, "optimizer": "adamw", "learning_rate": 0.003,
-    "min_group_std": 0.01, "eval_every": 2, "eval_examples": 2, "save_steps": 1,
+    "schedule": "linear", "mix": {}, "min_group_std": 0.01, "eval_every": 2, "eval_examples": 2, "save_steps": 1,
 }  # fmt: skip
 SETUPS: dict[str, dict[str, Any]] = {
     "one": {"processes": 1, "strategy": "ddp"},
@@ -150,13 +150,13 @@ def test_a_rank_that_dies_takes_the_stage_with_it(tmp_path: Path) -> None:
         time.sleep(0.1)
     below = descendants(stage.pid)
     os.kill(below[-1], signal.SIGKILL)
-    assert stage.wait(timeout=60) == -signal.SIGKILL
+    assert stage.wait() == -signal.SIGKILL
     assert not any(alive(pid) for pid in below)
 
 
 def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
     root = world(tmp_path / "bad", **SETUPS["ddp"])
     (root / "models/sft/model.safetensors").write_bytes(b"")
-    assert start(root).wait(timeout=120) == 2
+    assert start(root).wait() == 2
     errors = [line for line in screen(root).splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "models/sft" in errors[0]
