@@ -1,7 +1,7 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base lint format clean
+.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base bench lint format clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
@@ -53,6 +53,10 @@ recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then:
 
 base: .venv/.stamp  ## the shipped tiny base anew
 	@.venv/bin/python -m tasks.base
+
+bench: .venv/.stamp  ## how fast rollouts are, and where a GRPO step's time goes (one thread)
+	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout
+	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.grpo_step
 
 lint: .venv/.stamp  ## ruff and mypy
 	.venv/bin/ruff check .
