@@ -176,4 +176,5 @@ class Decoder:
 
 def _behind(norm: Any, *weights: torch.Tensor) -> torch.Tensor:
     """Weights (outputs, inputs) joined, with the weight of the norm before them, as (inputs, outputs)."""
-    return (torch.cat(weights) * norm.weight).t().contiguous()
+    joined: torch.Tensor = torch.cat(weights) * norm.weight
+    return joined.t().contiguous()

@@ -98,13 +98,14 @@ class SharedContexts:
         last = counts.cumsum() - 1
         final = self._queries(tails + counts - 1, np.ones_like(counts))
         usual = final if counts.max() == 1 else self._queries(tails, counts)
-        heads = (place[:, None] * self._decoder.kv_heads + np.arange(self._decoder.kv_heads)).ravel()
-        heads, column = self._tensor(heads), self._tensor((tails[place] + offset).repeat(self._decoder.kv_heads))
+        kv = self._decoder.kv_heads
+        line = self._tensor((place[:, None] * kv + np.arange(kv)).ravel())
+        column = self._tensor((tails[place] + offset).repeat(kv))
 
         def attention(
             layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
         ) -> torch.Tensor | None:
-            self._tail_store.write(layer, heads, column, keys, values)
+            self._tail_store.write(layer, line, column, keys, values)
             shape = final if layer == len(self._decoder.layers) - 1 else usual
             return self._attend(layer, queries, shape, len(rows), columns)
 

@@ -27,15 +27,14 @@ def by_length(
     prompts, completions = mask[:, :split].sum(1), mask[:, split:].sum(1)
     order = torch.argsort(prompts + completions, stable=True)
     found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-    for part in order.split(rows):
+    for part in torch.split(order, rows):  # type: ignore[no-untyped-call]
         left, wide = split - int(prompts[part].max()), max(1, int(completions[part].max()))
         columns = slice(left, split + wide)
         logps, entropies = forward(ids[part, columns], mask[part, columns], wide)
         found.append((_widen(logps, width), None if entropies is None else _widen(entropies, width)))
     back = torch.argsort(order)
-    logps = torch.cat([one for one, _ in found])[back]
-    entropies = [two for _, two in found if two is not None]
-    return logps, torch.cat(entropies)[back] if entropies else None
+    known = [entropies for _, entropies in found if entropies is not None]
+    return torch.cat([logps for logps, _ in found])[back], torch.cat(known)[back] if known else None
 
 
 def _widen(values: torch.Tensor, width: int) -> torch.Tensor:
