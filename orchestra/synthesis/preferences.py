@@ -84,18 +84,17 @@ WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
 }
 """{x} is a tool's shown name."""
 WEIGHTS = {
-    "neutral": (1.0, 0.2, 0.05),
+    "neutral": (1.0, 0.1, 0.05),
     "cheap": (1.0, 0.6, 0.05),
     "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
-"""(outcome, compute, latency). Being right leads: cost weights of 0.3 (neutral) and 1 (cheap, fast) drowned it
-(docs/log.md). Neutral ones below 0.2 teach no thrift at all: where every rollout of a group is right, rewards
-would spread by less than the homogeneity filter's 0.1."""
+"""(outcome, compute, latency). Being right leads: neutral cost weights of 0.2 and 0.3 drowned it (docs/log.md). At 0.1 the
+homogeneity filter (0.1) leaves out neutral groups where all are right, so dollars count only beside being right."""
 PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
-NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.2, latency=0.05)
+NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.1, latency=0.05)
 
 
 def preference(rng: random.Random, split: Split, experts: list[str], *, experts_matter: bool) -> Preference:
