@@ -89,8 +89,8 @@ WEIGHTS = {
     "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
-"""(outcome, compute, latency). Being right leads: neutral cost weights of 0.2 and 0.3 drowned it (docs/log.md). At 0.1 the
-homogeneity filter (0.1) leaves out neutral groups where all are right, so dollars count only beside being right."""
+"""(outcome, compute, latency). Being right leads: neutral cost weights of 0.2 and 0.3 drowned it (docs/log.md). At 0.1
+the homogeneity filter leaves out neutral groups where all are right, so dollars count only beside being right."""
 PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
