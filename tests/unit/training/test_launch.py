@@ -60,8 +60,8 @@ def test_a_kill_leaves_nothing(tmp_path: Path, victim: str) -> None:
     while len(found := list(tmp_path.glob(f"{launcher.pid}.*.*"))) < 2:
         assert time.monotonic() < deadline and launcher.poll() is None
         time.sleep(0.05)
-    pids = [int(path.name.split(".")[2]) for path in found]
-    os.kill(pids[0] if victim == "rank" else launcher.pid, signal.SIGKILL)
+    pids = [int(path.name.split(".")[2]) for path in sorted(found)]
+    os.kill(pids[1] if victim == "rank" else launcher.pid, signal.SIGKILL)
     assert launcher.wait(timeout=200) == -signal.SIGKILL
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline + 200
