@@ -116,7 +116,7 @@ async def _run_batch(
             active = [live for live in lives if live.stop is None]
             if not active:
                 break
-            room = [limits.max_tokens - len(live.conversation.ids) for live in active]
+            room = [limits.max_tokens - live.conversation.length for live in active]
             for live, left in zip(active, room, strict=True):
                 if left < 1:
                     live.stop = StopReason.TOKEN_LIMIT
@@ -174,7 +174,7 @@ async def _take_turn(
             observation, charge = await _call(live, call)
             charges += [charge] if charge is not None else []
     shown = codec.observation(observation) if observation is not None and live.stop is None else []
-    if len(conversation.ids) + len(generation.ids) + len(shown) >= limits.max_tokens and live.stop is None:
+    if conversation.length + len(generation.ids) + len(shown) >= limits.max_tokens and live.stop is None:
         # No room to go on: what the policy will never read is not appended, so no episode outgrows its limit.
         live.stop, shown = StopReason.TOKEN_LIMIT, []
     turn = Turn(
@@ -210,7 +210,7 @@ def _expected_usd(example: Example, call: ToolCall) -> Decimal:
 
 def _policy_charge(conversation: Conversation, generation: Generation, rates: PolicyRates) -> Charge:
     usage = Usage(
-        input_tokens=len(conversation.ids),
+        input_tokens=conversation.length,
         cached_input_tokens=generation.cached_tokens,
         output_tokens=len(generation.ids),
     )

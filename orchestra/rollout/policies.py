@@ -19,7 +19,16 @@ class Conversation:
     @property
     def ids(self) -> list[int]:
         """Every token so far: (time,)."""
-        return [*self.prompt_ids, *(i for t in self.turns for i in (*t.ids, *t.observation_ids))]
+        every = [*self.prompt_ids]
+        for turn in self.turns:
+            every += turn.ids
+            every += turn.observation_ids
+        return every
+
+    @property
+    def length(self) -> int:
+        """How many tokens so far."""
+        return len(self.prompt_ids) + sum(len(turn.ids) + len(turn.observation_ids) for turn in self.turns)
 
 
 @dataclass(frozen=True)

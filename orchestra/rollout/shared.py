@@ -22,12 +22,13 @@ BATCH_TOKENS = 2048
 class _Sharing:
     """Which of the rows being fed read after which prompt; both lie in the first places of their stores."""
 
-    table: torch.Tensor
-    """(prompts, most rows of a prompt) places of rows; spare entries repeat place 0."""
-    prompt: torch.Tensor
-    """(rows,) each row's line in `table`."""
-    column: torch.Tensor
-    """(rows,) and its column there."""
+    prompts: int
+    most: int
+    """Rows of the prompt that has most."""
+    lines: torch.Tensor
+    """(prompts x kv_heads x most,) lines of rows (row x kv_heads + head) by prompt; spare ones repeat row 0's"""
+    back: torch.Tensor
+    """(rows x kv_heads,) where in `lines` each line of a row is."""
     mask: torch.Tensor
     """(prompts x kv_heads, 1, longest prompt): 0, or minus infinity behind a prompt's end."""
 
@@ -157,30 +158,26 @@ class SharedContexts:
         """
         assert self._sharing is not None
         sharing, kv, group, dim = self._sharing, self._decoder.kv_heads, self._group, self._decoder.head_dim
-        prompts, most = sharing.table.shape
-        asked = shape.width * group
-        keys, values = self._prompt_store.read(layer, prompts * kv, self._prompt_store.capacity)
+        asked, length = shape.width * group, self._prompt_store.capacity
+        keys, values = self._prompt_store.read(layer, sharing.prompts * kv, length)
         own_keys, own_values = self._tail_store.read(layer, rows * kv, columns)
-        length = self._prompt_store.capacity
         if shape.spread is not None:
             queries = queries[shape.spread]
         split = queries.reshape(rows, shape.width, kv, group, dim).transpose(1, 2).contiguous()
-        split = split.view(rows, kv, asked * dim)
-        heads = torch.arange(kv, device=queries.device)[None, :, None]
+        split = split.view(rows * kv, asked, dim)
 
         def by_prompt(states: torch.Tensor) -> torch.Tensor:
-            """(rows, kv, …) to (prompts x kv, most rows x asked, …)."""
-            return states[sharing.table[:, None], heads].view(prompts * kv, most * asked, -1)
+            """(rows x kv, asked, …) to (prompts x kv, most rows x asked, …)."""
+            return states.index_select(0, sharing.lines).view(sharing.prompts * kv, sharing.most * asked, -1)
 
         def by_row(states: torch.Tensor) -> torch.Tensor:
-            """And back: (rows x kv, asked, …)."""
-            apart = states.view(prompts, kv, most, asked, -1).transpose(1, 2)
-            return apart[sharing.prompt, sharing.column].view(rows * kv, asked, -1)
+            """And back."""
+            return states.view(len(sharing.lines), asked, -1).index_select(0, sharing.back)
 
         shared = by_row(torch.baddbmm(sharing.mask, by_prompt(split), keys))
-        own = torch.baddbmm(shape.mask, split.view(rows * kv, asked, dim), own_keys)
+        own = torch.baddbmm(shape.mask, split, own_keys)
         weights = torch.softmax(torch.cat([shared, own], dim=-1), dim=-1)
-        on_prompt = by_prompt(weights[..., :length].reshape(rows, kv, asked * length))
+        on_prompt = by_prompt(weights)[..., :length]
         mixed = torch.baddbmm(by_row(torch.bmm(on_prompt, values)), weights[..., length:], own_values)
         mixed = mixed.view(rows, kv, shape.width, group * dim).transpose(1, 2).reshape(rows * shape.width, -1)
         return mixed if shape.packed is None else mixed[shape.packed]
@@ -216,13 +213,16 @@ class SharedContexts:
             line = self._prompts.of[self._prompt_of[row]]
             where.append((line, len(members[line])))
             members[line].append(place)
-        most = max(map(len, members))
+        most, heads = max(map(len, members)), np.arange(kv)
+        table = np.array([line + [0] * (most - len(line)) for line in members])
+        prompt, column = np.array(where).T
         lengths = self._prompt_lengths[self._prompts.at[: len(prompts)]]
         mask = np.where(np.arange(self._prompt_store.capacity) < lengths[:, None], 0.0, -np.inf).astype(np.float32)
         self._sharing = _Sharing(
-            table=self._tensor([line + [0] * (most - len(line)) for line in members]),
-            prompt=self._tensor([line for line, _ in where]),
-            column=self._tensor([column for _, column in where]),
+            prompts=len(prompts),
+            most=most,
+            lines=self._tensor((table[:, None, :] * kv + heads[:, None]).ravel()),
+            back=self._tensor(((prompt[:, None] * kv + heads) * most + column[:, None]).ravel()),
             mask=self._tensor(mask.repeat(kv, axis=0)[:, None]),
         )
         self._fed = rows
