@@ -193,7 +193,8 @@ def _trainer_class() -> Any:
         ) -> tuple[Any, Any, Any]:  # fmt: skip
             # Several passes before a backward one are for a single process: DDP and ZeRO count passes.
             inherited = super()._get_per_token_logps_and_entropies
-            if self.accelerator.num_processes > 1 or any(value not in (None, False) for value in others.values()):
+            shared = self.accelerator.num_processes > 1 or self.is_deepspeed_enabled
+            if shared or any(value not in (None, False) for value in others.values()):
                 return inherited(  # type: ignore[no-any-return]
                     model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
                 )
