@@ -7,7 +7,7 @@ import inspect
 import json
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +27,8 @@ class Parts:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.seconds: Counter[str] = Counter()
-        self.marks: list[Counter[str]] = []
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.marks: list[dict[str, float]] = []
         self._open = [REST]
         self._since = clock()
 
@@ -103,7 +103,8 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
         (Accelerator, "backward", "training: backward"),
         (MuonAdamW, "step", "optimizer"),
     ]
-    original = rounds.rollout
+    module: Any = rounds
+    original = module.rollout
 
     def rollout(*args: Any, **kwargs: Any) -> Any:
         # A step begins where the one before it ended: at its rollout.
@@ -115,7 +116,7 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
         for owner, method, name in watched:
             stack.enter_context(parts.counted(owner, method, name))
         stack.callback(setattr, rounds, "rollout", original)
-        rounds.rollout = rollout
+        module.rollout = rollout
         train_grpo(
             bench.model, bench.codec, bench.toolkit, bench.examples, settings, bench.params.rollout, bench.price, work,
             log=lambda numbers, step: None, evaluate=lambda model: {},

@@ -32,7 +32,7 @@ def model_of(shape: str, folder: Path, device: str) -> PreTrainedModel:
     model = load_model(folder).float()
     if SHAPES[shape]:
         model = grow(model, SHAPES[shape])
-    moved: Any = model.to(device)  # type: ignore[arg-type]
+    moved: Any = model.to(device)
     grown: PreTrainedModel = moved.eval()
     return grown
 

@@ -34,7 +34,7 @@ def messages(bench: Bench, example: Example) -> list[dict[str, str]]:
     """The example's prompt as TRL takes it. TRL would render the tools from Python functions, without their prices:
     the toolbox is rendered by our template beforehand, so that both loops read the same tokens."""
     words = f"{example.instruction}\n{example.preference.words}".strip()
-    tools = [tool_dict(spec) for spec in example.toolbox]
+    tools: list[Any] = [tool_dict(spec) for spec in example.toolbox]
     blank = [{"role": "user", "content": ""}]
     text: Any = bench.codec.tokenizer.apply_chat_template(blank, tools=tools, tokenize=False)
     toolbox = text.removeprefix("<|im_start|>system\n").partition("<|im_end|>\n")[0]
@@ -65,7 +65,8 @@ def _method(spec: ToolSpec, loop: asyncio.AbstractEventLoop) -> Any:
 
     def tool(self: Any, **arguments: Any) -> str:
         try:
-            return loop.run_until_complete(self._session.call(ToolCall(name=spec.name, arguments=arguments))).text
+            call = self._session.call(ToolCall(name=spec.name, arguments=arguments))
+            return str(loop.run_until_complete(call).text)
         except CallError as failure:
             return f"error: {failure}"
 
@@ -114,7 +115,8 @@ class TrlLoop:
 
     def __call__(self) -> list[list[int]]:
         """Completion ids (observations within) of every episode."""
-        self.trainer.model.train()
+        model: Any = self.trainer.model
+        model.train()
         batch = self.trainer._generate_and_score_completions([dict(row) for row in self.rows])
         self.tokens = int((batch["completion_mask"] * batch["tool_mask"]).sum())
         masked = zip(batch["completion_ids"].tolist(), batch["completion_mask"].tolist(), strict=True)

@@ -27,7 +27,7 @@ def by_length(
     prompts, completions = mask[:, :split].sum(1), mask[:, split:].sum(1)
     order = torch.argsort(prompts + completions, stable=True)
     found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-    for part in torch.split(order, rows):  # type: ignore[no-untyped-call]
+    for part in torch.split(order, rows):
         left, wide = split - int(prompts[part].max()), max(1, int(completions[part].max()))
         columns = slice(left, split + wide)
         logps, entropies = forward(ids[part, columns], mask[part, columns], wide)

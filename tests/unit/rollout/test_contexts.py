@@ -77,7 +77,8 @@ def test_a_decoder_holds_the_weights_of_its_moment() -> None:
     model = tiny_model()
     before = Decoder.of(model)
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(2)
+        embedding: Any = model.get_input_embeddings()
+        embedding.weight.mul_(2)
         for name, p in model.named_parameters():
             if "proj" in name:
                 p.mul_(1.5)
