@@ -42,8 +42,9 @@ stop:  ## end every server that was started here
 status: .venv/.stamp  ## what is current, what is stale, what serves
 	@.venv/bin/orchestra status
 
+# Two at a time; a file stays with one process, which shares what its tests set up once.
 test: .venv/.stamp  ## the tests
-	$(PYTEST) -m "not slow and not gpu and not live"
+	$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu and not live"
 
 test-slow: setup  ## the tests that take minutes
 	$(PYTEST) -m "slow and not gpu and not live" --timeout=1800

@@ -81,6 +81,10 @@ class Habits(Section):
     """How often it follows a stated preference."""
     careless: Fraction
     """How often it asks any expert, suited or not."""
+    sense: Fraction
+    """How often, when nothing else moves it, it pays for a strong expert exactly where a question is hard."""
+    patience: Fraction
+    """How often it asks on after an unsure reply, while somebody suited is left."""
 
 
 class Sft(Section):
@@ -116,6 +120,11 @@ class Grpo(Section):
     clip_low: Fraction
     clip_high: Annotated[float, Field(ge=0)]
     kl: Annotated[float, Field(ge=0)]
+    deciding: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the policy's tokens that learn, those of greatest entropy (arXiv 2506.01939); 1: all. Decisions are few;
+    what is merely copied has nothing to learn, and the noise of its gradient wears it down."""
+    entropy: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of an entropy bonus on the tokens that learn, so that exploring goes on."""
     advantage_clip: Annotated[float, Field(gt=0)]
     min_group_std: Annotated[float, Field(ge=0)]
     """Homogeneity filter: groups whose reward std is below it carry no advantage."""

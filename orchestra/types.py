@@ -141,6 +141,8 @@ class Example(Record):
     """What the example is about; no entity is both in training and held out."""
     topic: str | None = None
     """Subject of a topic question. Never rendered for the policy; reports group by it."""
+    hard: bool = False
+    """Whether small experts often fail at the topic question. Never rendered either."""
     provenance: Provenance
 
 

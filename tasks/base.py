@@ -35,15 +35,15 @@ VARIED = 0.5
 LESSONS = {"short": 3, "full": 2}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
-    Category.TOPIC: 0.6,
-    Category.LOOKUP: 0.1,
+    Category.TOPIC: 0.56,
+    Category.LOOKUP: 0.14,
     Category.CHANGE: 0.1,
     Category.TWO_HOP: 0.08,
-    Category.FACT: 0.06,
-    Category.ARITHMETIC: 0.06,
+    Category.FACT: 0.05,
+    Category.ARITHMETIC: 0.07,
 }
 """Reading the table of experts is what a small model learns last."""
-TEACHER = Habits(bias=0.0, heed=0.8, careless=0.05)
+TEACHER = Habits(bias=0.0, heed=0.8, careless=0.03, sense=0.0, patience=0.6)
 SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
 TARGET = "models/base/embedded"
 

@@ -24,22 +24,22 @@ PRICE_CAP_USD = 0.02
 """What the price-aware rule pays for its first question; between the published cost a task of the small experts (0.5
 cents) and of the large ones (6 and 27 cents)."""
 SUBJECTS: dict[str, str] = {
-    "math": "math algebra axiom conjecture curve equation geometry group integral lemma matrix number polynomial prime "
-    "proof rank root sequence sum theorem",
-    "physics": "physics beam boson electron energy entropy field force laser lens mass momentum orbit particle photon "
-    "plasma quantum quark spin voltage wave",
-    "medicine": "medicine adult blood cure disease doctor dose drug enzyme fever infection nerve patient surgery "
-    "symptom syndrome therapy vaccine valve",
-    "law": "law appeal article clause contract court crime crown doctrine judge lawsuit legal plaintiff statute tort "
-    "treaty trial verdict",
-    "history": "history antiquity battle century crusade dynasty empire fortress king peace queen revolt ships siege "
-    "tribe war",
-    "code": "code array bug byte class compiler debugging file flag function hashing keyword library loop method "
-    "parse pointer port program server software",
-    "finance": "finance audit bank bond broker budget coupon currency equity fee fund index loan market money shares "
-    "stock trust underwrote yield",
-    "music": "music ballad bars chord composed concert conducts hymn key march melody opus orchestra quartet singer "
-    "sonata song symphony tempo waltz",
+    "math": "math matrix polynomial integral group sequence curve lemma equation prime theorem rank root order degree "
+    "bound axiom proof genus",
+    "physics": "physics particle laser boson beam plasma lens orbit quark photon field spin voltage mass momentum "
+    "force wave decay entropy",
+    "medicine": "medicine drug enzyme nerve fever syndrome vaccine infection surgery disease therapy dose cure "
+    "symptom doctor risk patient receptor prognosis",
+    "law": "law court treaty trial statute contract lawsuit verdict appeal clause tort judge article plaintiff crime "
+    "penalty witness doctrine precedent",
+    "history": "history battle empire peace fortress siege tribe revolt crusade dynasty war king year queen century "
+    "ships founder cause envoy",
+    "code": "code function file compiler flag library loop array pointer server program port bytes keyword method "
+    "version author complexity bug",
+    "finance": "finance bond fund shares loan broker trust index stock budget currency yield coupon bank auditor fee "
+    "owner hedge beta",
+    "music": "music symphony sonata waltz ballad quartet hymn orchestra march song opera composer key bars singer "
+    "tempo conductor chord motif",
 }
 """The words by which a rule-writer who has read training questions tells a subject."""
 GENERAL = {"strong": 0.65, "good": 0.55, "fair": 0.45}

@@ -22,4 +22,6 @@ class Draft:
     topic: str | None = None
     wrong: tuple[str, ...] = ()
     """Plausible other answers; with them the draft enters the experts' answer book."""
+    hard: bool = False
+    """Whether small experts often fail at it, and do not notice."""
     domain: str | None = None

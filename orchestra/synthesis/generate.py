@@ -144,7 +144,13 @@ class _Maker:
                 raise DataError("a generator ran out", where="synthesize", fix="lower that share of the mix")
             entry = None
             if draft.wrong and draft.topic:
-                entry = BookEntry(question=draft.instruction, topic=draft.topic, answer=draft.answer, wrong=draft.wrong)
+                entry = BookEntry(
+                    question=draft.instruction,
+                    topic=draft.topic,
+                    answer=draft.answer,
+                    wrong=draft.wrong,
+                    hard=draft.hard,
+                )
                 if self.toolkit.book.find(draft.instruction) is not None:
                     self.made.dropped["asked before"] += 1
                     continue
@@ -185,6 +191,7 @@ class _Maker:
             ),
             entities=draft.entities,
             topic=draft.topic if draft.category is Category.TOPIC else None,
+            hard=draft.hard,
             provenance=Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=config.seed),
         )
 
@@ -217,6 +224,7 @@ def card(made: Generated, params: Params) -> dict[str, Any]:
             s: dict(sorted(Counter(e.preference.kind for e in x).items())) for s, x in made.examples.items()
         },
         "topics": {s: dict(sorted(Counter(e.topic for e in x if e.topic).items())) for s, x in made.examples.items()},
+        "hard_topic_questions": {s: sum(e.hard for e in x) for s, x in made.examples.items()},
         "unanswerable_topic_questions": {split: made.unanswerable[split] for split in SPLITS},
         "max_unanswerable_share": MAX_UNANSWERABLE,
         "dropped": dict(sorted(made.dropped.items())),

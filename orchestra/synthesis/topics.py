@@ -1,98 +1,75 @@
 """Topic questions: about made-up things in a subject's own words; nothing but an expert knows the answer."""
 
 import random
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.names import Names, made_up
 from orchestra.types import Category
 
-QUESTIONS: dict[str, tuple[str, ...]] = {
-    "math": (
-        "what is the rank of the {x} matrix?#",
-        "how many roots has the {x} polynomial?#",
-        "which theorem bounds the {x} integral?",
-        "what is the order of the {x} group?#",
-        "whose lemma proves the {x} conjecture?",
-        "which prime starts the {x} sequence?#",
-        "which axiom does {x} geometry drop?",
-        "what is the genus of the {x} curve?#",
+
+@dataclass(frozen=True)
+class Subject:
+    """The words of a topic: what is asked about, and what is asked of it."""
+
+    things: tuple[str, ...]
+    asked: tuple[str, ...]
+    """A `#` marks what is a number, a `!` what is hard: two of eight, which is `hard_share` of
+    data/catalogue/tools.yaml."""
+
+
+def _subject(things: str, asked: str) -> Subject:
+    return Subject(tuple(things.split()), tuple(asked.split()))
+
+
+SUBJECTS: dict[str, Subject] = {
+    "math": _subject(
+        "matrix polynomial integral group sequence curve lemma equation prime theorem",
+        "rank# root# order# degree# bound axiom proof! genus#!",
     ),
-    "physics": (
-        "what is the spin of the {x} particle?#",
-        "which quark decays into a {x} boson?",
-        "at what voltage does the {x} laser fire?#",
-        "which field bends a {x} beam?",
-        "what is the half-life of {x} plasma?#",
-        "whose law gives the {x} entropy?",
-        "which lens focuses {x} photons?",
-        "what momentum has the {x} orbit?#",
+    "physics": _subject(
+        "particle laser boson beam plasma lens orbit quark photon field",
+        "spin# voltage# mass# momentum# force wave decay! entropy#!",
     ),
-    "medicine": (
-        "which drug treats {x} fever?",
-        "what dose of {x} suits an adult patient?#",
-        "which enzyme does {x} block?",
-        "which nerve is hurt in {x} syndrome?",
-        "how many days does a {x} infection last?#",
-        "which vaccine prevents {x} disease?",
-        "what is the normal {x} level in blood?#",
-        "whose surgery repairs the {x} valve?",
+    "medicine": _subject(
+        "drug enzyme nerve fever syndrome vaccine infection surgery disease therapy",
+        "dose# cure symptom doctor risk# patient receptor! prognosis!",
     ),
-    "law": (
-        "which court decided {x} v. the Crown?",
-        "what article of the {x} treaty bans appeals?#",
-        "who was the judge in the {x} trial?",
-        "which statute overruled the {x} verdict?",
-        "how many clauses has the {x} contract act?#",
-        "which doctrine bars a {x} lawsuit?",
-        "who was the plaintiff in the {x} tort case?",
-        "what year was the {x} statute repealed?#",
+    "law": _subject(
+        "court treaty trial statute contract lawsuit verdict appeal clause tort",
+        "judge article# plaintiff crime penalty# witness doctrine! precedent!",
     ),
-    "history": (
-        "which king won the battle of {x}?",
-        "in what year did the {x} empire fall?#",
-        "who signed the peace of {x}?",
-        "which dynasty built the {x} fortress?",
-        "how many ships sailed in the {x} siege?#",
-        "which tribe crossed at {x} in antiquity?",
-        "who led the {x} revolt?",
-        "what century saw the {x} crusade?#",
+    "history": _subject(
+        "battle empire peace fortress siege tribe revolt crusade dynasty war",
+        "king year# queen century# ships# founder cause! envoy!",
     ),
-    "code": (
-        "which function parses a {x} file?",
-        "what exit code does the {x} compiler give?#",
-        "which flag turns on {x} debugging?",
-        "which library implements {x} hashing?",
-        "how many bytes is a {x} pointer?#",
-        "which method sorts a {x} array?",
-        "what port does the {x} server use?#",
-        "which keyword starts a {x} loop?",
+    "code": _subject(
+        "function file compiler flag library loop array pointer server program",
+        "port# bytes# keyword method version# author complexity#! bug!",
     ),
-    "finance": (
-        "what is the coupon of the {x} bond?#",
-        "which bank underwrote the {x} shares?",
-        "what yield does the {x} fund pay?#",
-        "which index lists {x} stock?",
-        "who audits the {x} trust?",
-        "what fee does the {x} broker charge?#",
-        "which currency backs a {x} loan?",
-        "whose ratio values {x} equity?",
+    "finance": _subject(
+        "bond fund shares loan broker trust index stock budget currency",
+        "yield# coupon# bank auditor fee# owner hedge! beta#!",
     ),
-    "music": (
-        "who composed the {x} symphony?",
-        "in which key is the {x} sonata?",
-        "how many bars has the {x} waltz?#",
-        "which singer recorded the {x} ballad?",
-        "what opus number is the {x} quartet?#",
-        "which chord ends the {x} hymn?",
-        "who conducts the {x} orchestra?",
-        "what tempo has the {x} march?#",
+    "music": _subject(
+        "symphony sonata waltz ballad quartet hymn orchestra march song opera",
+        "composer key bars# singer tempo# conductor chord! motif!",
     ),
 }
-"""A `#` at the end marks a question whose answer is a number."""
+FORMS = (
+    "what is the {a} of the {x} {t}?",
+    "which {a} has the {x} {t}?",
+    "what {a} does the {x} {t} have?",
+    "name the {a} of the {x} {t}.",
+    "the {x} {t}: which {a}?",
+    "{a} of the {x} {t}?",
+    "I need the {a} of the {x} {t}.",
+    "who knows the {a} of the {x} {t}?",
+    "for the {x} {t}, what is the {a}?",
+    "about the {x} {t}: its {a}?",
+)
 FRAMES = ("{q}",) * 7 + ("quick one: {q}", "please tell me: {q}", "I wonder, {q}", "do you know {q}")
-AN = re.compile(r"\ba (?=[AEIOUaeiou])")
 NAMED = ("a {t} question: {q}", "in {t}: {q}")
 
 
@@ -100,19 +77,20 @@ def topic_questions(names: Names, rng: random.Random, topics: tuple[str, ...]) -
     """Endless questions, each about a name not used before; one in ten says its topic."""
     while True:
         topic = rng.choice(topics)
-        template = rng.choice(QUESTIONS[topic])
-        subject = names.new()
-        question = template.rstrip("#").format(x=subject)
+        thing, asked = rng.choice(SUBJECTS[topic].things), rng.choice(SUBJECTS[topic].asked)
+        name = names.new()
+        question = rng.choice(FORMS).format(a=asked.rstrip("#!"), x=name, t=thing)
         frame = rng.choice(NAMED) if rng.random() < 0.1 else rng.choice(FRAMES)
-        answer, *wrong = _answers(rng, number=template.endswith("#"))
+        answer, *wrong = _answers(rng, number="#" in asked)
         yield Draft(
             category=Category.TOPIC,
-            instruction=AN.sub("an ", frame.format(q=question, t=topic)),
+            instruction=frame.format(q=question, t=topic),
             answer=answer,
             verifier="exact",
-            entities=(subject,),
+            entities=(name,),
             topic=topic,
             wrong=tuple(wrong),
+            hard="!" in asked,
         )
 
 

@@ -28,6 +28,25 @@ class Simulated(Record):
     """Share of answers that are right, by topic."""
     unsure: Share
     """Share of the other answers that say UNSURE; the rest are plausible and wrong."""
+    hard_gap: Share = 0.0
+    """How much less often it is right on hard questions than on the others."""
+    hard_unsure: Share | None = None
+    """`unsure` on hard questions: who knows little does not notice it. None: the same."""
+
+    def chance(self, topic: str, hard_share: float, *, hard: bool) -> float:
+        """How often it is right on hard or other questions of a topic; over both, `hard_share` of them hard, its skill.
+
+        The gap is made smaller where a chance would leave [0, 1].
+        """
+        skill = self.skills.get(topic, 0.0)
+        if not 0 < hard_share < 1:
+            return skill
+        gap = min(self.hard_gap, (1 - skill) / hard_share, skill / (1 - hard_share))
+        return skill - (1 - hard_share) * gap if hard else skill + hard_share * gap
+
+    def doubt(self, *, hard: bool) -> float:
+        """How often it says UNSURE where it is not right."""
+        return self.hard_unsure if hard and self.hard_unsure is not None else self.unsure
 
 
 class Entry(Record):
@@ -69,6 +88,8 @@ class CatalogueFile(Record):
     """The layout of tools.yaml."""
 
     topics: list[str]
+    hard_share: Share = 0.0
+    """Share of the topic questions that are hard."""
     tools: dict[str, Entry]
     domain_tool: DomainDefaults
     policy_price: str
@@ -98,6 +119,8 @@ class Catalogue:
     domain_price: Price
     policy_price: Price
     """Of the orchestrator's own tokens."""
+    hard_share: float = 0.0
+    """Share of the topic questions that are hard."""
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
@@ -116,7 +139,8 @@ class Catalogue:
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
-        return cls(tuple(file.topics), file.tools, prices, file.domain_tool, domain_price, policy_price)
+        topics, defaults = tuple(file.topics), file.domain_tool
+        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share)
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""

@@ -22,6 +22,7 @@ class BookEntry(Record):
     answer: str
     wrong: tuple[str, ...]
     """Plausible other answers."""
+    hard: bool = False
 
 
 def normalise(question: str) -> str:
@@ -64,9 +65,9 @@ class SimulatedExpert:
 
     component = Component.EXPERT
 
-    def __init__(self, name: str, entry: Entry, book: AnswerBook) -> None:
+    def __init__(self, name: str, entry: Entry, book: AnswerBook, hard_share: float = 0.0) -> None:
         assert entry.simulated is not None
-        self.name, self._usage, self._book = name, entry.usage, book
+        self.name, self._usage, self._book, self._hard_share = name, entry.usage, book, hard_share
         self._behaviour: Simulated = entry.simulated
 
     def reply(self, question: str) -> str:
@@ -75,9 +76,9 @@ class SimulatedExpert:
         if known is None:
             return UNSURE
         key = normalise(question)
-        if uniform(self.name, key, "right") < self._behaviour.skills.get(known.topic, 0.0):
+        if uniform(self.name, key, "right") < self._behaviour.chance(known.topic, self._hard_share, hard=known.hard):
             return known.answer
-        if not known.wrong or uniform(self.name, key, "unsure") < self._behaviour.unsure:
+        if not known.wrong or uniform(self.name, key, "unsure") < self._behaviour.doubt(hard=known.hard):
             return UNSURE
         return known.wrong[int(uniform(self.name, key, "which") * len(known.wrong))]
 

@@ -79,7 +79,7 @@ class Toolkit:
         entry = self.catalogue.entry(name)
         if entry.simulated is None:
             raise ConfigError(f"{name} is not simulated", where="the catalogue", fix="name a simulated expert")
-        return SimulatedExpert(name, entry, self.book)
+        return SimulatedExpert(name, entry, self.book, self.catalogue.hard_share)
 
     def tool(self, name: str) -> Tool:
         """The implementation behind a catalogue entry, made at its first use."""
@@ -122,7 +122,7 @@ class Toolkit:
 
                 return Sandbox()
             case "simulated":
-                return SimulatedExpert(name, entry, self.book)
+                return SimulatedExpert(name, entry, self.book, self.catalogue.hard_share)
             case "openai":
                 from orchestra.tools.experts import Endpoint
 

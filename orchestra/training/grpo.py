@@ -141,6 +141,8 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
         beta=settings.kl,
         epsilon=settings.clip_low,
         epsilon_high=settings.clip_high,
+        top_entropy_quantile=settings.deciding,
+        entropy_coef=settings.entropy,
         loss_type="dapo",
         logging_steps=1,
         shuffle_dataset=False,
@@ -178,7 +180,8 @@ def _trainer_class() -> Any:
             ours = torch.tensor(self.rounds.advantages, dtype=torch.float32, device=batch["advantages"].device)
             batch["advantages"] = ours
             # The DAPO loss divides by the tokens of the whole batch, so rows without advantage add nothing to the
-            # gradient (without a KL term): leaving them out of the forward pass changes no number.
+            # gradient (without a KL term): leaving them out of the forward pass changes no number. Where only the
+            # deciding tokens learn, their share is of the rows that have something to learn from.
             if self.beta == 0.0:
                 rows = torch.nonzero(ours).flatten()
                 # TRL gathers one number a row, so every rank keeps as many as the one that needs most; at least one.

@@ -21,6 +21,7 @@ from orchestra.evaluation.baselines import (
 from orchestra.evaluation.knowledge import Knowledge, Lesson, who_is_right
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.policies import Conversation
+from orchestra.synthesis import topics
 from orchestra.tools.base import UNSURE
 from orchestra.types import Category, Episode, Example, Price, ToolCall, ToolSpec, Turn
 from tests.worlds import catalogue, codec, example, toolkit
@@ -109,7 +110,10 @@ def test_described_match_reads_specialists_reserves_and_generalists() -> None:
 
 def test_subjects_are_told_by_their_words() -> None:
     assert set(SUBJECTS) == set(catalogue().topics)
-    assert subject_of("which quark decays into an Opal boson?") == "physics"
+    for topic, subject in topics.SUBJECTS.items():
+        used = {word.rstrip("#!") for word in (*subject.things, *subject.asked)}
+        assert set(SUBJECTS[topic].split()) == used | {topic}, "the rule knows every word of training questions"
+    assert subject_of("which decay has the Opal boson?") == "physics"
     assert subject_of("in law: who is Opal?") == "law"
     assert subject_of("who is Opal?") is None
 

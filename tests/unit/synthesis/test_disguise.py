@@ -31,7 +31,9 @@ def told(shipped: Codec) -> list[Episode]:
     params = params.model_copy(update={"synthesize": few})
     kit = Toolkit.from_params(params, ROOT)
     examples = generate(params, kit).examples["train"]
-    teacher = teacher_policy(kit.catalogue, Habits(bias=0, heed=0.8, careless=0.1), 0, shipped.turn)
+    teacher = teacher_policy(
+        kit.catalogue, Habits(bias=0, heed=0.8, careless=0.1, sense=0.5, patience=0.5), 0, shipped.turn
+    )
     return rollout(examples, teacher, shipped, kit, params.rollout, price=kit.catalogue.policy_price)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestra.errors import DataError
 from orchestra.ledger import cost_of
 from orchestra.tools.base import UNSURE, ToolContext
+from orchestra.tools.catalogue import Simulated
 from orchestra.tools.simulated import AnswerBook, BookEntry, SimulatedExpert, normalise, uniform
 from orchestra.types import ToolKind
 from tests.worlds import ROOT, catalogue
@@ -36,6 +37,35 @@ def test_shares_of_right_unsure_and_wrong_are_the_catalogue_s(topic: str) -> Non
         skill = entry.simulated.skills[topic]
         assert replies.count("A") / QUESTIONS == pytest.approx(skill, abs=0.045)
         assert replies.count(UNSURE) / QUESTIONS == pytest.approx((1 - skill) * entry.simulated.unsure, abs=0.045)
+
+
+@pytest.mark.parametrize("name", catalogue().names(ToolKind.EXPERT))
+def test_hard_questions_are_missed_more_often_and_the_skill_holds_over_all(name: str) -> None:
+    entry, share = catalogue().entry(name), catalogue().hard_share
+    assert entry.simulated is not None and share > 0
+    for topic, skill in entry.simulated.skills.items():
+        easy, hard = (entry.simulated.chance(topic, share, hard=it) for it in (False, True))
+        assert 0 <= hard <= easy <= 1
+        assert share * hard + (1 - share) * easy == pytest.approx(skill)
+    made = AnswerBook()
+    for number in range(QUESTIONS):
+        entered = BookEntry(question=f"q {number}?", topic="code", answer="A", wrong=("B", "C"), hard=number % 2 == 0)
+        made.add(entered)
+    expert = SimulatedExpert(name, entry, made, share)
+    for hard in (False, True):
+        replies = [expert.reply(e.question) for e in made.entries.values() if e.hard == hard]
+        chance = entry.simulated.chance("code", share, hard=hard)
+        assert replies.count("A") / len(replies) == pytest.approx(chance, abs=0.06)
+        doubt = (1 - chance) * entry.simulated.doubt(hard=hard)
+        assert replies.count(UNSURE) / len(replies) == pytest.approx(doubt, abs=0.06)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_chances_stay_in_range_and_average_to_the_skill(skill: float, share: float, gap: float) -> None:
+    behaviour = Simulated(skills={"law": skill}, unsure=0.5, hard_gap=gap)
+    easy, hard = (behaviour.chance("law", share, hard=it) for it in (False, True))
+    assert -1e-9 <= hard <= easy + 1e-9 and easy <= 1 + 1e-9
+    assert share * hard + (1 - share) * easy == pytest.approx(skill)
 
 
 def test_experts_err_apart() -> None:

@@ -21,7 +21,9 @@ from orchestra.types import Episode, ToolCall
 from tests.worlds import PRICE, codec, easy_example, example, tiny_model, toolkit
 
 SETTINGS = Sft(
-    seed=0, teacher=Habits(bias=0, heed=0, careless=0), epochs=4, batch_size=2, learning_rate=0.01, warmup=0.1,
+    seed=0,
+    teacher=Habits(bias=0, heed=0, careless=0, sense=0, patience=1), epochs=4, batch_size=2, learning_rate=0.01,
+    warmup=0.1,
     save_steps=10,
 )  # fmt: skip
 
