@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -184,28 +184,34 @@ def remember(root: Path, service: Service) -> None:
 
 
 def services(root: Path) -> list[Service]:
-    """Every remembered server that still runs; pid files of dead ones are removed."""
-    found = []
+    """Every remembered server that still runs.
+
+    Only reads: a release may replace a server, and its pid file, while another process asks who serves.
+    """
+    return [service for service in _remembered(root) if service.running]
+
+
+def _remembered(root: Path) -> Iterator[Service]:
+    """Every server with a pid file, dead ones too."""
     for file in sorted((root / ".state").glob("*.pid.json")):
         try:
-            service = Service(**json.loads(file.read_text(encoding="utf-8")))
+            yield Service(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            # Its server was ended since the folder was listed.
+            continue
         except (ValueError, TypeError):
             raise ServiceError("not a pid file", where=str(file), fix=f"rm {file}") from None
-        if service.running:
-            found.append(service)
-        else:
-            file.unlink(missing_ok=True)
-    return found
 
 
 def stop_services(root: Path, *names: str, grace_s: float = 10.0) -> list[Service]:
-    """End the remembered servers (all, or those named) with their children; returns the ended ones."""
+    """End the remembered servers (all, or those named) with their children and forget them; returns those that ran."""
     ended = []
-    for service in services(root):
+    for service in _remembered(root):
         if not names or service.name in names:
-            kill_tree(service.pid, grace_s=grace_s)
+            if service.running:
+                kill_tree(service.pid, grace_s=grace_s)
+                ended.append(service)
             (root / ".state" / f"{service.name}.pid.json").unlink(missing_ok=True)
-            ended.append(service)
     return ended
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -134,8 +135,29 @@ def test_a_service_is_found_again_and_ended_with_its_children(tmp_path: Path) ->
 
 def test_a_recycled_pid_is_another_process(tmp_path: Path) -> None:
     remember(tmp_path, Service("old", os.getpid(), "1", 1, "http://127.0.0.1:1", "x"))
-    assert services(tmp_path) == []
-    assert not (tmp_path / ".state" / "old.pid.json").exists()
+    assert services(tmp_path) == [] and stop_services(tmp_path) == []
+    assert not (tmp_path / ".state" / "old.pid.json").exists() and alive(os.getpid())
+
+
+def test_whoever_asks_while_servers_come_and_go_sees_those_that_stay(tmp_path: Path) -> None:
+    mine = started_at(os.getpid()) or ""
+    stays = Service("gateway", os.getpid(), mine, 1, "http://127.0.0.1:1", "x")
+    remember(tmp_path, stays)
+    done = threading.Event()
+
+    def release() -> None:
+        while not done.is_set():
+            remember(tmp_path, Service("away", os.getpid(), "1", 2, "http://127.0.0.1:2", "x"))
+            remember(tmp_path, stays)
+            stop_services(tmp_path, "away")
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    try:
+        assert all(services(tmp_path) == [stays] for _ in range(1000))
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_damaged_pid_file_is_one_line(tmp_path: Path) -> None:

@@ -1,33 +1,17 @@
-"""Writes entries/*.csv: a shop that adds up. Run: python data/domains/ecommerce/generate.py"""
+"""Writes entries/*.csv: a shop that adds up. Run: .venv/bin/python data/domains/ecommerce/generate.py"""
 
-import csv
 import random
 from pathlib import Path
+
+from orchestra.domains.made import names, write
 
 SEED = 20251115
 TODAY = 400
 KINDS = ["lamp", "kettle", "chair", "radio", "bag", "tent", "mug", "pan", "rug", "desk", "drum", "vase"]
 TIERS = {"basic": 0, "silver": 5, "gold": 10}
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, str | int | None]
 Tables = dict[str, list[Row]]
-
-
-def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return made
 
 
 def people_and_goods(rng: random.Random) -> Tables:
@@ -128,13 +112,7 @@ def generate(folder: Path) -> dict[str, int]:
     rng = random.Random(SEED)
     tables = people_and_goods(rng)
     sales(rng, tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Writes entries/*.csv: a school whose credits and bills add up. Run: python data/domains/education/generate.py"""
 
-import csv
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from orchestra.domains.made import names as made_names
+from orchestra.domains.made import write
 
 SEED = 20260418
 TODAY = 700
@@ -25,26 +27,14 @@ SUBJECTS = [
 PROGRAMMES = {"arts": 18, "business": 34, "law": 41, "medicine": 47, "science": 29, "teaching": 22}
 GRANTS = {"none": (0, 0), "small": (10, 50), "partial": (25, 60), "half": (50, 70)}
 WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday"]
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 
 def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice, in order."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return sorted(made)
+    """In order."""
+    return sorted(made_names(rng, count, taken))
 
 
 def people_and_places(rng: random.Random) -> Tables:
@@ -240,13 +230,7 @@ def generate(folder: Path) -> dict[str, int]:
     studies(rng, tables)
     library(rng, tables)
     check(tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Writes entries/*.csv: a clinic that adds up. Run: python data/domains/medicine/generate.py"""
+"""Writes entries/*.csv: a clinic that adds up. Run: .venv/bin/python data/domains/medicine/generate.py"""
 
-import csv
 import random
 from collections import Counter
 from pathlib import Path
+
+from orchestra.domains.made import names, write
 
 SEED = 9197
 TODAY = 300
@@ -12,26 +13,9 @@ A_DAY = 150
 FIELDS = {"skin": 1, "heart": 3, "eyes": 2, "bones": 4, "ears": 2, "teeth": 1, "nerves": 5, "lungs": 3}
 FORMS = ["pills", "drops", "cream", "syrup", "spray"]
 LATE_FEE = 15
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, str | int | None]
 Tables = dict[str, list[Row]]
-
-
-def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return made
 
 
 def number(value: str | int | None) -> int:
@@ -188,13 +172,7 @@ def generate(folder: Path) -> dict[str, int]:
     diary(rng, tables)
     accounts(rng, tables)
     check(tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,20 @@
 """Writes entries/*.csv: a railway whose seats, fares and refunds agree. Run: python data/domains/railway/generate.py"""
 
-import csv
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from orchestra.domains.made import names, write
 
 SEED = 20260332
 TODAY = 300
 CLASSES = {"first": 50, "second": 0}
 RULES = {0: 50, 2: 80, 7: 100}
 PASSES = {"local": (10, 18), "area": (25, 42), "network": (50, 90)}
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
-
-
-def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return made
 
 
 def people_and_lines(rng: random.Random) -> Tables:
@@ -168,13 +152,7 @@ def generate(folder: Path) -> dict[str, int]:
     tables = people_and_lines(rng)
     journeys(rng, tables)
     check(tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Writes entries/*.csv: a restaurant whose bills add up. Run: python data/domains/restaurant/generate.py"""
+"""Writes entries/*.csv: a restaurant whose bills add up. Run: .venv/bin/python data/domains/restaurant/generate.py"""
 
-import csv
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from orchestra.domains.made import names, write
 
 SEED = 20260228
 TODAY = 180
@@ -21,26 +22,9 @@ ALLERGENS = {
         *["mushrooms", "potatoes", "peppers", "apples", "lemons", "honey", "chocolate", "basil"],
     ],
 }
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
-
-
-def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return made
 
 
 def house_and_kitchen(rng: random.Random) -> Tables:
@@ -199,13 +183,7 @@ def generate(folder: Path) -> dict[str, int]:
     evenings(rng, tables)
     bills(rng, tables)
     check(tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,25 @@
 """Writes entries/*.csv: flights and hotels that are never overbooked. Run: python data/domains/travel/generate.py"""
 
-import csv
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from orchestra.domains.made import names as made_names
+from orchestra.domains.made import write
+
 SEED = 20260730
 TODAY = 250
 # level: (grade, per cent off, price of the first bag, points that the level costs)
 LEVELS = {"blue": (1, 0, 35, 0), "green": (2, 5, 20, 400), "black": (3, 12, 10, 900)}
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 
 def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice, in order."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return sorted(made)
+    """In order."""
+    return sorted(made_names(rng, count, taken))
 
 
 def people_and_places(rng: random.Random) -> Tables:
@@ -178,13 +168,7 @@ def generate(folder: Path) -> dict[str, int]:
     bookings(rng, tables)
     nights_in_hotels(rng, tables)
     check(tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":

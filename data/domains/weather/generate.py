@@ -1,9 +1,11 @@
-"""Writes entries/*.csv: a weather service in order. Run: python data/domains/weather/generate.py"""
+"""Writes entries/*.csv: a weather service in order. Run: .venv/bin/python data/domains/weather/generate.py"""
 
-import csv
 import random
 from pathlib import Path
 from typing import Any
+
+from orchestra.domains.made import names as made_names
+from orchestra.domains.made import write
 
 SEED = 20261034
 TODAY = 500
@@ -19,26 +21,14 @@ PARTS = ["north", "south", "east", "west"]
 DANGERS = ["flood", "fog", "heat", "hail", "storm"]
 # plan: (price of changing to it, fee a day and region, regions that it allows)
 PLANS = {"small": (5, 3, 2), "medium": (20, 2, 4), "large": (60, 1, 8)}
-_ONSETS = "b br d dr f g h k kl l m n p pr qu r s st t tr v"
-ONSETS = _ONSETS.split()
-VOWELS = ["a", "e", "i", "o", "u"]
-CODAS = ["l", "n", "r", "s", "x", "th"]
-ENDS = ["ane", "el", "ik", "on", "ard", "ova", "is", "um", "ett", "ora", "yn", "ash"]
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 
 def names(rng: random.Random, count: int, taken: set[str]) -> list[str]:
-    """Made-up capitalised names such as Borvane, none twice, in order."""
-    made: list[str] = []
-    while len(made) < count:
-        stem = rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        name = (stem + rng.choice(["", "", "v", "d", "m"]) + rng.choice(ENDS)).capitalize()
-        if name not in taken and len(name) <= 9:
-            taken.add(name)
-            made.append(name)
-    return sorted(made)
+    """In order."""
+    return sorted(made_names(rng, count, taken))
 
 
 def people_and_places(rng: random.Random) -> Tables:
@@ -205,13 +195,7 @@ def generate(folder: Path) -> dict[str, int]:
     repairs(rng, tables)
     check(tables)
     tables["stations"].sort(key=lambda row: row["station"])
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return {name: len(rows) for name, rows in tables.items()}
+    return write(folder, tables)
 
 
 if __name__ == "__main__":
