@@ -1,12 +1,29 @@
 """Who the warm-up imitates: known solutions followed, experts picked by known habits."""
 
+from decimal import Decimal
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestra.config import Habits, Rollout
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.policies import Conversation
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.teacher import CANDIDATE_SKILL, FREE, PLANS, PROMISE, Plan, grade, merit, show, teacher_policy
+from orchestra.training.teacher import (
+    CANDIDATE_SKILL,
+    FREE,
+    HEEDING,
+    PRICES,
+    PROMISE,
+    Candidate,
+    Plan,
+    candidates,
+    grade,
+    merit,
+    show,
+    teacher_policy,
+)
 from orchestra.types import Category, Episode, Example, Preference, ToolKind
 from tests.worlds import NEUTRAL, PRICE, catalogue, codec, example, toolkit
 
@@ -73,31 +90,80 @@ def test_habits_decide_the_plan(tools: Toolkit) -> None:
     assert {plan_of(e) for e in anyone} == {"any"} and {first(e) for e in anyone} - set(fitting())
 
 
-@pytest.mark.parametrize(("hard", "plan"), [(True, "strong"), (False, "value")])
-def test_sense_pays_for_a_strong_expert_where_a_question_is_hard(tools: Toolkit, hard: bool, plan: str) -> None:
-    items = [topic(f"e{i}").model_copy(update={"hard": hard}) for i in range(5)]
-    assert {plan_of(e) for e in taught(tools, items, sense=1.0)} == {plan}
-    careful = [item.model_copy(update={"preference": CAREFUL}) for item in items]
-    assert {plan_of(e) for e in taught(tools, careful, heed=1.0, bias=1.0)} == {plan}
+def asked(run: Episode) -> list[str]:
+    return [turn.call.name for turn in run.turns if turn.call is not None]
 
 
-@pytest.mark.parametrize("plan", [p for p in PLANS if p != "any"])
-def test_a_plan_orders_the_experts_by_what_it_says(plan: Plan) -> None:
-    wish = Preference(kind="prefer", words="", outcome=1, compute=0, latency=0, tools={"llama-3.3-70b": 0.5})
-    graded = {s.name: grade(catalogue(), s, "music") for s in EXPERTS if s.name in fitting()}
-    fit = [s for s in EXPERTS if s.name in fitting()]
-    order = sorted(fit, key=lambda s: merit(plan, s, graded[s.name], wish), reverse=True)
-    value = [PROMISE[graded[s.name]] - 5 * float(s.call_usd) for s in order]
-    expected = {
-        "cheap": [float(s.call_usd) for s in order] == sorted(float(s.call_usd) for s in fit),
-        "fast": [s.latency_s for s in order] == sorted(s.latency_s for s in fit),
-        "dear": order[0].name == "claude-opus-4.1",
-        "best": [PROMISE[graded[s.name]] for s in order] == sorted((PROMISE[g] for g in graded.values()), reverse=True),
-        "strong": order[0].name == "gpt-5",
-        "value": value == sorted(value, reverse=True),
-        "wish": order[0].name == "llama-3.3-70b",
-    }
-    assert expected[plan]
+@pytest.mark.parametrize("hard", [True, False])
+def test_sense_pays_for_a_strong_expert_where_a_question_is_hard(tools: Toolkit, hard: bool) -> None:
+    cheap = [s.model_copy(update={"call_usd": Decimal("0.001")}) for s in EXPERTS]
+    items = [topic(f"e{i}").model_copy(update={"hard": hard, "toolbox": tuple(cheap)}) for i in range(5)]
+    runs = taught(tools, items, sense=1.0)
+    assert {plan_of(e) for e in runs} == {"value"}
+    assert {grade(catalogue(), catalogue().spec(first(e)), "music") for e in runs} == {"strong" if hard else "expert"}
+
+
+def music(name: str, **changes: object) -> Candidate:
+    spec = catalogue().spec(name).model_copy(update=changes)
+    return Candidate(spec, grade(catalogue(), spec, "music"))
+
+
+@given(
+    plan=st.sampled_from([*FREE, "wish"]),
+    hard=st.booleans(),
+    graded=st.lists(st.sampled_from(sorted(PROMISE[True])), min_size=2, max_size=2),
+    usd=st.lists(st.floats(0.0001, 1), min_size=2, max_size=2),
+    seconds=st.lists(st.floats(1, 300), min_size=2, max_size=2),
+)
+def test_a_plan_weighs_promise_against_dollars_and_seconds(
+    plan: Plan, hard: bool, graded: list[str], usd: list[float], seconds: list[float]
+) -> None:
+    item = topic().model_copy(update={"hard": hard})
+    spec = EXPERTS[0]
+    one, other = (
+        Candidate(spec.model_copy(update={"call_usd": Decimal(repr(u)), "latency_s": s}), g)
+        for u, s, g in zip(usd, seconds, graded, strict=True)
+    )
+    better = merit(plan, one, item) > merit(plan, other, item)
+    if (one.grade == "poor") != (other.grade == "poor"):
+        assert better == (other.grade == "poor")
+    elif plan == "dear":
+        assert better == (usd[0] > usd[1])
+    else:
+        compute, latency = PRICES[plan]
+        promise = [PROMISE[hard][g] for g in graded]
+        gain = promise[0] - promise[1] - compute * (usd[0] - usd[1]) - latency * (seconds[0] - seconds[1])
+        assert better == (gain > 0) or abs(gain) < 1e-9
+
+
+def test_who_wishes_for_cheap_weighs_dollars_most_and_who_wishes_for_fast_seconds() -> None:
+    assert max(PRICES, key=lambda plan: PRICES[plan][0]) == HEEDING["cheap"]
+    assert max(PRICES, key=lambda plan: PRICES[plan][1]) == HEEDING["fast"]
+    assert all(PRICES[HEEDING["accurate"]][i] <= PRICES["value"][i] for i in (0, 1))
+
+
+def test_a_liked_expert_that_does_not_suit_is_asked_first_and_another_after_it(tools: Toolkit) -> None:
+    stranger = next(s for s in EXPERTS if s.name not in fitting())
+    wish = Preference(kind="prefer", words="I like it.", outcome=1, compute=0, latency=0, tools={stranger.name: 0.5})
+    item = topic(preference=wish)
+    assert [one.spec.name for one in candidates(catalogue(), item) if one.grade == "poor"] == [stranger.name]
+    (run,) = taught(tools, [item], heed=1.0, patience=0.0)
+    assert asked(run)[0] == stranger.name and asked(run)[1] in fitting() and len(asked(run)) == 2
+    dear = [s.model_copy(update={"call_usd": Decimal(1)}) if s.name == stranger.name else s for s in EXPERTS]
+    (run,) = taught(tools, [item.model_copy(update={"toolbox": tuple(dear)})], heed=1.0, patience=0.0)
+    assert stranger.name not in asked(run)
+
+
+def test_an_avoided_expert_is_not_asked_whatever_the_plan(tools: Toolkit) -> None:
+    names = [s.name for s in EXPERTS]
+    for avoided in fitting():
+        others = dict.fromkeys(set(names) - {avoided}, 0.25)
+        wish = Preference(kind="avoid", words="Not that one.", outcome=1, compute=0, latency=0, tools=others)
+        item = topic(preference=wish)
+        assert avoided not in {one.spec.name for one in candidates(catalogue(), item)}
+        alone = item.model_copy(update={"toolbox": tuple(s for s in EXPERTS if s.name in (avoided, names[0]))})
+        for run in taught(tools, [item, alone], bias=1.0):
+            assert avoided not in asked(run)
 
 
 @pytest.mark.parametrize(("wish", "plan"), [(CHEAP, "cheap"), (LIKED, "wish")])
@@ -113,7 +179,7 @@ def test_the_thought_lists_the_candidates_as_the_prompt_shows_them(tools: Toolki
     prompt = codec().tokenizer.decode(list(run.prompt_ids))
     thought = run.turns[0].text.partition("</think>")[0].splitlines()
     by_price = sorted((s for s in EXPERTS if s.name in fitting()), key=lambda s: (s.call_usd, s.name))
-    assert thought[1:-1] == ["music", *(show(s, grade(catalogue(), s, "music")) for s in by_price)]
+    assert thought[1:-1] == ["music", *(show(music(s.name)) for s in by_price)]
     assert thought[-1] in FREE
     for spec, line in zip(by_price, thought[2:-1], strict=True):
         price, seconds, _, name = line.split()
@@ -138,10 +204,10 @@ def test_a_hard_question_is_called_hard(tools: Toolkit) -> None:
 def test_patience_is_how_often_it_asks_on(tools: Toolkit) -> None:
     """A question in nobody's book: every expert is unsure."""
     item = topic(instruction="who wrote Nothing?")
-    (patient,), (not_so,) = taught(tools, [item]), taught(tools, [item], patience=0.0)
-    asked = [t.call.name for t in patient.turns if t.call]
-    assert sorted(asked) == sorted(fitting())
-    assert len([t for t in not_so.turns if t.call]) == 1
+    (patient,), (not_so,) = taught(tools, [item], sense=1.0), taught(tools, [item], sense=1.0, patience=0.0)
+    worth = [s.name for s in EXPERTS if s.name in fitting() and s.call_usd < Decimal("0.2")]
+    assert set(worth) <= set(asked(patient)) <= set(fitting())
+    assert len(asked(not_so)) == 1
     assert not_so.answer == "I am not sure."
 
 
