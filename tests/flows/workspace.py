@@ -80,7 +80,8 @@ def make(root: Path) -> Workspace:
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
-        if (ROOT / name).is_file():
+        # A run in the repository itself leaves its dvc.lock there.
+        if name != "dvc.lock" and (ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, root / name)
     params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
