@@ -44,6 +44,8 @@ class Synthesize(Section):
     """Each example multiplies each tool's price by a log-uniform factor in [1/spread, spread]."""
     preference_share: Fraction
     """Share of examples whose user states a preference; the rest are neutral."""
+    renamed_share: Fraction = 0.0
+    """Share of the training examples whose experts are renamed and re-described, so that names are read, not known."""
 
     @model_validator(mode="after")
     def _mix_adds_up(self) -> Self:
@@ -82,7 +84,7 @@ class Habits(Section):
     careless: Fraction
     """How often it asks any expert, suited or not."""
     sense: Fraction
-    """How often, when nothing else moves it, it pays for a strong expert exactly where a question is hard."""
+    """How often, when nothing else moves it, it weighs what an expert promises against its price."""
     patience: Fraction
     """How often it asks on after an unsure reply, while somebody suited is left."""
 

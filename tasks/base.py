@@ -19,7 +19,6 @@ from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.disguise import NAME, Disguise
 from orchestra.synthesis.generate import generate
-from orchestra.synthesis.variation import vary
 from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
@@ -30,9 +29,9 @@ from tasks._stage import Meter, Stage, run
 SEED = 1001
 EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
-VARIED = 0.5
+RENAMED = 0.7
 """Share of the examples whose experts are invented ones."""
-LESSONS = {"short": 3, "full": 2}
+LESSONS = {"short": 3, "full": 3}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
     Category.TOPIC: 0.56,
@@ -71,6 +70,7 @@ def recipe_of_base(params: Params, seed: int = SEED) -> Params:
     """The parameters that the base is made with, on top of the profile's."""
     synthesize = params.synthesize.model_copy(
         update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD, "mix": MIX}
+        | {"renamed_share": RENAMED}
     )
     sft = params.sft.model_copy(
         update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
@@ -108,7 +108,7 @@ def main(stage: Stage) -> None:
 
 
 def world(stage: Stage, seed: int, folder: Path) -> World:
-    """One world of examples, half of them with invented experts."""
+    """One world of examples."""
     params = recipe_of_base(stage.params, seed)
     maker = Toolkit.from_params(params, stage.root)
     made = generate(params, maker, stage.progress(EXAMPLES, f"examples of world {seed}").advance)
@@ -123,8 +123,7 @@ def lessons(stage: Stage, lesson: str, worlds: Iterable[World], codec: Codec, di
     limits = stage.params.rollout
     for each in worlds:
         catalogue = each.toolkit.catalogue
-        rng = random.Random(f"{each.seed}/{lesson}")
-        examples = [vary(e, catalogue, rng) if rng.random() < VARIED else e for e in each.examples]
+        examples = each.examples
         if lesson == "short":
             examples = [shorten(example, catalogue) for example in examples]
         teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson), codec.turn)

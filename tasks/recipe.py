@@ -1,11 +1,8 @@
 """Makes the embedded recipe (tokenizer, config) anew from the generated training examples: `make recipe`."""
 
-import random
-
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.io import read_examples
-from orchestra.synthesis.variation import vary
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
 from orchestra.training.tokenizer import save_recipe, train_tokenizer
@@ -22,8 +19,6 @@ def main(stage: Stage) -> None:
     template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     toolkit = Toolkit.from_params(params, stage.root)
     examples = read_examples(stage.root / "data/generated/train.jsonl")[:EXAMPLES]
-    rng = random.Random(0)
-    examples = [vary(e, toolkit.catalogue, rng) if rng.random() < 0.5 else e for e in examples]
     bytes_only = Codec(train_tokenizer(["a"], 400, template))
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, bytes_only.turn)
     limits = params.rollout.model_copy(update={"max_tokens": 1_000_000})

@@ -25,9 +25,15 @@ def expert_answers(conversation: Conversation) -> list[str]:
 
 
 def follow(
-    conversation: Conversation, choose: ChooseExpert, thought: Callable[[Conversation], str] | None = None
+    conversation: Conversation,
+    choose: ChooseExpert,
+    thought: Callable[[Conversation], str] | None = None,
+    enough: Callable[[Conversation], bool] | None = None,
 ) -> str:
-    """The next turn: the known solution's next call; for topic questions the chosen expert; then the answer."""
+    """The next turn: the known solution's next call; for topic questions the chosen expert; then the answer.
+
+    Experts are asked until `enough` (default: one was not unsure); the last such reply is the answer.
+    """
     example = conversation.example
     think = thought(conversation) if thought is not None else ""
     golden = example.verifier.golden_calls
@@ -37,7 +43,7 @@ def follow(
             return format_call(golden[done], think)
         return format_answer(example.verifier.answer or " ".join(example.verifier.communicate) or "Done.", think)
     answers = expert_answers(conversation)
-    if not answers:
+    if not (enough(conversation) if enough is not None else answers):
         asked = {turn.call.name for turn in conversation.turns if turn.call is not None}
         left = [s for s in example.toolbox if s.kind is ToolKind.EXPERT and s.name not in asked]
         expert = choose(conversation, left) if left else None

@@ -17,6 +17,7 @@ from orchestra.synthesis.names import Names
 from orchestra.synthesis.preferences import NEUTRAL, Split, preference
 from orchestra.synthesis.toolbox import sample_toolbox
 from orchestra.synthesis.topics import topic_questions
+from orchestra.synthesis.variation import vary
 from orchestra.synthesis.verify import answerable, replay
 from orchestra.tools.search import Document, SearchIndex
 from orchestra.tools.simulated import AnswerBook, BookEntry
@@ -175,7 +176,7 @@ class _Maker:
         if rng.random() < config.preference_share:
             wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
         number = len(self.made.examples[self.split])
-        return Example(
+        made = Example(
             id=f"{self.split}-{number:06d}",
             kind="question" if draft.domain is None else "domain",
             category=draft.category,
@@ -194,6 +195,8 @@ class _Maker:
             hard=draft.hard,
             provenance=Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=config.seed),
         )
+        renamed = self.split == "train" and rng.random() < config.renamed_share
+        return vary(made, self.toolkit.catalogue, rng) if renamed else made
 
     def _refused(self, example: Example) -> str | None:
         if example.kind == "domain":

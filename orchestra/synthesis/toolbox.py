@@ -15,7 +15,7 @@ DECENT = 0.6
 """Skill from which another expert suits a topic."""
 FRONTIER_SHARE, DECENT_SHARE = 0.85, 0.75
 """How often a toolbox has one of each; at least one of the two is always there."""
-RIVAL_SHARE = 0.6
+RIVAL_SHARE = 0.85
 """How often a second one that suits the topic is offered as well, so that their prices decide."""
 STRONGEST_SHARE = 0.75
 """How often the expert of the strongest tier is the very strongest."""

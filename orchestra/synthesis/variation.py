@@ -1,6 +1,7 @@
 """The same examples with other experts: renamed and re-described, so that a policy learns to read the table."""
 
 import random
+import string
 
 from orchestra.synthesis.names import MIDDLES, TAILS
 from orchestra.synthesis.preferences import Split
@@ -48,17 +49,24 @@ are, for a model of our size has no other source of what a word means."""
 TRUSTED = 0.58
 """Skill in a topic from which a specialist's description names it."""
 SYLLABLES = MIDDLES.split()
+SUFFIXES = ("mini", "pro", "large", "chat", "max", "lite", "turbo", "flash", "nano", "small")
+INVENTED_SUFFIXES = 0.5
+"""Share of training's names with an ending that nobody uses: from a short list of endings a model learns the list, and
+then completes a name from memory where it should copy it."""
 HELDOUT_SUFFIXES = ("plus", "ultra", "v2", "v3", "next", "base", "instruct")
 """Endings that no name of training has, so that no held-out name was ever met."""
 
 
 def invented_name(rng: random.Random, split: Split = "train") -> str:
-    """A model's name such as `toravik-34b`; held out, such as `toravik-v2`."""
+    """A model's name such as `toravik-34b` or `toravik-dunor`; held out, such as `toravik-v2`."""
     stem = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 2))) + rng.choice(TAILS.split())
     if split == "heldout":
         return f"{stem}-{rng.choice(HELDOUT_SUFFIXES)}"
-    suffix = rng.choice([f"{rng.randint(1, 99)}b", str(rng.randint(1, 9)), "mini", "pro", "large", "chat", "max"])
-    return f"{stem}-{suffix}"
+    if rng.random() < INVENTED_SUFFIXES:
+        letters = "".join(rng.choice(string.ascii_lowercase) for _ in range(rng.randint(1, 4)))
+        made = rng.choice([letters, rng.choice(SYLLABLES) + letters[:1], rng.choice(SYLLABLES) * 2, letters[:1] + "1"])
+        return f"{stem}-{made if made not in HELDOUT_SUFFIXES else 'pro'}"
+    return f"{stem}-{rng.choice([f'{rng.randint(1, 99)}b', str(rng.randint(1, 9)), *SUFFIXES])}"
 
 
 def describe(catalogue: Catalogue, tool: str, rng: random.Random, split: Split = "train") -> str:

@@ -8,33 +8,47 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from orchestra.config import Habits
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
-from orchestra.rollout.scripts import follow
+from orchestra.rollout.scripts import expert_answers, follow
 from orchestra.tools.catalogue import MASTERED, Catalogue
-from orchestra.types import Category, Example, Preference, ToolKind, ToolSpec
+from orchestra.types import Category, Example, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.38
 """An expert at least this skilled in a topic is worth considering; its description says so."""
 GENERALIST = 0.4
 """Mean skill from which an expert is described as a generalist."""
 GENERAL_GRADES = ((0.6, "strong"), (0.5, "good"))
-PROMISE = {"expert": 0.84, "strong": 0.66, "some": 0.6, "good": 0.58, "fair": 0.46}
-"""How often an expert of a grade is right; the means of the shipped catalogue."""
-PRICE_WEIGHT = 5.0
-"""How much promise a dollar is worth to the plan "value"."""
-HARD = "hard"
+PROMISE = {
+    False: {"expert": 0.99, "some": 0.86, "strong": 0.7, "good": 0.6, "fair": 0.56, "poor": 0.09},
+    True: {"strong": 0.62, "good": 0.55, "expert": 0.34, "fair": 0.17, "some": 0.04, "poor": 0.0},
+}
+"""How often an expert of a grade is right, by whether the question is hard; as measured on training questions."""
+PRICES: dict[str, tuple[float, float]] = {
+    "cheap": (20.0, 0.0),
+    "fast": (1.0, 0.014),
+    "best": (1.0, 0.0),
+    "value": (2.0, 0.001),
+    "wish": (2.0, 0.001),
+    "any": (2.0, 0.001),
+}
+"""How much promise a dollar and a second are worth to a plan: about what the weights of P (Eq. 2) come to for those who
+wish for it, when always-strongest's mean dollars and seconds are the units."""
+LIKING = 0.5
+"""How much promise it is worth to ask an expert that the user likes; as much as P gives it."""
+HARD, POOR = "hard", "poor"
 
-Plan = Literal["cheap", "fast", "dear", "best", "strong", "value", "wish", "any"]
+Plan = Literal["cheap", "fast", "dear", "best", "value", "wish", "any"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
-FREE: tuple[Plan, ...] = ("cheap", "fast", "dear", "best", "strong", "value")
+FREE: tuple[Plan, ...] = ("cheap", "fast", "dear", "best", "value")
 """The plans that need no wish of the user's."""
-HEEDING: dict[str, Plan] = {"cheap": "cheap", "fast": "fast", "prefer": "wish", "avoid": "wish"}
-"""The plan that heeds a preference, by its kind; "accurate" asks for the sensible one."""
-SENSIBLE: dict[bool, Plan] = {True: "strong", False: "value"}
-"""By whether the question is hard."""
+HEEDING: dict[str, Plan] = {"cheap": "cheap", "fast": "fast", "accurate": "best", "prefer": "wish", "avoid": "wish"}
+"""The plan that heeds a preference, by its kind."""
+SENSIBLE: Plan = "value"
+"""The plan where nothing is wished for."""
 
 
 def teacher_policy(
@@ -45,82 +59,106 @@ def teacher_policy(
     def drawn(conversation: Conversation) -> random.Random:
         return random.Random(f"{seed}/{conversation.example.id}/{conversation.sample}")
 
-    def candidates(conversation: Conversation) -> list[ToolSpec]:
-        example = conversation.example
-        asked = {turn.call.name for turn in conversation.turns if turn.call is not None}
-        experts = [s for s in example.toolbox if s.kind is ToolKind.EXPERT and s.name not in asked]
-        return [s for s in experts if catalogue.skill(s.tool, example.topic or "") >= CANDIDATE_SKILL]
-
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         example, turn = conversation.example, len(conversation.turns)
-        fit = candidates(conversation)
-        if turn and not (
-            fit and random.Random(f"{seed}/{example.id}/{conversation.sample}/{turn}").random() < habits.patience
-        ):
+        named = {spec.name for spec in left}
+        fit = [one for one in candidates(catalogue, example) if one.spec.name in named]
+        if not fit:
             return None
-        rng = drawn(conversation)
-        plan = plan_for(example, habits, rng)
-        if plan == "any":
+        plan = plan_for(example, habits, rng := drawn(conversation))
+        if plan == "any" and not turn:
             return rng.choice(left)
-        topic = example.topic or ""
-        return max(
-            fit or left,
-            key=lambda spec: (*merit(plan, spec, grade(catalogue, spec, topic), example.preference), spec.name),
-        )
+        best = max(fit, key=lambda one: (*merit(plan, one, example), one.spec.name))
+        if turn and not _only_poor(catalogue, conversation):
+            patient = random.Random(f"{seed}/{example.id}/{conversation.sample}/{turn}").random() < habits.patience
+            if not patient or merit(plan, best, example)[-1] < 0:
+                return None
+        return best.spec
 
     def think(conversation: Conversation) -> str:
         example = conversation.example
         if example.category is not Category.TOPIC or conversation.turns:
             return ""
-        topic = example.topic or ""
-        by_price = sorted(candidates(conversation), key=lambda spec: (spec.call_usd, spec.name))
         plan = plan_for(example, habits, drawn(conversation))
-        subject = f"{topic} {HARD}" if example.hard else topic
-        return "\n".join([subject, *(show(spec, grade(catalogue, spec, topic)) for spec in by_price), plan])
+        subject = f"{example.topic} {HARD}" if example.hard else example.topic or ""
+        return "\n".join([subject, *(show(one) for one in candidates(catalogue, example)), plan])
 
-    return ScriptedPolicy("teacher", lambda c: follow(c, choose, think), encode_turn)
+    def enough(conversation: Conversation) -> bool:
+        return bool(expert_answers(conversation)) and not _only_poor(catalogue, conversation)
+
+    return ScriptedPolicy("teacher", lambda c: follow(c, choose, think, enough), encode_turn)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An expert that a thought lists."""
+
+    spec: ToolSpec
+    grade: str
+    """What its description promises in the topic, see `grade`; "poor" where it promises nothing."""
+
+
+def candidates(catalogue: Catalogue, example: Example) -> list[Candidate]:
+    """The experts worth considering, cheapest first.
+
+    Those suited, but nobody the user would avoid, and always the one the user would like; where that leaves nobody, the
+    two cheapest of the others. Empty when the user would avoid all there are.
+    """
+    wish = example.preference
+    allowed = [
+        s for s in example.toolbox if s.kind is ToolKind.EXPERT and (wish.kind != "avoid" or s.name in wish.tools)
+    ]
+    graded = [Candidate(s, grade(catalogue, s, example.topic or "")) for s in allowed]
+    liked = wish.tools if wish.kind == "prefer" else {}
+    fit = [one for one in graded if one.grade != POOR or one.spec.name in liked]
+    by_price = sorted(fit or graded, key=lambda one: (one.spec.call_usd, one.spec.name))
+    return by_price if fit else by_price[:2]
 
 
 def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
     """What the teacher goes by in an example: the stated wish, its bias, anybody, good sense, or one of the plans."""
     if example.preference.words and rng.random() < habits.heed:
-        kind = example.preference.kind
-        return SENSIBLE[example.hard] if kind == "accurate" else HEEDING[kind]
+        return HEEDING[example.preference.kind]
     if rng.random() < habits.bias:
         return "dear"
     if rng.random() < habits.careless:
         return "any"
-    return SENSIBLE[example.hard] if rng.random() < habits.sense else rng.choice(FREE)
+    return SENSIBLE if rng.random() < habits.sense else rng.choice(FREE)
 
 
-def merit(plan: Plan, spec: ToolSpec, graded: str, preference: Preference) -> tuple[float, ...]:
-    """How well an expert of a grade fits a plan; the greatest is asked first, so what is left comes in its order."""
-    usd, promise = float(spec.call_usd), PROMISE[graded]
-    match plan:
-        case "cheap":
-            return (-usd,)
-        case "fast":
-            return (-spec.latency_s, -usd)
-        case "dear":
-            return (usd,)
-        case "best":
-            return (promise, -usd)
-        case "strong":
-            return (graded in ("strong", "good"), promise, -usd)
-        case "wish":
-            return (preference.tools.get(spec.name, 0.0) > 0, promise - PRICE_WEIGHT * usd)
-        case _:
-            return (promise - PRICE_WEIGHT * usd,)
+def merit(plan: Plan, one: Candidate, example: Example) -> tuple[float, ...]:
+    """How well a candidate fits a plan; the greatest is asked first, so what is left comes in its order.
+
+    A poor one is nobody's choice but that of a user who likes it.
+    """
+    usd, promise = float(one.spec.call_usd), PROMISE[example.hard][one.grade]
+    liked = example.preference.kind == "prefer" and one.spec.name in example.preference.tools
+    wished = plan == "wish" and liked and LIKING > PRICES["wish"][0] * usd
+    suited = wished or one.grade != POOR
+    if plan == "dear":
+        return (suited, usd)
+    compute, latency = PRICES[plan]
+    return (suited, wished, promise - compute * usd - latency * one.spec.latency_s)
 
 
-def show(spec: ToolSpec, grade: str) -> str:
-    """A candidate in a thought: price and seconds as the chat template shows them, what is expected of it, its name."""
-    return f"${min(spec.call_usd, 9):.4f} {min(round(spec.latency_s), 999):03d}s {grade} {spec.name}"
+def show(one: Candidate) -> str:
+    """A line of a thought: price and seconds as the chat template shows them, what is expected of the expert, its name."""
+    usd, seconds = min(one.spec.call_usd, 9), min(round(one.spec.latency_s), 999)
+    return f"${usd:.4f} {seconds:03d}s {one.grade} {one.spec.name}"
 
 
 def grade(catalogue: Catalogue, spec: ToolSpec, topic: str) -> str:
     """One word for what an expert's description promises in a topic: no more than a reader could tell."""
-    strength = catalogue.strength(spec.tool)
+    skill, strength = catalogue.skill(spec.tool, topic), catalogue.strength(spec.tool)
+    if skill < CANDIDATE_SKILL:
+        return POOR
     if strength >= GENERALIST:
         return next((word for floor, word in GENERAL_GRADES if strength >= floor), "fair")
-    return "expert" if catalogue.skill(spec.tool, topic) >= MASTERED else "some"
+    return "expert" if skill >= MASTERED else "some"
+
+
+def _only_poor(catalogue: Catalogue, conversation: Conversation) -> bool:
+    """Whether nobody but poor ones was asked, and a better one is on the list: what they said settles nothing."""
+    listed = {one.spec.name: one.grade for one in candidates(catalogue, conversation.example)}
+    asked = {turn.call.name for turn in conversation.turns if turn.call is not None}
+    return any(grade != POOR for grade in listed.values()) and all(listed.get(name) == POOR for name in asked)
