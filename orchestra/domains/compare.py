@@ -1,9 +1,11 @@
 """The verdict on a domain episode: final contents, rows operated on, and what the answer mentions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
+from orchestra.domains.reads import Place
 from orchestra.domains.session import Domain, Session, short
 from orchestra.domains.spec import Scalar
 from orchestra.errors import CallError, DataError
@@ -11,6 +13,16 @@ from orchestra.types import ToolCall, Verdict
 
 Rows = dict[tuple[str, str], dict[str, Scalar] | None]
 """What stands at (table, condition on its key), as in `Session.touched`; None where there is no such row."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What the golden calls did."""
+
+    written: Rows
+    """The rows they wrote, as they left them."""
+    seen: Mapping[Place, set[str]]
+    """As in `Session.seen`."""
 
 
 def judge(
@@ -21,12 +33,14 @@ def judge(
     answer: str | None,
 ) -> Verdict:
     """Solved when all three hold: the contents equal those after the golden calls (execution correctness), every row
-    they wrote was written (operation completeness; rows only read are not counted), and the answer mentions all of
-    `communicate` (process fidelity). Raises `DataError` when a golden call is refused: the example is bad.
+    they wrote was written and all that they read of a row was read (operation completeness; by whichever tools, in
+    whichever order), and the answer mentions all of `communicate` (process fidelity). Raises `DataError` when a golden
+    call is refused: the example is bad.
     """
     if answer is None:
         return Verdict(solved=False, why="no answer")
-    why = _difference(session, _golden_rows(domain, tuple(call.model_dump_json() for call in golden_calls)))
+    golden = _golden(domain, tuple(call.model_dump_json() for call in golden_calls))
+    why = _difference(session, golden.written) or _unseen(session, golden.seen)
     if why is None:
         missing = [text for text in communicate if not mentions(answer, text)]
         why = f"the answer does not mention {missing[0]}" if missing else None
@@ -34,14 +48,14 @@ def judge(
 
 
 @lru_cache(maxsize=4096)
-def _golden_rows(domain: Domain, calls: tuple[str, ...]) -> Rows:
-    """The rows that the golden calls wrote, as they left them. Kept, since a group judges one example many times."""
-    golden = domain.open()
+def _golden(domain: Domain, calls: tuple[str, ...]) -> Golden:
+    """Kept, since a group judges one example many times."""
+    session = domain.open()
     try:
-        replay(golden, [ToolCall.model_validate_json(call) for call in calls])
-        return {place: golden.row(*place) for place in golden.touched}
+        replay(session, [ToolCall.model_validate_json(call) for call in calls])
+        return Golden({place: session.row(*place) for place in session.touched}, session.seen)
     finally:
-        golden.close()
+        session.close()
 
 
 def replay(session: Session, calls: Sequence[ToolCall]) -> list[str]:
@@ -78,6 +92,16 @@ def _difference(session: Session, golden: Rows) -> str | None:
             before.close()
     left = sorted(golden.keys() - done)
     return f"{_plain(*left[0])}: not operated on" if left else None
+
+
+def _unseen(session: Session, golden: Mapping[Place, set[str]]) -> str | None:
+    for place, columns in golden.items():
+        seen = session.seen.get(place)
+        if seen is None or not columns <= seen:
+            table, key = place
+            where = " and ".join(f"{column} is {value!r}" for column, value in key)
+            return f"{table} where {where or 'true'}: {'row' if seen is None else min(columns - seen)} not read"
+    return None
 
 
 def _plain(table: str, condition: str) -> str:

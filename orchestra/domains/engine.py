@@ -32,7 +32,9 @@ def load_domain(folder: Path) -> Domain:
     session = domain.open()
     try:
         for file in files:
-            domain.tools[file.name] = DomainTool(file, _check_tool(session, file, folder / "tools.yaml"))
+            can = _check_tool(session, file, folder / "tools.yaml")
+            statements = tuple(session.traced(statement, file.parameters) for statement in file.statements)
+            domain.tools[file.name] = DomainTool(file, can, statements)
         if len(domain.tools) < len(files):
             raise DataError("two tools have one name", where=str(folder / "tools.yaml"), fix="rename one")
         for intent in intents.intents:
@@ -85,6 +87,6 @@ def _compiles(
     if not STATEMENT.match(statement):
         raise DataError(f"{what} is no query, insert, update or delete", where=str(file), fix="rewrite it")
     try:
-        return session.compiles(statement, parameters)
+        return session.compiles(statement, parameters)[0]
     except DataError as error:
         raise DataError(f"{what}: {error.what}", where=str(file), fix="a domain may only use its own tables") from None

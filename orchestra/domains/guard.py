@@ -41,6 +41,8 @@ class Guard:
         """True while the engine's own statements run."""
         self.writes: set[tuple[str, str]] = set()
         """(table, insert | update | delete) that a statement prepared since `reset` can do."""
+        self.reads: set[tuple[str, str]] = set()
+        """(table, column) that it reads; an empty column where it only counts rows."""
         self.refused = ""
         self._steps = 0
         self._max_steps = MAX_STEPS
@@ -59,6 +61,7 @@ class Guard:
         """Before each call."""
         self._steps, self._max_steps, self.refused = 0, max_steps, ""
         self.writes.clear()
+        self.reads.clear()
 
     @contextmanager
     def trust(self) -> Iterator[None]:
@@ -88,7 +91,10 @@ class Guard:
         if action in _ROW_ACTIONS and first in self.tables:
             self.writes.add((str(first), _ROW_ACTIONS[action]))
             return True
-        return action == sqlite3.SQLITE_READ and first in self.tables
+        if action == sqlite3.SQLITE_READ and first in self.tables:
+            self.reads.add((str(first), str(second)))
+            return True
+        return False
 
     def _progress(self) -> int:
         self._steps += STEPS_PER_CHECK

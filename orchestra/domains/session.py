@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from orchestra.domains.entries import Table
 from orchestra.domains.guard import LOG, ROOM_PAGES, Guard
+from orchestra.domains.reads import MAX_READ_ROWS, Place, Select, Source, Statement, source_of
 from orchestra.domains.spec import Intent, Scalar, ToolFile
 from orchestra.errors import CallError, DataError, ToolError
 
@@ -27,6 +28,8 @@ class DomainTool:
     file: ToolFile
     changes: frozenset[tuple[str, str]]
     """What its statements can do, found by compiling them: (table, insert | update | delete)."""
+    statements: tuple[Statement, ...]
+    """Those of the file, as they are run."""
 
     @property
     def writes(self) -> bool:
@@ -87,6 +90,10 @@ class Session:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
+        self.seen: dict[Place, set[str]] = {}
+        """Rows that the results of calls that succeeded were made of, with the columns read to find and show them. A
+        row that a call only checked or wrote is not among them: nothing of it was shown. Where the rows cannot be told
+        (there are none, too many, or the statement is no plain select), the call's arguments stand for them."""
         self._guard = Guard(domain.tables)
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._db.deserialize(domain.image)
@@ -110,7 +117,7 @@ class Session:
         self._guard.reset()
         try:
             self._transaction("begin")
-            text = self._run(found, values)
+            text, seen = self._run(found, values)
             self._transaction("commit")
         except sqlite3.IntegrityError as error:
             raise CallError(f"refused: {error}") from None
@@ -120,20 +127,38 @@ class Session:
         finally:
             if self._db.in_transaction:
                 self._transaction("rollback")
+        for place, source in seen:
+            self.seen.setdefault(place, set()).update(source.columns)
         return text
 
-    def compiles(self, statement: str, parameters: Iterable[str]) -> set[tuple[str, str]]:
-        """What the statement can write: (table, insert | update | delete).
+    def compiles(self, statement: str, parameters: Iterable[str]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """What the statement can write, as (table, insert | update | delete), and read, as (table, column).
 
         Raises `DataError` (what, no where) when it does not compile or may not.
         """
+        self._guard.install(self._db)  # a new authorizer: a statement compiled before is compiled again, and seen
         self._guard.reset()
         try:
             self._db.execute(f"explain {statement}", dict.fromkeys(parameters))
         except (sqlite3.Error, sqlite3.Warning) as error:
             what = f"{self._guard.refused} is not allowed" if self._guard.refused else str(error)
             raise DataError(what) from None
-        return set(self._guard.writes)
+        return set(self._guard.writes), set(self._guard.reads)
+
+    def traced(self, statement: str, parameters: Iterable[str]) -> Statement:
+        """A statement that compiles, made to tell the rows of its result if it can be."""
+        tables, names = self.domain.tables, tuple(parameters)
+        _, columns = self.compiles(statement, names)
+        select = Select.parse(statement, tables)
+        if select is not None:
+            try:
+                aggregates = self._db.execute(select.probe, dict.fromkeys(names)).fetchone() is not None
+                traced = select.traced(tables, columns, aggregates)
+                self.compiles(traced.beside or traced.text, names)
+                return traced
+            except (DataError, sqlite3.Error):
+                pass  # cut at a wrong place
+        return Statement(statement, tuple(source_of(tables[name], columns) for name in sorted({t for t, _ in columns})))
 
     def select(self, query: str, limit: int) -> tuple[tuple[str, ...], list[Row]]:
         """Columns and rows of a query of the domain's own that is known to only read; raises `DataError`."""
@@ -152,7 +177,7 @@ class Session:
 
     @property
     def touched(self) -> frozenset[tuple[str, str]]:
-        """Rows written by the calls that succeeded, as (table, `"order_id" is 1234`). Reads are not recorded."""
+        """Rows written by the calls that succeeded, as (table, `"order_id" is 1234`); for those read, see `seen`."""
         with self._guard.trust():
             return frozenset(self._db.execute(f"select distinct table_name, condition from {LOG}"))
 
@@ -170,7 +195,8 @@ class Session:
         with self._guard.trust():
             self._db.execute(statement)
 
-    def _run(self, tool: DomainTool, values: dict[str, Scalar]) -> str:
+    def _run(self, tool: DomainTool, values: dict[str, Scalar]) -> tuple[str, list[tuple[Place, Source]]]:
+        """The result, and the rows that it is made of."""
         for condition in tool.file.preconditions:
             if self._db.execute(condition.query, values).fetchone() is None:
                 message = condition.otherwise
@@ -178,17 +204,25 @@ class Session:
                     message = message.replace(f"{{{name}}}", short(value))
                 raise CallError(message)
         text = "done" if tool.writes else "none"
-        for statement in tool.file.statements:
-            cursor = self._db.execute(statement, values)
+        seen: list[tuple[Place, Source]] = []
+        for statement in tool.statements:
+            cursor = self._db.execute(statement.text, values)
             rows = cursor.fetchmany(MAX_ROWS + 1)
             if len(rows) > MAX_ROWS:
                 raise CallError(f"more than {MAX_ROWS} rows; ask for less")
             if cursor.description is not None:
                 columns = [column[0] for column in cursor.description]
-                text = "; ".join(_line(columns, row) for row in rows) or "none"
+                width = len(columns) - statement.keys
+                text = "; ".join(_line(columns[:width], row[:width]) for row in rows) or "none"
+                keys = [row[width:] for row in rows] if statement.keys else self._keys(statement.beside, values)
+                seen = list(statement.seen(keys, values))
         if len(text) > MAX_CHARACTERS:
             raise CallError(f"the result has more than {MAX_CHARACTERS} characters; ask for less")
-        return text
+        return text, seen
+
+    def _keys(self, query: str | None, values: dict[str, Scalar]) -> list[Row]:
+        self._guard.reset()  # bounds of its own: a call that passes does not fail for being watched
+        return [] if query is None else self._db.execute(query, values).fetchmany(MAX_READ_ROWS + 1)
 
 
 def _line(columns: list[str], row: Row) -> str:

@@ -82,22 +82,24 @@ def domain_tasks(
 
 
 def verified(domain: Domain, task: DomainTask) -> bool:
-    """Whether execution proves the task: the golden calls run and solve it; doing nothing, and for a change answering
-    right without doing it, does not; and every argument and answer can be known from the instruction or an observation.
+    """Whether execution proves the task: the golden calls run, write if it is a change, and solve it; doing nothing,
+    even with the right answer, does not; and every argument and answer can be known from the instruction or an
+    observation.
     """
     solution, words = task.golden_calls, task.communicate
     if len(task.instruction.split()) > MAX_WORDS:
         return False
     session = domain.open()
     try:
-        idle = task.answer if task.category == "change" else ""
-        if judge(domain, session, solution, words, idle).solved:
+        if judge(domain, session, solution, words, task.answer).solved:
             return False
         known = task.instruction
         for call in solution:
             if not all(mentions(known, str(value)) for value in call.arguments.values()):
                 return False
             known += " ; " + replay(session, (call,))[0]
+        if task.category == "change" and not session.touched:
+            return False
         return (
             all(mentions(known, text) for text in words) and judge(domain, session, solution, words, task.answer).solved
         )

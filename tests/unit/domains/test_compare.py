@@ -1,16 +1,20 @@
 """The verdict: contents, rows operated on, and what the answer mentions."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from orchestra.domains.compare import judge, mentions
 from orchestra.domains.engine import load_domain
-from orchestra.errors import DataError
+from orchestra.errors import CallError, DataError
 from orchestra.types import ToolCall, Verdict
 
 MOCK = load_domain(Path(__file__).parents[3] / "data" / "domains" / "mock")
 GOLDEN = (ToolCall(name="return_book", arguments={"book": 13}), ToolCall(name="pay_fine", arguments={"reader": "Brin"}))
+Request = tuple[str, dict[str, JsonValue]]
+HOLDER: Request = ("get_book", {"book": 13})
 
 
 def verdict(calls: tuple[ToolCall, ...], answer: str | None = "Brin paid 14.") -> Verdict:
@@ -54,6 +58,41 @@ def test_equal_contents_without_the_operation_are_not_enough() -> None:
     lend = (ToolCall(name="lend_book", arguments={"book": 12, "reader": "Ovel"}),)
     golden = (*lend, ToolCall(name="return_book", arguments={"book": 12}))
     assert judge(MOCK, MOCK.open(), golden, (), "done").why.endswith("not operated on")
+
+
+def read(*calls: Request, golden: Request = HOLDER) -> Verdict:
+    """The verdict on these calls, refused ones skipped, where the golden one is to read something."""
+    session = MOCK.open()
+    for name, arguments in calls:
+        with contextlib.suppress(CallError):
+            session.call(name, arguments)
+    return judge(MOCK, session, (ToolCall(name=golden[0], arguments=golden[1]),), (), "Brin")
+
+
+def test_what_was_to_be_read_must_be_read() -> None:
+    assert read().why == "books where book is 13: row not read"
+    assert read(("get_book", {"book": 11})).why == "books where book is 13: row not read"
+    assert read(("find_books", {"reader": "Brin"})).why == "books where book is 13: due not read"
+    assert read(("get_reader", {"reader": "Brin"})).why == "books where book is 13: row not read"
+
+
+def test_it_may_be_read_by_any_tool_twice_and_beside_more() -> None:
+    one_title: Request = ("find_books", {"reader": "Brin"})
+    assert read(("get_book", {"book": 13}), golden=one_title).solved
+    assert read(("get_book", {"book": 11}), *[HOLDER] * 3, ("get_reader", {"reader": "Ovel"})).solved
+
+
+def test_a_refused_call_has_read_nothing() -> None:
+    fine: Request = ("get_reader", {"reader": "Juno"})
+    assert "not read" in read(("lend_book", {"book": 12, "reader": "Juno"}), golden=fine).why
+    assert "not read" in read(("get_book", {"book": 99})).why
+
+
+def test_that_there_is_nothing_must_be_read_too() -> None:
+    nothing: Request = ("find_books", {"reader": "Mirel"})
+    assert read(golden=nothing).why == "books where reader is 'Mirel': row not read"
+    assert not read(("find_books", {"reader": "Ovel"}), golden=nothing).solved
+    assert read(nothing, golden=nothing).solved
 
 
 def test_a_golden_call_that_is_refused_is_a_fault_of_the_example() -> None:

@@ -61,6 +61,12 @@ def test_reading_touches_nothing(session: Session) -> None:
     assert session.touched == frozenset()
 
 
+def test_a_statement_that_two_tools_share_is_looked_at_twice(tmp_path: Path) -> None:
+    free = "  - name: free\n    description: as pay\n    parameters: {reader: {type: string}}\n    statements:\n"
+    domain = edited(tmp_path, free + "      - update readers set fine = 0 where reader = :reader\n")
+    assert domain.tools["free"].changes == domain.tools["pay_fine"].changes != frozenset()
+
+
 def test_every_session_has_its_own_copy() -> None:
     one, two = MOCK.open(), MOCK.open()
     one.call("pay_fine", {"reader": "Brin"})

@@ -73,9 +73,8 @@ def test_instructions_are_short_and_plain() -> None:
 def test_golden_calls_solve_every_task_and_nothing_solves_none() -> None:
     for task in ALL:
         assert solved(SHOP, task, task.golden_calls, f"It is {task.answer}.")
-        assert not solved(SHOP, task, (), None) and not solved(SHOP, task, (), "")
-        if task.category == "change":
-            assert not solved(SHOP, task, (), task.answer)
+        assert not solved(SHOP, task, (), None)
+        assert not solved(SHOP, task, (), task.answer)
 
 
 def test_observations_stay_short() -> None:
@@ -83,23 +82,6 @@ def test_observations_stay_short() -> None:
         session = SHOP.open()
         assert all(len(text) <= 100 for text in replay(session, task.golden_calls))
         session.close()
-
-
-def mutants(task: DomainTask) -> list[tuple[ToolCall, ...]]:
-    """Each call left out in turn, and each argument changed to a near one."""
-    calls = task.golden_calls
-    made = [calls[:i] + calls[i + 1 :] for i in range(len(calls)) if SHOP.tools[calls[i].name].writes]
-    for i, call in enumerate(calls):
-        for name, value in call.arguments.items() if SHOP.tools[call.name].writes else ():
-            other = value + 1 if isinstance(value, int) else f"{value}x"
-            changed = ToolCall(name=call.name, arguments={**call.arguments, name: other})
-            made.append((*calls[:i], changed, *calls[i + 1 :]))
-    return made
-
-
-def test_a_changed_solution_of_a_change_is_caught() -> None:
-    results = [solved(SHOP, t, m, t.answer) for t in ALL if t.category == "change" for m in mutants(t)]
-    assert len(results) > 200 and sum(results) <= 0.05 * len(results)
 
 
 def test_both_categories_and_most_intents_appear() -> None:
