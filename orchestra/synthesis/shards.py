@@ -9,13 +9,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 import orchestra
 from orchestra.config import Params, World
@@ -122,7 +122,8 @@ class Synthesis:
         toolkit = _toolkit(self.params.world.model_dump_json(), self.root).anew()
         made = generate(self.params, toolkit, on_progress, shard)
         folder = Path(tempfile.mkdtemp(prefix=f".{shard.index}.", suffix=".partial", dir=self.work))
-        records = (*(made.examples[split] for split in SPLITS), made.documents, made.answers)
+        records: list[Sequence[BaseModel]] = [made.examples[split] for split in SPLITS]
+        records += [made.documents, made.answers]
         lines = {name: write_jsonl(folder / name, each) for name, each in zip(FILES, records, strict=True)}
         sha256 = {name: _sha256(folder / name) for name in FILES}
         entry = Entry(index=shard.index, lines=lines, sha256=sha256, card=card(made, self.params))

@@ -108,9 +108,11 @@ def test_a_set_of_one_shard_is_what_generate_makes(tmp_path: Path) -> None:
     chosen = params(train_examples=20, heldout_examples=5)
     synthesize(chosen, ROOT, tmp_path / "set")
     made = generate(chosen, Toolkit.from_params(chosen, ROOT))
-    records = (made.examples["train"], made.examples["heldout"], made.documents, made.answers)
-    for name, each in zip(FILES, records, strict=True):
-        write_jsonl(tmp_path / name, each)
+    for split, examples in made.examples.items():
+        write_jsonl(tmp_path / f"{split}.jsonl", examples)
+    write_jsonl(tmp_path / "corpus.jsonl", made.documents)
+    write_jsonl(tmp_path / "answers.jsonl", made.answers)
+    for name in FILES:
         assert (tmp_path / name).read_bytes() == (tmp_path / "set" / name).read_bytes()
     assert not (tmp_path / ".set.shards").exists()
 
