@@ -69,5 +69,5 @@ format: .venv/.stamp  ## put the code in order
 	.venv/bin/ruff format .
 
 clean: stop  ## remove outputs, caches and records; the environments stay
-	rm -rf .state work reports data/generated data/validated data/quarantine models/sft models/grpo dvc.lock \
+	rm -rf .state work reports data/generated data/.generated.shards data/validated data/quarantine models/sft models/grpo dvc.lock \
 		.dvc/cache .dvc/tmp .mypy_cache .pytest_cache .ruff_cache .hypothesis

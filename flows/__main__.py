@@ -17,7 +17,7 @@ from orchestra.errors import OrchestraError
 from orchestra.workspace import Screen, locked
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
-AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW}
+AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW, "synthesize": ()}
 """Slow modules to import while Prefect's API starts."""
 
 
@@ -69,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     release.add_argument("--rollback", action="store_true")
     release.add_argument("--to", metavar="VERSION", type=int)
     flows.add_parser("monitor", help="check what serves")
+    synthesize = flows.add_parser("synthesize", help="examples in shards, on the task runner of ORCHESTRA_TASK_RUNNER")
+    synthesize.add_argument("--out", metavar="FOLDER", default="data/generated")
+    synthesize.add_argument("--examples", metavar="N", type=int)
+    synthesize.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides")
     return parser
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -100,6 +101,56 @@ def learn(
         options += ["--set", assignment]
     options += [] if examples is None else ["--examples", str(examples)]
     hand_over("tasks.learn", *options, *["--ablations"] * ablations, *["--force"] * force)
+
+
+@app.command()
+def synthesize(
+    examples: Annotated[
+        int | None, typer.Option(min=2, help="Training and held-out together; default: params.yaml's.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default: data/generated.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of synthesize.seed.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
+    ] = None,
+    runner: Annotated[
+        str | None, typer.Option(help="As a flow, on a Prefect task runner: processes:2, dask:2, dask@ADDRESS, ray …")
+    ] = None,
+) -> None:
+    """Make any number of examples on every core; after a kill, the same command goes on."""
+    from orchestra.environment import cores
+    from orchestra.overrides import effective
+    from orchestra.synthesis import workers as pool
+    from orchestra.synthesis.shards import sized
+    from orchestra.workspace import Screen, locked
+
+    here, root = Path.cwd(), workspace()
+    folder = root / "data/generated" if out is None else here / out
+    assignments = [*(set_ or []), *([] if seed is None else [f"synthesize.seed={seed}"])]
+    if runner is not None:
+        if workers is not None:
+            raise ConfigError(
+                "--workers and --runner exclude each other", where="synthesize", fix="--runner processes:2"
+            )
+        os.environ["ORCHESTRA_TASK_RUNNER"] = runner
+        options = [word for assignment in assignments for word in ("--set", assignment)]
+        options += [] if examples is None else ["--examples", str(examples)]
+        hand_over("flows", "synthesize", "--out", str(folder), *options)
+    params = effective(root / os.environ.get("ORCHESTRA_PARAMS", "params.yaml"), assignments)
+    params = params if examples is None else sized(params, examples)
+    total = params.synthesize.train_examples + params.synthesize.heldout_examples
+    screen, began, said = Screen(), time.monotonic(), 0.0
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if done == total or time.monotonic() - said > 0.5:
+            said = time.monotonic()
+            screen(f"synthesize: {done}/{total} examples ({100 * done // total}%), {said - began:.0f} s")
+
+    with locked(root):
+        pool.synthesize(params, root, folder, workers=workers or cores(), on_progress=progress, say=screen)
+    screen(f"synthesize: {folder} holds them")
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.config import parse_params
+from orchestra.config import Params, parse_params
 from orchestra.errors import ConfigError
 
 
@@ -15,6 +15,21 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
 
     Nothing is written unless every key exists and the whole file stays valid (`ConfigError`).
     """
+    text, _, changed = _edited(file, assignments)
+    if changed:
+        partial = file.with_name(f".{file.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, file)
+    return changed
+
+
+def effective(file: Path, assignments: Sequence[str]) -> Params:
+    """What `file` holds with the assignments, for once: nothing is written. Raises `ConfigError` as `apply` does."""
+    return _edited(file, assignments)[1]
+
+
+def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[str]]:
+    """The new text, the parameters in it, and a line per changed value."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -43,12 +58,7 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
     yaml.dump(document, buffer)
     from yaml import safe_load
 
-    parse_params(safe_load(buffer.getvalue()), where="--set")
-    if changed:
-        partial = file.with_name(f".{file.name}.partial")
-        partial.write_text(buffer.getvalue(), encoding="utf-8")
-        os.replace(partial, file)
-    return changed
+    return buffer.getvalue(), parse_params(safe_load(buffer.getvalue()), where="--set"), changed
 
 
 def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:

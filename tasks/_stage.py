@@ -20,6 +20,7 @@ from orchestra.config import Params, load_params
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, DataError, OrchestraError
 from orchestra.processes import FLOW_PID, die_with_parent
+from orchestra.workspace import whole_folder
 
 T = TypeVar("T")
 
@@ -110,22 +111,8 @@ class Stage:
     @contextlib.contextmanager
     def write_dir(self, relative: str | Path) -> Iterator[Path]:
         """An empty folder to fill; it takes its place only if the block ends well, so none is ever half-written."""
-        target = self.root / relative
-        partial = target.with_name(f".{target.name}.partial")
-        old = target.with_name(f".{target.name}.old")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in (partial, old):
-            shutil.rmtree(leftover, ignore_errors=True)
-        partial.mkdir()
-        try:
-            yield partial
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        if target.is_dir():
-            target.rename(old)
-        partial.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+        with whole_folder(self.root / relative) as folder:
+            yield folder
 
     def write_text(self, relative: str | Path, text: str) -> None:
         """Write a file, whole or not at all."""

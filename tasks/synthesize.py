@@ -1,11 +1,8 @@
 """Stage synthesize: examples, the corpus their searches read and the answers their experts know."""
 
-import json
-
-from orchestra.jsonl import write_jsonl
-from orchestra.synthesis.generate import SPLITS, card, generate
-from orchestra.synthesis.io import write_examples
-from orchestra.tools.toolkit import Toolkit
+from orchestra.environment import cores
+from orchestra.synthesis.shards import CARD
+from orchestra.synthesis.workers import synthesize
 from tasks._stage import Stage, run
 
 OUTPUT = "data/generated"
@@ -13,28 +10,20 @@ OUTPUT = "data/generated"
 
 def main(stage: Stage) -> None:
     """Write data/generated, whole or not at all."""
-    config = stage.params.synthesize
-    toolkit = Toolkit.from_params(stage.params, stage.root)
+    config, out = stage.params.synthesize, stage.root / OUTPUT
     meter = stage.progress(config.train_examples + config.heldout_examples, "examples")
-    made = generate(stage.params, toolkit, meter.advance)
-    summary = card(made, stage.params)
-    with stage.write_dir(OUTPUT) as folder:
-        for split in SPLITS:
-            write_examples(folder / f"{split}.jsonl", made.examples[split])
-        write_jsonl(folder / "corpus.jsonl", made.documents)
-        write_jsonl(folder / "answers.jsonl", made.answers)
-        (folder / "card.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    made = synthesize(stage.params, stage.root, out, workers=cores(), on_progress=meter, say=stage.say)
     stage.log_metrics(
         {
-            "train_examples": len(made.examples["train"]),
-            "heldout_examples": len(made.examples["heldout"]),
-            "documents": len(made.documents),
-            "dropped": sum(made.dropped.values()),
-            "unanswerable": sum(made.unanswerable.values()),
+            "train_examples": made["counts"]["train"],
+            "heldout_examples": made["counts"]["heldout"],
+            "documents": made["documents"],
+            "dropped": sum(made["dropped"].values()),
+            "unanswerable": sum(made["unanswerable_topic_questions"].values()),
         }
     )
-    stage.log_artifact(stage.root / OUTPUT / "card.json")
-    stage.say(f"{len(made.examples['train'])} training and {len(made.examples['heldout'])} held-out examples")
+    stage.log_artifact(out / CARD)
+    stage.say(f"{made['counts']['train']} training and {made['counts']['heldout']} held-out examples")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from orchestra.domains.spec import Scalar
 from orchestra.errors import CallError, DataError
 from orchestra.types import ToolCall, Verdict
 
+BEFORE, AFTER = re.compile(r"(?<!\w)(?<!\d[.,])"), re.compile(r"(?!\w)(?![.,]\d)")
+"""Where a whole word or number may begin and end."""
 Rows = dict[tuple[str, str], dict[str, Scalar] | None]
 """What stands at (table, condition on its key), as in `Session.touched`; None where there is no such row."""
 
@@ -72,8 +74,14 @@ def replay(session: Session, calls: Sequence[ToolCall]) -> list[str]:
 
 def mentions(answer: str, text: str) -> bool:
     """Whether `text` stands in `answer` as whole words or numbers: 41 is not in 141, 41.5 or 4,100."""
-    body = r"\s+".join(re.escape(word) for word in text.casefold().split())
-    return re.search(rf"(?<!\w)(?<!\d[.,]){body}(?!\w)(?![.,]\d)", answer.casefold()) is not None
+    # Found first and its surroundings looked at then: an expression made of every text would be compiled every time.
+    body, whole = " ".join(text.casefold().split()), " ".join(answer.casefold().split())
+    at = whole.find(body)
+    while at >= 0:
+        if BEFORE.match(whole, at) and AFTER.match(whole, at + len(body)):
+            return True
+        at = whole.find(body, at + 1)
+    return False
 
 
 def _difference(session: Session, golden: Rows) -> str | None:

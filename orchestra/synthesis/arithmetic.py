@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 
 from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.share import WHOLE, Share
 from orchestra.tools.calculator import evaluate, printed
 from orchestra.types import Category, ToolCall
 
@@ -36,12 +37,14 @@ STORIES = (
 )
 
 
-def arithmetic(rng: random.Random, seen: set[str]) -> Iterator[Draft]:
-    """Endless examples; `seen` holds the expressions given so far, none of which is given again."""
+def arithmetic(rng: random.Random, seen: set[str], share: Share = WHOLE) -> Iterator[Draft]:
+    """Endless examples; `seen` holds the expressions given so far. None is given again, nor by another share."""
     while True:
         numbers = {name: rng.randint(12, 99) for name in "bc"} | {"a": rng.randint(100, 400)}
         if rng.random() < 0.5:
             numbers["a"] = rng.randint(12, 99)
+        if not share.owns(f"{numbers['a']} {numbers['b']}"):
+            continue
         if rng.random() < 0.3:
             expression, story = rng.choice(STORIES)
             text = story.format(**numbers)

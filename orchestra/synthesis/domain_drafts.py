@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.preferences import Split
+from orchestra.synthesis.share import WHOLE, Share
 from orchestra.types import Category
 
 if TYPE_CHECKING:
@@ -18,14 +19,16 @@ DOMAIN_CATEGORIES: dict[Category, Literal["lookup", "change"]] = {
 }
 
 
-def domain_drafts(domains: list["Domain"], seed: int, split: Split, category: Category, count: int) -> Iterator[Draft]:
+def domain_drafts(
+    domains: list["Domain"], seed: int, split: Split, category: Category, count: int, share: Share = WHOLE
+) -> Iterator[Draft]:
     """Drafts of a domain category, from the domains in turn, at most `count` of each.
 
     Raises `DataError` when a domain has not that many; nothing is drawn before it is asked for.
     """
     if not domains:
         raise DataError("lookups and changes need a domain", where="params.yaml", fix="name one in world.domains")
-    streams = [_of(domain, seed, split, category, count) for domain in domains]
+    streams = [_of(domain, seed, split, category, count, share) for domain in domains]
     for stream in cycle(streams):
         draft = next(stream, None)
         if draft is None:
@@ -33,11 +36,11 @@ def domain_drafts(domains: list["Domain"], seed: int, split: Split, category: Ca
         yield draft
 
 
-def _of(domain: "Domain", seed: int, split: Split, category: Category, count: int) -> Iterator[Draft]:
+def _of(domain: "Domain", seed: int, split: Split, category: Category, count: int, share: Share) -> Iterator[Draft]:
     from orchestra.synthesis.domain_examples import domain_tasks
 
     kinds = tuple(f"{domain.name}/{kind}:" for kind in domain.split_by)
-    for task in domain_tasks(domain, seed, count, split, DOMAIN_CATEGORIES[category]):
+    for task in domain_tasks(domain, seed, count, split, DOMAIN_CATEGORIES[category], share):
         yield Draft(
             category=category,
             instruction=task.instruction,

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import JsonValue
@@ -16,15 +17,21 @@ from orchestra.domains.compare import judge, mentions, replay
 from orchestra.domains.session import Domain, short
 from orchestra.domains.spec import SLOT, Intent, Scalar
 from orchestra.errors import DataError
+from orchestra.synthesis.share import WHOLE, Share
+from orchestra.tools.simulated import normalise
 from orchestra.types import ToolCall
 
 Split = Literal["train", "heldout"]
 Slots = dict[str, Scalar]
+Drawn = tuple[Intent, Slots, str]
+"""An intent, what fills it, and one of its wordings."""
 
 HELDOUT_SHARE = 0.25
 """Share of the entities that no training task is about."""
 MAX_SLOT_ROWS = 50_000
 MAX_WORDS = 20
+MAX_MISSES = 2_000
+"""Draws in a row that may be known already or not verified before the tasks are said to have run out."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class DomainTask:
     intent: str = ""
 
 
+@lru_cache(maxsize=100_000)
 def entity_split(entity: str) -> Split:
     """The side of an entity such as `ecommerce/customer:Borvane`, by its hash: the same for ever and for every seed."""
     share = int.from_bytes(hashlib.sha256(entity.encode()).digest()[:8], "big") / 2**64
@@ -52,33 +60,86 @@ def entity_split(entity: str) -> Split:
 
 
 def domain_tasks(
-    domain: Domain, seed: int, count: int, split: Split, category: Literal["lookup", "change"] | None = None
+    domain: Domain,
+    seed: int,
+    count: int,
+    split: Split,
+    category: Literal["lookup", "change"] | None = None,
+    share: Share = WHOLE,
 ) -> Iterator[DomainTask]:
-    """`count` distinct verified tasks of a split (of one category, if given), the same ones for the same seed.
+    """`count` distinct verified tasks of a split (of one category, if given), the same ones for the same seed. No two
+    shares have a task in common.
 
     Memory does not grow but for 8 bytes a task. Raises `DataError` when the domain has not that many.
     """
-    pools = _pools(domain, split, category)
-    rng = random.Random(f"{domain.name}/{split}/{category}/{seed}")
+    rng = random.Random(f"{domain.name}/{split}/{category}/{share.seed(seed)}")
+    draws = _draws(domain, split, category, rng) if share.whole else _owned(domain, split, category, rng, share)
     seen: set[int] = set()
     misses = 0
     while len(seen) < count:
-        if not pools or misses > 2_000:
+        drawn = next(draws, None) if misses <= MAX_MISSES else None
+        if drawn is None:
             raise DataError(
                 f"only {len(seen)} different {split} tasks found, {count} asked for",
                 where=f"domain {domain.name}",
-                fix="ask for fewer, or give it more entries, intents or wordings",
+                fix="ask for fewer, name more domains, or give it more entries, intents or wordings",
             )
-        intent, rows = pools[rng.randrange(len(pools))]
-        row, wording = rows[rng.randrange(len(rows))], rng.choice(intent.wordings)
-        task = _task(domain, intent, row, wording)
-        mark = int.from_bytes(hashlib.sha256(task.instruction.encode()).digest()[:8], "big")
+        task = _task(domain, *drawn)
+        mark = _mark(task.instruction)
         if mark in seen or not verified(domain, task):
             misses += 1
             continue
         seen.add(mark)
         misses = 0
         yield task
+
+
+def _mark(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _draws(domain: Domain, split: Split, category: str | None, rng: random.Random) -> Iterator[Drawn]:
+    """Endless, with repetitions; nothing where the domain has no task of the kind."""
+    pools = _pools(domain, split, category)
+    while pools:
+        intent, rows = pools[rng.randrange(len(pools))]
+        yield intent, rows[rng.randrange(len(rows))], rng.choice(intent.wordings)
+
+
+def _owned(domain: Domain, split: Split, category: str | None, rng: random.Random, share: Share) -> Iterator[Drawn]:
+    """What a share owns, to within one an equal part of every intent's tasks, each once."""
+    pools: list[list[Drawn]] = []
+    number = 0
+    for every in _different(domain, split, category):
+        mine = list(every[(share.index - number) % share.count :: share.count])
+        number += len(every)
+        rng.shuffle(mine)
+        pools += [mine] if mine else []
+    while pools:
+        at = rng.randrange(len(pools))
+        yield pools[at].pop()
+        if not pools[at]:
+            del pools[at]
+
+
+@lru_cache(maxsize=64)
+def _different(domain: Domain, split: Split, category: str | None) -> tuple[tuple[Drawn, ...], ...]:
+    """Every task of each intent, in an order that says nothing; of those that ask the same only the first. Kept, since
+    a process makes many shards.
+    """
+    seen: set[int] = set()
+    found = []
+    for intent, rows in _pools(domain, split, category):
+        every = []
+        for row in rows:
+            for wording in intent.wordings:
+                mark = _mark(normalise(_fill(wording, row)))
+                if mark not in seen:
+                    seen.add(mark)
+                    every.append((intent, row, wording))
+        random.Random(f"{domain.name}/{split}/{intent.name}").shuffle(every)
+        found.append(tuple(every))
+    return tuple(found)
 
 
 def verified(domain: Domain, task: DomainTask) -> bool:
@@ -110,16 +171,24 @@ def verified(domain: Domain, task: DomainTask) -> bool:
 
 
 def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:
-    """Each intent with its slot rows of the split; intents without any are left out. Raises `DataError` when an entity
-    whose own hash does not decide (an order) goes with deciding ones (customers) of both sides.
+    """Each intent (of a category, if given) with its slot rows of the split; intents without any are left out."""
+    return [
+        (intent, rows[split]) for intent, rows in _filled(domain) if rows[split] and category in (None, intent.category)
+    ]
+
+
+@lru_cache(maxsize=16)
+def _filled(domain: Domain) -> tuple[tuple[Intent, dict[Split, list[Slots]]], ...]:
+    """Each intent with its slot rows by split. Raises `DataError` when an entity whose own hash does not decide (an
+    order) goes with deciding ones (customers) of both sides. Kept, since every category of both splits draws from it.
     """
     session = domain.open()
     sides: dict[str, Split] = {}
-    pools: list[tuple[Intent, list[Slots]]] = []
+    filled: list[tuple[Intent, dict[Split, list[Slots]]]] = []
     try:
         for intent in domain.intents:
             columns, found = session.select(intent.slots, MAX_SLOT_ROWS)
-            rows: list[Slots] = []
+            rows: dict[Split, list[Slots]] = {"train": [], "heldout": []}
             for slots in (dict(zip(columns, row, strict=True)) for row in found):
                 side = _side(domain, intent, slots)
                 if side is None:
@@ -131,13 +200,11 @@ def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Int
                             where=f"domain {domain.name}, intent {intent.name}",
                             fix="add its kind to split_by in intents.yaml",
                         )
-                if side == split and category in (None, intent.category):
-                    rows.append(slots)
-            if rows:
-                pools.append((intent, rows))
+                rows[side].append(slots)
+            filled.append((intent, rows))
     finally:
         session.close()
-    return pools
+    return tuple(filled)
 
 
 def _side(domain: Domain, intent: Intent, slots: Slots) -> Split | None:

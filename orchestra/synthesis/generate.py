@@ -15,6 +15,7 @@ from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
 from orchestra.synthesis.names import Names
 from orchestra.synthesis.preferences import NEUTRAL, Split, preference
+from orchestra.synthesis.share import Shard
 from orchestra.synthesis.toolbox import sample_toolbox
 from orchestra.synthesis.topics import topic_questions
 from orchestra.synthesis.variation import vary
@@ -60,39 +61,49 @@ def generate(
     params: Params,
     toolkit: Toolkit,
     on_progress: Callable[[int], None] | None = None,
+    shard: Shard | None = None,
 ) -> Generated:
-    """Every example, each replayed on `toolkit` (whose corpus and answer book this fills).
+    """Every example of a shard (default: all of them, as one), each replayed on `toolkit`, whose corpus and answer book
+    this fills.
 
-    The same seed gives the same examples. No entity is in both splits, nor was any in what a base model was trained on
-    (see `Disguise`). Raises `DataError` when too few can be made.
+    The same seed gives the same examples. No entity is in both splits, nor in two shards, nor was any in what a base
+    model was trained on (see `Disguise`). Raises `DataError` when too few can be made.
     """
     config = params.synthesize
-    made, names, sums = Generated(), Names(random.Random(f"{config.seed}:names")), set[str]()
-    sizes: dict[Split, int] = {"train": config.train_examples, "heldout": config.heldout_examples}
-    counts = {split: counts_of(config.mix, size) for split, size in sizes.items()}
-    worlds = {split: _worlds(config.seed, split, counts[split], names, made) for split in SPLITS}
+    shard = shard or Shard(train=range(config.train_examples), heldout=range(config.heldout_examples))
+    made = Generated()
+    with asyncio.Runner() as runner:
+        runner.run(_fill(made, params, toolkit, shard, on_progress or (lambda _: None)))
+    return made
+
+
+async def _fill(
+    made: Generated, params: Params, toolkit: Toolkit, shard: Shard, on_progress: Callable[[int], None]
+) -> None:
+    seed = shard.seed(params.synthesize.seed)
+    names, sums = Names(random.Random(f"{seed}:names"), share=shard), set[str]()
+    counts = {split: counts_of(params.synthesize.mix, len(shard.numbers(split))) for split in SPLITS}
+    worlds = {split: _worlds(shard, seed, split, counts[split], names, made) for split in SPLITS}
     if made.documents:
         toolkit.index = SearchIndex.build(made.documents)
     toolkit.book = AnswerBook()
-    with asyncio.Runner() as runner:
-        for split in SPLITS:
-            rng = random.Random(f"{config.seed}:{split}")
-            streams = _streams(params, toolkit, split, counts[split], rng, names, sums, worlds[split])
-            allowed = MAX_UNANSWERABLE * counts[split].get(Category.TOPIC, 0)
-            maker = _Maker(params, toolkit, made, split, rng, runner, allowed)
-            order = [category for category, count in counts[split].items() for _ in range(count)]
-            rng.shuffle(order)
-            made.examples[split] = []
-            for category in order:
-                made.examples[split].append(maker.next(streams[category]))
-                if on_progress is not None:
-                    on_progress(1)
-    return made
+    for split in SPLITS:
+        rng = random.Random(f"{seed}:{split}")
+        streams = _streams(params, toolkit, shard, split, counts[split], rng, names, sums, worlds[split])
+        allowed = MAX_UNANSWERABLE * counts[split].get(Category.TOPIC, 0)
+        maker = _Maker(params, toolkit, made, split, shard.numbers(split).start, rng, allowed)
+        order = [category for category, count in counts[split].items() for _ in range(count)]
+        rng.shuffle(order)
+        made.examples[split] = []
+        for category in order:
+            made.examples[split].append(await maker.next(streams[category]))
+            on_progress(1)
 
 
 def _streams(
     params: Params,
     toolkit: Toolkit,
+    shard: Shard,
     split: Split,
     counts: dict[Category, int],
     rng: random.Random,
@@ -103,7 +114,7 @@ def _streams(
     """Drafts of each category; they are drawn as they are needed, so one `rng` makes one order."""
     seed = params.synthesize.seed
     streams: dict[Category, Iterator[Draft]] = {
-        Category.ARITHMETIC: arithmetic(rng, sums),
+        Category.ARITHMETIC: arithmetic(rng, sums, shard),
         Category.TOPIC: topic_questions(names, rng, toolkit.catalogue.topics),
         Category.FACT: (draft for world in worlds for draft in fact(world, rng)),
         Category.TWO_HOP: (draft for world in worlds for draft in two_hop(world, rng)),
@@ -111,16 +122,20 @@ def _streams(
     domains = [toolkit.domain(name) for name in params.world.domains]
     for category in DOMAIN_CATEGORIES:
         if counts.get(category):
-            streams[category] = domain_drafts(domains, seed, split, category, counts[category] + PATIENCE)
+            most = counts[category] + PATIENCE
+            streams[category] = domain_drafts(domains, seed, split, category, most, shard)
     return streams
 
 
-def _worlds(seed: int, split: Split, counts: dict[Category, int], names: Names, made: Generated) -> list[World]:
+def _worlds(
+    shard: Shard, seed: str, split: Split, counts: dict[Category, int], names: Names, made: Generated
+) -> list[World]:
     rng = random.Random(f"{seed}:{split}:worlds")
     most = max(counts.get(Category.FACT, 0), counts.get(Category.TWO_HOP, 0))
     worlds = [World.make(names, rng) for _ in range(-(-most // PER_WORLD) + SPARE_WORLDS if most else 0)]
+    prefix = split if shard.whole else f"{split}-{shard.index}"
     for number, world in enumerate(worlds):
-        made.documents += world.documents(f"{split}-{number}")
+        made.documents += world.documents(f"{prefix}-{number}")
     return worlds
 
 
@@ -132,12 +147,13 @@ class _Maker:
     toolkit: Toolkit
     made: Generated
     split: Split
+    first: int
+    """Number of the split's first example."""
     rng: random.Random
-    runner: asyncio.Runner
     allowed: float
     """Topic questions that may stay unanswerable."""
 
-    def next(self, drafts: Iterator[Draft]) -> Example:
+    async def next(self, drafts: Iterator[Draft]) -> Example:
         """The next example that passes; raises `DataError` when drafts run out or none passes."""
         for _ in range(PATIENCE):
             draft = next(drafts, None)
@@ -157,7 +173,7 @@ class _Maker:
                     continue
                 self.toolkit.book.add(entry)
             example = self.example(draft)
-            reason = self._refused(example)
+            reason = await self._refused(example)
             if reason is None:
                 self.made.answers += [entry] if entry is not None else []
                 return example
@@ -175,7 +191,7 @@ class _Maker:
         wish = NEUTRAL
         if rng.random() < config.preference_share:
             wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
-        number = len(self.made.examples[self.split])
+        number = self.first + len(self.made.examples[self.split])
         made = Example(
             id=f"{self.split}-{number:06d}",
             kind="question" if draft.domain is None else "domain",
@@ -198,11 +214,11 @@ class _Maker:
         renamed = self.split == "train" and rng.random() < config.renamed_share
         return vary(made, self.toolkit.catalogue, rng) if renamed else made
 
-    def _refused(self, example: Example) -> str | None:
+    async def _refused(self, example: Example) -> str | None:
         if example.kind == "domain":
             return None  # domain_tasks has replayed it already, and validate will again
         if example.category is not Category.TOPIC:
-            return self.runner.run(replay(example, self.toolkit))
+            return await replay(example, self.toolkit)
         if answerable(example, self.toolkit):
             return None
         if self.made.unanswerable[self.split] + 1 > self.allowed:

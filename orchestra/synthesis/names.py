@@ -1,8 +1,13 @@
 """Made-up names: no model can have met what they name, and none is given twice."""
 
-import itertools
+import math
 import random
 from collections.abc import Collection
+from functools import lru_cache
+from itertools import product
+
+from orchestra.errors import DataError
+from orchestra.synthesis.share import WHOLE, Share
 
 HEADS = """
     Bor Kel Tam Zan Lir Mov Pel Dar Fen Gal Hol Jun Kor Lum Mar Nol Pra Quin Ros Sel Tor Ul Ver Wen Yar Zed Bram Cal
@@ -21,6 +26,8 @@ LONG = tuple(tuple(syllables.split()) for syllables in (HEADS, MIDDLES, SECONDS,
 TRIES = 8
 """Short names that may be taken before a long one is made: short ones first, for copying is what a small model finds
 hard; long ones as the short run out."""
+MOST_TRIES = 10_000
+"""Names in a row that may be taken before they are said to have run out."""
 
 
 def made_up(rng: random.Random, syllables: tuple[tuple[str, ...], ...] = SHORT) -> str:
@@ -28,20 +35,46 @@ def made_up(rng: random.Random, syllables: tuple[tuple[str, ...], ...] = SHORT) 
     return "".join(rng.choice(part) for part in syllables)
 
 
-class Names:
-    """Names that are never repeated; those in `taken` count as given."""
+def numbered(number: int, syllables: tuple[tuple[str, ...], ...]) -> str:
+    """The name of that number: each number below the product of the lengths has its own name."""
+    parts = []
+    for part in reversed(syllables):
+        number, digit = divmod(number, len(part))
+        parts.append(part[digit])
+    return "".join(reversed(parts))
 
-    def __init__(self, rng: random.Random, taken: Collection[str] = ()) -> None:
-        self._rng = rng
+
+@lru_cache(maxsize=1)
+def _short() -> frozenset[str]:
+    """All of them: some can be spelled of LONG syllables too."""
+    return frozenset(map("".join, product(*SHORT)))
+
+
+class Names:
+    """Names that are never repeated; those in `taken` count as given. Two shares never give the same."""
+
+    def __init__(self, rng: random.Random, taken: Collection[str] = (), share: Share = WHOLE) -> None:
+        self._rng, self._share = rng, share
         self._given: set[str] = set(taken)
 
     def new(self) -> str:
-        for tries in itertools.count():
-            name = made_up(self._rng, SHORT if tries < TRIES else LONG)
+        """Raises `DataError` when there are none left."""
+        for tries in range(MOST_TRIES):
+            name = self._draw(SHORT if tries < TRIES else LONG)
             if name not in self._given:
-                break
-        self._given.add(name)
-        return name
+                self._given.add(name)
+                return name
+        what = f"names ran out after {len(self._given)}"
+        raise DataError(what, where="synthesize", fix="make fewer examples, or fewer shards of them")
+
+    def _draw(self, syllables: tuple[tuple[str, ...], ...]) -> str:
+        if self._share.whole:
+            return made_up(self._rng, syllables)
+        while True:
+            number = self._rng.randrange(self._share.index, math.prod(map(len, syllables)), self._share.count)
+            name = numbered(number, syllables)
+            if syllables is SHORT or name not in _short():
+                return name
 
     @property
     def given(self) -> frozenset[str]:

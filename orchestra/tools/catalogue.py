@@ -157,16 +157,8 @@ class Catalogue:
         entry = self.entry(name)
         price = scaled(self.prices[name], price_factor)
         latency_s = rounded(entry.latency_s * latency_factor)
-        return ToolSpec(
-            name=name,
-            tool=name,
-            kind=entry.kind,
-            description=entry.description,
-            parameters=entry.parameters,
-            price=price,
-            call_usd=cost_of(price, entry.usage, seconds=latency_s),
-            latency_s=latency_s,
-        )
+        call_usd = cost_of(price, entry.usage, seconds=latency_s)
+        return self._specs[name].model_copy(update={"price": price, "call_usd": call_usd, "latency_s": latency_s})
 
     def domain_spec(
         self, domain: str, tool: DomainToolLike, *, price_factor: float = 1.0, latency_factor: float = 1.0
@@ -198,6 +190,23 @@ class Catalogue:
         return self._strengths.get(name, 0.0)
 
     @cached_property
+    def _specs(self) -> dict[str, ToolSpec]:
+        """Every tool at its list price, checked once: a set of examples offers each many times."""
+        return {
+            name: ToolSpec(
+                name=name,
+                tool=name,
+                kind=entry.kind,
+                description=entry.description,
+                parameters=entry.parameters,
+                price=self.prices[name],
+                call_usd=cost_of(self.prices[name], entry.usage, seconds=entry.latency_s),
+                latency_s=entry.latency_s,
+            )
+            for name, entry in self.entries.items()
+        }
+
+    @cached_property
     def _strengths(self) -> dict[str, float]:
         return {n: sum(self.skill(n, topic) for topic in self.topics) / len(self.topics) for n in self.entries}
 
@@ -225,7 +234,8 @@ def scaled(price: Price, factor: float) -> Price:
     def times(value: Decimal) -> Decimal:
         if not value:
             return value
-        return Decimal(format(Decimal(f"{float(value) * factor:.3g}"), "f"))
+        text = f"{float(value) * factor:.3g}"
+        return Decimal(format(Decimal(text), "f") if "e" in text else text)
 
     cached = price.cached_input_per_million
     return Price(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from orchestra.config import Params
+from orchestra.config import Params, World
 from orchestra.errors import CallError, ConfigError
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.calculator import Calculator
@@ -47,13 +47,23 @@ class Toolkit:
     @classmethod
     def from_params(cls, params: Params, root: Path, data_dir: Path | None = None) -> Self:
         """Raises `ConfigError` when the catalogue, a price or a domain is missing."""
-        world = params.world
+        return cls.of(params.world, root, data_dir)
+
+    @classmethod
+    def of(cls, world: World, root: Path, data_dir: Path | None = None) -> Self:
+        """The same, of one section of the parameters."""
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
         folders = {name: root / "data/domains" / name for name in world.domains}
         for name, folder in folders.items():
             if not folder.is_dir():
                 raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
         return cls(catalogue, folders, data_dir or root / "data/generated")
+
+    def anew(self) -> Self:
+        """The same tools for another corpus and other answers; domains that are loaded already are shared."""
+        other = replace(self)
+        other._domains, other._validators = self._domains, self._validators
+        return other
 
     @cached_property
     def index(self) -> SearchIndex:

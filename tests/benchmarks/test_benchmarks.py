@@ -10,6 +10,8 @@ from benchmarks.bench import ROOT, Bench, open_bench
 from benchmarks.grpo_step import BAR, OWN, Parts, measure, report
 from benchmarks.rollout import compare, table
 from benchmarks.shapes import SHAPES, grow
+from benchmarks.synthesis import Line
+from benchmarks.synthesis import table as synthesis_table
 from orchestra.rollout.transformers_policy import load_model
 
 
@@ -53,3 +55,9 @@ def test_a_part_inside_another_counts_once() -> None:
     parts.mark()
     rest = sum(parts.seconds.values()) - parts.seconds["outer"] - parts.seconds["inner"]
     assert (parts.seconds["outer"], parts.seconds["inner"], rest) == (2.0 + 4.0, 3.0, 1.0 + 5.0)
+
+
+def test_a_line_of_synthesis_says_what_idle_cores_would_give() -> None:
+    line = Line(examples=20_000, workers=2, wall_s=40.0, cpu_s=25.0, peak_mb=150.4)
+    assert (line.rate, line.idle_rate) == (500.0, 1_600.0)
+    assert "| 20,000 | 2 | 40.0 | 25.0 | 500 | 1.25 | 1,600 | 150 |" in synthesis_table([line])

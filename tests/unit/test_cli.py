@@ -37,7 +37,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = orchestra(tmp_path, "--help")
     assert done.returncode == 0
-    for command in ("run", "learn", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
+    for command in ("run", "learn", "synthesize", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
         assert f" {command} " in done.stdout
 
 
@@ -45,7 +45,7 @@ def test_version(tmp_path: Path) -> None:
     assert orchestra(tmp_path, "--version").stdout == "orchestra 0.1.0\n"
 
 
-@pytest.mark.parametrize("command", ["run", "learn", "status", "stop", "doctor", "up", "monitor"])
+@pytest.mark.parametrize("command", ["run", "learn", "synthesize", "status", "stop", "doctor", "up", "monitor"])
 def test_outside_a_workspace(tmp_path: Path, command: str) -> None:
     assert "no workspace here" in error_of(orchestra(tmp_path, command))
 
@@ -126,3 +126,23 @@ def test_doctor_tells_a_port_of_ours_from_a_strangers(workspace: Path) -> None:
             if ours:
                 remember(workspace, Service("gateway", os.getpid(), started_at(os.getpid()) or "", port, "", ""))
             assert f"port {port}: {says}" in orchestra(workspace, "doctor").stdout
+
+
+def test_examples_as_many_as_asked_for_where_asked_for(workspace: Path) -> None:
+    for part in ("catalogue", "domains/mock"):
+        shutil.copytree(ROOT / "data" / part, workspace / "data" / part)
+    before = (workspace / "params.yaml").read_bytes()
+    (workspace / "elsewhere").mkdir()
+    options = ["--examples", "12", "--out", "set", "--workers", "1", "--seed", "3"]
+    options += ["--set", "world.domains=[mock]", "--set", "synthesize.mix={topic: 0.8, lookup: 0.2}"]
+    done = orchestra(workspace / "elsewhere", "synthesize", *options)
+    assert done.returncode == 0, done.stderr
+    assert "synthesize: 12/12 examples (100%)" in done.stdout
+    card = json.loads((workspace / "elsewhere" / "set" / "card.json").read_text())
+    assert card["seed"] == 3 and sum(card["counts"].values()) == 12 and card["domains"] == ["mock"]
+    assert (workspace / "params.yaml").read_bytes() == before and not (workspace / "data/generated").exists()
+
+
+def test_one_says_how_many_workers_once(workspace: Path) -> None:
+    done = orchestra(workspace, "synthesize", "--workers", "2", "--runner", "processes:2")
+    assert "--workers and --runner exclude each other" in error_of(done)

@@ -7,7 +7,7 @@ import pytest
 
 from orchestra.config import load_params
 from orchestra.errors import ConfigError
-from orchestra.overrides import apply
+from orchestra.overrides import apply, effective
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,3 +57,10 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(file: Path, assignment
         apply(file, ["grpo.seed=99", assignment])
     assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
     assert file.read_text() == before
+
+
+def test_for_once_nothing_is_written(file: Path) -> None:
+    before = file.read_text()
+    assert effective(file, ["synthesize.seed=5"]).synthesize.seed == 5 and file.read_text() == before
+    with pytest.raises(ConfigError, match="no key synthesize"):
+        effective(file, ["synthesize.sed=5"])

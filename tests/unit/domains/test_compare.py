@@ -1,9 +1,12 @@
 """The verdict: contents, rows operated on, and what the answer mentions."""
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from orchestra.domains.compare import judge, mentions
@@ -121,3 +124,10 @@ def test_a_golden_call_that_is_refused_is_a_fault_of_the_example() -> None:
 )
 def test_mentions_are_whole_words_and_numbers(answer: str, text: str, found: bool) -> None:
     assert mentions(answer, text) is found
+
+
+@given(st.text("a41., \t$-", max_size=14), st.text("a41., ", min_size=1, max_size=3).filter(str.strip))
+def test_mentions_mean_what_the_expression_says(answer: str, text: str) -> None:
+    body = r"\s+".join(re.escape(word) for word in text.casefold().split())
+    said = re.search(rf"(?<!\w)(?<!\d[.,]){body}(?!\w)(?![.,]\d)", answer.casefold()) is not None
+    assert mentions(answer, text) is said
