@@ -1,5 +1,6 @@
 """Keeps what is solvable and checkable: the known solution is replayed on the real tools."""
 
+from orchestra.domains.compare import mentions
 from orchestra.errors import CallError
 from orchestra.tools.base import UNSURE
 from orchestra.tools.toolkit import Toolkit
@@ -9,7 +10,7 @@ from orchestra.types import Category, Example, ToolKind
 async def replay(example: Example, toolkit: Toolkit) -> str | None:
     """Why the known solution does not solve the example; None when it does.
 
-    Golden calls must run without error, show the answer (questions) and lead to the golden contents (domains).
+    Golden calls must run without error, show the answer (questions), and change or tell something (domains).
     """
     verifier = example.verifier
     session = toolkit.open(example)
@@ -24,9 +25,16 @@ async def replay(example: Example, toolkit: Toolkit) -> str | None:
             if verifier.answer is None or verifier.answer not in observed.rstrip(".").split():
                 return "the answer is not in the last observation"
             return None
+        answer = verifier.answer or " ".join(verifier.communicate)
+        if verifier.kind == "database" and session.domain is not None:
+            # What these calls leave is what the verdict compares with: a second replay could only agree with itself.
+            missing = [text for text in verifier.communicate if not mentions(answer, text)]
+            if missing:
+                return f"the known solution does not solve it: the answer does not mention {missing[0]}"
+            idle = not verifier.communicate and not session.domain.touched
+            return "it is solved by doing nothing" if idle else None
         from orchestra.rewards.outcome import verify
 
-        answer = verifier.answer or " ".join(verifier.communicate)
         verdict = verify(example, answer, session)
         return None if verdict.solved else f"the known solution does not solve it: {verdict.why}"
     except CallError as error:
