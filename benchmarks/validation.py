@@ -61,11 +61,13 @@ def grow(made: Path, folder: Path, rows: int) -> None:
     sizes = {split: sum(1 for _ in stream_lines(made / f"{split}.jsonl")) for split in validate.SPLITS}
     total = sum(sizes.values())
     copies = -(-rows // total)
-    for split, size in sizes.items():
+    counts = {split: rows * size // total for split, size in sizes.items()}
+    counts["train"] += rows - sum(counts.values())
+    for split in sizes:
         with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(_copies(made / f"{split}.jsonl", copies, rows * size // total))
+            file.writelines(_copies(made / f"{split}.jsonl", copies + 1, counts[split]))
     with (folder / "answers.jsonl").open("w", encoding="utf-8") as file:
-        for copy in range(copies):
+        for copy in range(copies + 1):
             for _, line in stream_lines(made / "answers.jsonl"):
                 answer = json.loads(line)
                 file.write(json.dumps(answer | {"question": _asked(answer["question"], copy)}) + "\n")

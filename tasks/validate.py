@@ -13,7 +13,7 @@ from orchestra.jsonl import parse_line, read_jsonl, stream_lines
 from orchestra.synthesis.flatten import Flattener
 from orchestra.synthesis.frames import answers_frame, balance_frame, corpus_frame, examples_frame
 from orchestra.synthesis.page import Findings, Rule, chosen, page
-from orchestra.synthesis.survey import Survey, survey
+from orchestra.synthesis.survey import Survey, cut, survey
 from orchestra.tools.search import Document, SearchIndex
 from orchestra.tools.simulated import AnswerBook, BookEntry, normalise
 from orchestra.tools.toolkit import Toolkit
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 INPUT, OUTPUT, QUARANTINE, DOCS = "data/generated", "data/validated", "data/quarantine", "reports/data_docs"
 PAGE = "reports/data.html"
 SPLITS = ("train", "heldout")
+CARD = ("generator", "licence", "seed", "price_date", "cost_usd")
+"""What the page repeats of data/generated/card.json."""
 REASONS_NAMED = 3
 FIX = "run the synthesize stage"
 
@@ -42,11 +44,12 @@ def main(stage: Stage, workers: int | None = None) -> None:
     files = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
     toolkit = Toolkit.from_params(stage.params, stage.root, stage.root / INPUT)
     known = _load(toolkit)
-    total = sum(1 for path in files.values() for _ in stream_lines(path, fix=FIX))
+    pieces = cut(files, fix=FIX)
+    total = sum(chunk.lines for chunks in pieces.values() for chunk in chunks)
     if not total:
         raise DataError("no examples at all", where=INPUT, fix=FIX)
     meter = stage.progress(total, "rows")
-    found = survey(files, Flattener(toolkit), workers=workers or cores(), fix=FIX, on_progress=meter.advance)
+    found = survey(pieces, Flattener(toolkit), workers=workers or cores(), on_progress=meter.advance)
     stage.say("running the Great Expectations suites")
     every = examples_frame(found)
     frames = {"examples": every, "balance": balance_frame(every, found.uses, toolkit), **known}
@@ -140,14 +143,12 @@ def _page(
             example = parse_line(line, Example)
             assert isinstance(example, Example)
             examples.setdefault(category, {name: [] for name in files})[split].append(example)
-    params = stage.params
-    facts = {
-        "profile": params.profile,
-        "seed": str(params.synthesize.seed),
-        "prices of": params.world.price_date,
-        "domains": ", ".join(params.world.domains) or "none",
+    card = stage.root / INPUT / "card.json"
+    told = json.loads(card.read_text(encoding="utf-8")) if card.is_file() else {}
+    facts = {name: str(told[name]) for name in CARD if name in told} | {
+        "domains": ", ".join(stage.params.world.domains) or "none",
         "answers that experts know": str(len(toolkit.book.entries)),
-        "most rows that may be refused": f"{params.validate_.max_quarantined:.0%}",
+        "most rows that may be refused": f"{stage.params.validate_.max_quarantined:.0%}",
     }
     rules = [
         Rule(each.suite, each.column, each.reason, each.severity, each.passed, each.count) for each in checked.outcomes

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestra.errors import DataError, JudgeError, ToolError
 from orchestra.jsonl import parse_line
-from orchestra.synthesis.verify import replay
+from orchestra.synthesis.verify import Copies, replay
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind, ToolSpec
 
@@ -61,6 +61,14 @@ class Part:
     needed: Counter[str] = field(default_factory=Counter)
     """Rows whose known solution calls it."""
 
+    def count(self, split: str, example: Example) -> None:
+        """Add the marks and tools of an example."""
+        if split == HELDOUT:
+            self.marks.update(_marks(example))
+        tools = {spec.name: spec.tool for spec in example.toolbox}
+        self.offered.update(set(tools.values()))
+        self.needed.update({tools[call.name] for call in example.verifier.golden_calls if call.name in tools})
+
 
 @dataclass(frozen=True, repr=False)
 class Flattener:
@@ -85,28 +93,25 @@ class Flattener:
 
     async def _part(self, split: str, first: int, lines: Iterable[str]) -> Part:
         part = Part([], set())
-        for number, line in enumerate(lines, start=first):
-            row: Row = dict.fromkeys(COLUMNS) | {"row": f"{split}:{number}", "split": split}
-            example = parse_line(line, Example)
-            if isinstance(example, str):
-                row["schema_problem"] = example
-            else:
-                row |= await self._measure(split, example)
-                if split == HELDOUT:
-                    part.marks.update(_marks(example))
-                tools = {spec.name: spec.tool for spec in example.toolbox}
-                part.offered.update(set(tools.values()))
-                part.needed.update({tools[call.name] for call in example.verifier.golden_calls if call.name in tools})
-            part.rows.append(row)
+        with Copies() as copies:
+            for number, line in enumerate(lines, start=first):
+                row: Row = dict.fromkeys(COLUMNS) | {"row": f"{split}:{number}", "split": split}
+                example = parse_line(line, Example)
+                if isinstance(example, str):
+                    row["schema_problem"] = example
+                else:
+                    row |= await self._measure(split, example, copies)
+                    part.count(split, example)
+                part.rows.append(row)
         return part
 
-    async def _measure(self, split: str, example: Example) -> Row:
+    async def _measure(self, split: str, example: Example, copies: Copies) -> Row:
         shared = sorted(_marks(example) & self.kept_apart) if split != HELDOUT else []
         reference = _reference_problem(example, self.toolkit)
         return _measure(split, example) | {
             "reference_problem": reference,
             # What does not exist cannot be called.
-            "golden_problem": await _golden_problem(example, self.toolkit) if reference is None else None,
+            "golden_problem": await _golden_problem(example, self.toolkit, copies) if reference is None else None,
             "leak": f"also held out: {shared[0]}" if shared else None,
             "contaminated": self.gate(example),
         }
@@ -205,11 +210,11 @@ def _answer_problem(example: Example) -> str | None:
     return None
 
 
-async def _golden_problem(example: Example, toolkit: Toolkit) -> str | None:
+async def _golden_problem(example: Example, toolkit: Toolkit, copies: Copies) -> str | None:
     """Why the known solution fails; topic questions have none, but the experts must know of them."""
     if example.verifier.golden_calls:
         try:
-            return await replay(example, toolkit)
+            return await replay(example, toolkit, copies)
         except (DataError, JudgeError, ToolError) as error:
             return f"a golden call cannot run: {error.what}"
     simulated = all(

@@ -19,7 +19,7 @@ BALANCE = ("row", "split", "name", "count", "examples", "domain_ratio", "offered
 
 def examples_frame(survey: Survey) -> "pd.DataFrame":
     """A row for each line of each split, and each split's categories in a column of their own (null elsewhere)."""
-    frame = survey.table.to_pandas()
+    frame: pd.DataFrame = survey.table.to_pandas()
     for split in survey.uses:
         frame[f"{split}_category"] = frame["category"].where(frame["split"] == split)
     return frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +15,7 @@ BINS = 30
 COLOURS = ("#0969da", "#d29922", "#1a7f37", "#8250df")
 """Of the splits, in their order."""
 # Text stays text; ids come from the contents and not from chance.
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "data", "font.size": 9}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "data", "font.size": 9}
 NO_CLOCK = {"Date": None, "Creator": None}
 
 

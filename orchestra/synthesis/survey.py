@@ -43,36 +43,38 @@ class Survey:
     """By split."""
 
 
+def cut(files: Mapping[str, Path], *, fix: str) -> dict[str, list[Chunk]]:
+    """The file of each split in chunks; raises `DataError` for a missing one."""
+    return {split: list(chunks(path, LINES, fix=fix)) for split, path in files.items()}
+
+
 def survey(
-    files: Mapping[str, Path],
+    pieces: Mapping[str, Sequence[Chunk]],
     flattener: Flattener,
     *,
     workers: int = 1,
-    fix: str = "run the stage that writes it",
     on_progress: Callable[[int], None] | None = None,
 ) -> Survey:
-    """Flatten the file of each split, the held-out one first: the others must have nothing of it.
+    """Flatten the chunks of each split, the held-out one's first: the others must have nothing of it.
 
-    `workers` processes share what `flattener` holds, so load its data before. Raises `DataError` for a missing file.
+    `workers` processes share what `flattener` holds, so load its data before.
     """
     import pyarrow as pa
 
     found: dict[str, list[Any]] = {}
-    uses = {split: Uses() for split in files}
-    # Cut before any work is done: a missing file is told at once.
-    cut = {split: list(chunks(path, LINES, fix=fix)) for split, path in files.items()}
+    uses = {split: Uses() for split in pieces}
     marks: set[str] = set()
-    for split in sorted(files, key=lambda name: name != HELDOUT):
+    for split in sorted(pieces, key=lambda name: name != HELDOUT):
         ready = flattener if split == HELDOUT else replace(flattener, kept_apart=frozenset(marks))
         found[split] = []
-        for batch, part in _parts(split, cut[split], ready, workers):
+        for batch, part in _parts(split, pieces[split], ready, workers):
             found[split].append(batch)
             marks |= part.marks
             uses[split].offered += part.offered
             uses[split].needed += part.needed
             if on_progress is not None:
                 on_progress(batch.num_rows)
-    return Survey(pa.Table.from_batches([batch for split in files for batch in found[split]], _schema()), uses)
+    return Survey(pa.Table.from_batches([batch for split in pieces for batch in found[split]], _schema()), uses)
 
 
 def _schema() -> "pa.Schema":
@@ -82,20 +84,21 @@ def _schema() -> "pa.Schema":
     return pa.schema([(name, kind) for names, kind in kinds for name in names])
 
 
-def _parts(split: str, cut: Sequence[Chunk], flattener: Flattener, workers: int) -> "Iterator[Packed]":
-    """What each chunk gave, in order. One chunk, or one worker, needs no process."""
-    workers = min(workers, len(cut))
-    if workers <= 1:
-        yield from (_flatten(flattener, split, chunk) for chunk in cut)
+def _parts(split: str, pieces: Sequence[Chunk], flattener: Flattener, workers: int) -> "Iterator[Packed]":
+    """What each chunk gave, in order."""
+    # The first one here: it loads all that the others need, and forked processes have that already.
+    alone = 1 if workers > 1 else len(pieces)
+    yield from (_flatten(flattener, split, chunk) for chunk in pieces[:alone])
+    rest = pieces[alone:]
+    if not rest:
         return
-    # Forked, so that domains, answers and the index are shared and not loaded again.
-    pool = ProcessPoolExecutor(workers, get_context("fork"), initializer=_begin, initargs=(flattener,))
-    with pool:
+    workers = min(workers, len(rest))
+    with ProcessPoolExecutor(workers, get_context("fork"), initializer=_begin, initargs=(flattener,)) as pool:
         try:
-            yield from pool.map(partial(_work, split), cut)
+            yield from pool.map(partial(_work, split), rest)
         except BrokenProcessPool:
-            fix = "free memory, or set fewer workers"
-            raise ServiceError("a worker process was killed", where=str(cut[0].path), fix=fix) from None
+            fix = "free memory, or use fewer workers"
+            raise ServiceError("a worker process was killed", where=str(rest[0].path), fix=fix) from None
 
 
 _shared: Flattener | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from orchestra.synthesis import survey as module
 from orchestra.synthesis.flatten import COLUMNS, PROBLEMS, Flattener, Row
-from orchestra.synthesis.survey import survey
+from orchestra.synthesis.survey import cut, survey
 from orchestra.types import Category, Example, ToolCall, ToolKind
 from tests.worlds import ROOT, catalogue, example, toolkit
 
@@ -46,10 +46,10 @@ def test_any_number_of_processes_finds_the_same(tmp_path: Path, monkeypatch: pyt
     sums = [example(f"e{n}", golden_calls=SUM).model_dump_json() for n in range(10)]
     (tmp_path / "train.jsonl").write_text("\n".join([*sums, "{", domain_example().model_dump_json()]) + "\n")
     (tmp_path / "heldout.jsonl").write_text("\n".join(sums[:4]))
-    files = {split: tmp_path / f"{split}.jsonl" for split in ("train", "heldout")}
+    pieces = cut({split: tmp_path / f"{split}.jsonl" for split in ("train", "heldout")}, fix="")
     done: list[int] = []
-    one = survey(files, Flattener(toolkit(tmp_path)), on_progress=done.append)
-    two = survey(files, Flattener(toolkit(tmp_path)), workers=2)
+    one = survey(pieces, Flattener(toolkit(tmp_path)), on_progress=done.append)
+    two = survey(pieces, Flattener(toolkit(tmp_path)), workers=2)
     assert one.table.equals(two.table) and one.uses == two.uses
     assert one.table.column_names == list(COLUMNS) and sum(done) == 16
     assert one.table["row"].to_pylist() == [f"train:{n}" for n in range(1, 13)] + [f"heldout:{n}" for n in range(1, 5)]
@@ -84,7 +84,7 @@ def test_what_does_not_exist_is_a_reference_problem_and_is_not_called(tmp_path: 
 
 def test_golden_calls_are_executed(tmp_path: Path) -> None:
     assert problems(tmp_path, example(golden_calls=SUM)) == {} == problems(tmp_path, domain_example())
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "get_book refuses: error: there is no book 9999": {
             "golden_calls": (ToolCall(name="get_book", arguments={"book": 9999}),)
         },
