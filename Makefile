@@ -55,9 +55,10 @@ recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then:
 base: .venv/.stamp  ## the shipped tiny base anew
 	@.venv/bin/python -m tasks.base
 
-bench: .venv/.stamp  ## how fast rollouts are, and where a GRPO step's time goes (one thread)
+bench: .venv/.stamp  ## how fast rollouts are, where a GRPO step's time goes (one thread), how fast validation is
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.grpo_step
+	@.venv/bin/python -m benchmarks.validation --rows 20000
 
 lint: .venv/.stamp  ## ruff and mypy
 	.venv/bin/ruff check .

@@ -72,5 +72,9 @@ def places(root: Path, mlflow_run: str) -> list[tuple[str, str]]:
     down = "`make up` starts it"
     mlflow = f"{up['mlflow']} (run {mlflow_run})" if "mlflow" in up else f"{down} (run {mlflow_run})"
     found = [("Prefect UI", up.get("prefect", down)), ("MLflow UI", mlflow)]
-    files = {"Data Docs": "reports/data_docs/index.html", "Decision page": "reports/decision.html"}
+    files = {
+        "Data page": "reports/data.html",
+        "Data Docs": "reports/data_docs/index.html",
+        "Decision page": "reports/decision.html",
+    }
     return found + [(what, path) for what, path in files.items() if (root / path).is_file()]

@@ -1,6 +1,7 @@
 """JSON, one object a line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,6 +10,25 @@ from pydantic import BaseModel, ValidationError
 from orchestra.errors import DataError
 
 M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of whole lines of a file, for whoever reads it in parts."""
+
+    path: Path
+    first: int
+    """Number of its first line, from 1."""
+    lines: int
+    offset: int
+    size: int
+    """Where it begins and how long it is, in bytes."""
+
+    def read(self) -> list[str]:
+        """Its lines, without their ends; bytes that are not UTF-8 are kept as lone surrogates, as `parse_line` asks."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return [_text(line) for line in file.read(self.size).removesuffix(b"\n").split(b"\n")]
 
 
 def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
@@ -34,6 +54,36 @@ def read_lines(path: Path, *, fix: str = "run the stage that writes it", lenient
         raise DataError(f"not UTF-8: {error.reason}", where=str(path), fix=fix) from None
     # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def chunks(path: Path, lines: int, *, fix: str = "run the stage that writes it") -> Iterator[Chunk]:
+    """The file in runs of at most `lines` lines, without holding it; raises `DataError` when it is missing."""
+    first, count, offset, size = 1, 0, 0, 0
+    for line in _open_lines(path, fix):
+        count, size = count + 1, size + len(line)
+        if count == lines:
+            yield Chunk(path, first, count, offset, size)
+            first, count, offset, size = first + count, 0, offset + size, 0
+    if count:
+        yield Chunk(path, first, count, offset, size)
+
+
+def stream_lines(path: Path, *, fix: str = "run the stage that writes it") -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, from 1, as `read_lines` would give them leniently, without holding the file."""
+    return ((number, _text(line.removesuffix(b"\n"))) for number, line in enumerate(_open_lines(path, fix), start=1))
+
+
+def _open_lines(path: Path, fix: str) -> Iterator[bytes]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise DataError("no such file", where=str(path), fix=fix) from None
+    with file:
+        yield from file
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
 def read_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that writes it") -> list[M]:

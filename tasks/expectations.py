@@ -1,4 +1,4 @@
-"""The Great Expectations suite over flattened examples: which rows it refuses and why, and its Data Docs."""
+"""Runs the Great Expectations suites over frames: what is refused and why, what is only noted, and the Data Docs."""
 
 import logging
 import os
@@ -6,97 +6,86 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import OrchestraError
-from orchestra.synthesis.flatten import COLUMNS, Row
+from tasks.rules import EXAMPLES, PROBLEM_WORDS, Rules, Severity
 
-KINDS = ("question", "domain")
-INSTRUCTION_CHARS = (3, 2000)
-MAX_TOOLS = 64
-PROBLEMS = {
-    "schema_problem": "not an example",
-    "toolbox_problem": "toolbox",
-    "answer_problem": "answer",
-    "golden_problem": "known solution",
-    "leak": "leak",
-}
-"""Columns that say in words what is wrong, and what a refusal by them is called."""
-MAX_DIVERGENCE = 0.1
-"""Kullback-Leibler divergence of a split's categories from the mix of params.yaml, nats."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMED = 3
+"""Rows that a finding names."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rule found."""
+
+    suite: str
+    column: str
+    reason: str
+    severity: Severity
+    passed: bool
+    count: int = 0
+    """Rows that break it; 0 too where the set as a whole does."""
+    named: tuple[str, ...] = ()
+    """The first of them, with what they hold: `train:17 (2500)`."""
+
+    @property
+    def text(self) -> str:
+        """The finding in one line: `the domains are uneven: train:domain sport (0.3), … (2)`."""
+        if not self.named:
+            return self.reason
+        more = ", …" if self.count > len(self.named) else ""
+        return f"{self.reason}: {', '.join(self.named)}{more} ({self.count})"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the suite found."""
+    """What the suites found."""
 
     rows: dict[str, list[str]]
-    """Reasons by refused row."""
-    tables: list[str]
-    """What is wrong with a set as a whole: no row to blame."""
-    expectations: int
-    failed: int
+    """Reasons by refused row, in the order of the rows."""
+    outcomes: tuple[Outcome, ...]
+    """Every rule's, in the order of the suites."""
+
+    @property
+    def tables(self) -> list[str]:
+        """What is wrong with a set as a whole: no row to refuse."""
+        broken = [outcome for outcome in self.outcomes if not outcome.passed and outcome.severity == "critical"]
+        return [outcome.text for outcome in broken if outcome.suite != EXAMPLES or not outcome.count]
+
+    @property
+    def warnings(self) -> list[Outcome]:
+        """What is only shown."""
+        return [outcome for outcome in self.outcomes if not outcome.passed and outcome.severity == "warning"]
 
 
-def check(rows: list[Row], mix: Mapping[str, float], docs: Path) -> Checked:
-    """Run the suite and write its Data Docs into `docs`; raises `OrchestraError` when an expectation itself raised."""
+def check(frames: "Mapping[str, pd.DataFrame]", suites: Mapping[str, Rules], docs: Path) -> Checked:
+    """Run each suite on the frame of its name and write the Data Docs into `docs`.
+
+    Every frame has a column `row` that names its rows. Raises `OrchestraError` when an expectation itself raised.
+    """
     os.environ.setdefault("DO_NOT_TRACK", "true")
     import great_expectations as gx
-    import pandas as pd
 
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    refused: dict[str, list[str]] = {}
+    outcomes: list[Outcome] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]
         _only_site(context, docs)
-        result = _run(context, frame, mix)
-    return _read(result)
-
-
-def suite(mix: Mapping[str, float], splits: list[str]) -> Any:
-    """The expectations; each one's `meta.reason` says in words what a failure means."""
-    import great_expectations as gx
-    import great_expectations.expectations as gxe
-
-    def between(column: str, reason: str, low: float, high: float | None = None, *, above: bool = False) -> Any:
-        return gxe.ExpectColumnValuesToBeBetween(
-            column=column, min_value=low, max_value=high, strict_min=above, meta={"reason": reason}
-        )
-
-    wanted = {category: share for category, share in mix.items() if share > 0}
-    expectations = [
-        *(gxe.ExpectColumnValuesToBeNull(column=column, meta={"reason": words}) for column, words in PROBLEMS.items()),
-        gxe.ExpectColumnValuesToBeUnique(column="id", meta={"reason": "the id is not unique"}),
-        gxe.ExpectColumnValuesToBeInSet(
-            column="category", value_set=sorted(wanted), meta={"reason": "a category that the mix lacks"}
-        ),
-        gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=list(KINDS), meta={"reason": "an unknown kind"}),
-        between("instruction_chars", "the instruction is empty or too long", *INSTRUCTION_CHARS),
-        between("tools", "no tools or too many", 1, MAX_TOOLS),
-        between("expert_usd_min", "an expert costs nothing", 0, above=True),
-        between("tool_usd_min", "a negative price", 0),
-        between("latency_s_min", "a negative latency", 0),
-        between("weight_min", "a preference weight outside [0, 1]", 0, 1),
-        between("weight_max", "a preference weight outside [0, 1]", 0, 1),
-        between("entities", "about no entity: it cannot be kept apart", 1),
-    ]
-    for split in splits:
-        expectations.append(
-            gxe.ExpectColumnKLDivergenceToBeLessThan(
-                column=f"{split}_category",
-                partition_object={
-                    "values": list(wanted),
-                    "weights": [s / sum(wanted.values()) for s in wanted.values()],
-                },
-                threshold=MAX_DIVERGENCE,
-                tail_weight_holdout=1e-6,
-                internal_weight_holdout=0,
-                meta={"reason": f"the {split} set does not follow synthesize.mix"},
-            )
-        )
-    return gx.ExpectationSuite(name="examples", expectations=expectations)
+        source = context.data_sources.add_pandas("generated")
+        for name, rules in suites.items():
+            suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=rules))
+            for result in _run(context, source, suite, frames[name]):
+                outcomes.append(_read(name, result, refused))
+        context.build_data_docs()
+    order = {row: number for number, row in enumerate(frames[EXAMPLES]["row"])} if refused else {}
+    return Checked(dict(sorted(refused.items(), key=lambda item: order[item[0]])), tuple(outcomes))
 
 
 def _only_site(context: Any, docs: Path) -> None:
@@ -112,57 +101,49 @@ def _only_site(context: Any, docs: Path) -> None:
     context.add_data_docs_site(site_name="docs", site_config=config)
 
 
-def _run(context: Any, frame: Any, mix: Mapping[str, float]) -> Any:
+def _run(context: Any, source: Any, suite: Any, frame: "pd.DataFrame") -> Any:
     import great_expectations as gx
 
-    splits = [str(split) for split in frame["split"].unique()]
-    for split in splits:
-        frame[f"{split}_category"] = frame["category"].where(frame["split"] == split)
-    asset = context.data_sources.add_pandas("generated").add_dataframe_asset("examples")
-    batch = asset.add_batch_definition_whole_dataframe("all")
-    definition = gx.ValidationDefinition(name="examples", data=batch, suite=context.suites.add(suite(mix, splits)))
-    context.validation_definitions.add(definition)
-    checkpoint = gx.Checkpoint(
-        name="validate",
-        validation_definitions=[definition],
-        actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")],
-        result_format={
-            "result_format": "COMPLETE",
-            "unexpected_index_column_names": ["row"],
-            "partial_unexpected_count": 20,
-        },
-    )
-    context.checkpoints.add(checkpoint)
-    results = checkpoint.run(batch_parameters={"dataframe": frame})
-    return next(iter(results.run_results.values()))
+    batch = source.add_dataframe_asset(suite.name).add_batch_definition_whole_dataframe("all")
+    definition = context.validation_definitions.add(gx.ValidationDefinition(name=suite.name, data=batch, suite=suite))
+    # Every metric copies the frame: only what the rules look at.
+    columns = dict.fromkeys(["row", *(rule.column for rule in suite.expectations)])
+    result_format = {
+        "result_format": "COMPLETE",
+        "unexpected_index_column_names": ["row"],
+        "partial_unexpected_count": 20,
+    }
+    parameters = {"dataframe": frame[list(columns)]}
+    return definition.run(batch_parameters=parameters, result_format=result_format).results
 
 
-def _read(result: Any) -> Checked:
-    rows: dict[str, list[str]] = {}
-    tables: list[str] = []
-    failed = 0
-    for outcome in result.results:
-        expectation = outcome.expectation_config
-        reason = str((expectation.meta or {}).get("reason", expectation.type))
-        raised = _raised(outcome.exception_info)
-        if raised is not None:
-            raise OrchestraError(
-                f"the check {expectation.type} on {expectation.kwargs.get('column')} could not run: {raised}",
-                where="validate",
-                fix="mend tasks/expectations.py: this says nothing about the data",
-            )
-        if outcome.success:
-            continue
-        failed += 1
-        found = outcome.result.get("unexpected_index_list") or []
-        if not found:
-            tables.append(reason)
-        column = expectation.kwargs.get("column")
+def _read(suite: str, result: Any, refused: dict[str, list[str]]) -> Outcome:
+    """The outcome of one expectation; reasons of rows that it refuses are added to `refused`."""
+    expectation = result.expectation_config
+    column = str(expectation.kwargs.get("column"))
+    reason = str((expectation.meta or {}).get("reason", expectation.type))
+    severity = expectation.severity.value
+    raised = _raised(result.exception_info)
+    if raised is not None:
+        raise OrchestraError(
+            f"the check {expectation.type} on {column} could not run: {raised}",
+            where="validate",
+            fix="mend tasks/rules.py: this says nothing about the data",
+        )
+    if result.success:
+        return Outcome(suite, column, reason, severity, passed=True)
+    found = result.result.get("unexpected_index_list") or []
+    if suite == EXAMPLES and severity == "critical":
         for entry in found:
             said = entry.get(column)
-            text = f"{reason}: {said}" if column in PROBLEMS else f"{reason} ({said})"
-            rows.setdefault(str(entry["row"]), []).append(text)
-    return Checked(rows=rows, tables=tables, expectations=len(result.results), failed=failed)
+            text = f"{reason}: {said}" if column in PROBLEM_WORDS else f"{reason} ({said})"
+            refused.setdefault(str(entry["row"]), []).append(text)
+    named = tuple(f"{entry['row']} ({_short(entry.get(column))})" for entry in found[:NAMED])
+    return Outcome(suite, column, reason, severity, passed=False, count=len(found), named=named)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _raised(info: Any) -> str | None:

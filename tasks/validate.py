@@ -1,49 +1,82 @@
-"""Stage validate: only examples that pass the suite go on; the others go to quarantine with the reason."""
+"""Stage validate: only examples that pass the suites go on; the others go to quarantine with the reason."""
 
 import json
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from orchestra.environment import cores
 from orchestra.errors import DataError
-from orchestra.jsonl import read_lines
-from orchestra.synthesis.flatten import flatten
+from orchestra.jsonl import parse_line, read_jsonl, stream_lines
+from orchestra.synthesis.flatten import Flattener
+from orchestra.synthesis.frames import answers_frame, balance_frame, corpus_frame, examples_frame
+from orchestra.synthesis.page import Findings, Rule, chosen, page
+from orchestra.synthesis.survey import Survey, cut, survey
+from orchestra.tools.search import Document, SearchIndex
+from orchestra.tools.simulated import AnswerBook, BookEntry, normalise
 from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Example
 from tasks._stage import Stage, run
 from tasks.expectations import Checked, check
+from tasks.rules import suites
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INPUT, OUTPUT, QUARANTINE, DOCS = "data/generated", "data/validated", "data/quarantine", "reports/data_docs"
+PAGE = "reports/data.html"
 SPLITS = ("train", "heldout")
+CARD = ("generator", "licence", "seed", "price_date", "cost_usd")
+"""What the page repeats of data/generated/card.json."""
 REASONS_NAMED = 3
+FIX = "run the synthesize stage"
 
 
-def main(stage: Stage) -> None:
-    """Write data/validated, data/quarantine, reports/data_docs and reports/validate.json.
+def main(stage: Stage, workers: int | None = None) -> None:
+    """Write data/validated, data/quarantine, reports/data_docs, reports/data.html and reports/validate.json.
 
-    Raises `DataError` when more than `validate.max_quarantined` of the rows are refused, or a set as a whole is; then
-    nothing is written to data/validated.
+    `workers` processes read the rows (default: one a core); what is written is the same for any number of them. Raises
+    `DataError` when more than `validate.max_quarantined` of the rows are refused, or a set as a whole is; then nothing
+    is written to data/validated.
     """
-    folder = stage.root / INPUT
-    fix = "run the synthesize stage"
-    lines = {split: read_lines(folder / f"{split}.jsonl", fix=fix, lenient=True) for split in SPLITS}
-    toolkit = Toolkit.from_params(stage.params, stage.root, folder)
-    total = sum(len(split_lines) for split_lines in lines.values())
-    rows, _ = flatten(lines, toolkit, stage.progress(total, "rows").advance)
-    stage.say("running the Great Expectations suite")
+    files = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
+    toolkit = Toolkit.from_params(stage.params, stage.root, stage.root / INPUT)
+    known = _load(toolkit)
+    pieces = cut(files, fix=FIX)
+    total = sum(chunk.lines for chunks in pieces.values() for chunk in chunks)
+    if not total:
+        raise DataError("no examples at all", where=INPUT, fix=FIX)
+    meter = stage.progress(total, "rows")
+    found = survey(pieces, Flattener(toolkit), workers=workers or cores(), on_progress=meter.advance)
+    stage.say("running the Great Expectations suites")
+    every = examples_frame(found)
+    frames = {"examples": every, "balance": balance_frame(every, found.uses, toolkit), **known}
     mix = {category.value: share for category, share in stage.params.synthesize.mix.items()}
+    # An empty set has no mix to compare; that it is empty is said of it.
+    splits = [split for split in SPLITS if every[f"{split}_category"].notna().any()]
+    experts = [entry.simulated for entry in toolkit.catalogue.entries.values() if entry.simulated is not None]
+    topics = sorted({topic for expert in experts for topic in expert.skills})
     with stage.write_dir(DOCS) as docs:
-        checked = check(rows, mix, docs)
+        checked = check(frames, suites(mix, splits, topics), docs)
+    _quarantine(stage, files, checked)
+    stopped = refusal(checked, total, stage.params.validate_.max_quarantined)
+    stage.write_text(PAGE, _page(stage, files, found, every, checked, stopped, toolkit))
     metrics = summary(checked, total)
-    _quarantine(stage, lines, checked)
     stage.write_json("reports/validate.json", metrics)
     stage.log_metrics({key: float(value) for key, value in metrics.items() if isinstance(value, int | float)})
-    stage.log_artifact(stage.root / "reports/validate.json")
-    refuse(checked, total, stage.params.validate_.max_quarantined)
+    for report in ("reports/validate.json", PAGE):
+        stage.log_artifact(stage.root / report)
+    for warning in checked.warnings:
+        stage.say(f"warning: {warning.text}")
+    if stopped is not None:
+        raise DataError(stopped, where=INPUT, fix=f"see {PAGE}, {QUARANTINE}/rows.jsonl and {DOCS}/index.html")
     with stage.write_dir(OUTPUT) as output:
-        for split, split_lines in lines.items():
-            kept = [line for n, line in enumerate(split_lines, start=1) if f"{split}:{n}" not in checked.rows]
-            (output / f"{split}.jsonl").write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    stage.say(f"{total - len(checked.rows)} rows pass, {len(checked.rows)} in quarantine, see {DOCS}/index.html")
+        for split, path in files.items():
+            with (output / path.name).open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{line}\n" for n, line in stream_lines(path) if f"{split}:{n}" not in checked.rows)
+    stage.say(f"{total - len(checked.rows)} rows pass, {len(checked.rows)} in quarantine, see {PAGE}")
 
 
 def summary(checked: Checked, total: int) -> dict[str, Any]:
@@ -52,8 +85,10 @@ def summary(checked: Checked, total: int) -> dict[str, Any]:
         "rows": total,
         "quarantined": len(checked.rows),
         "quarantined_share": len(checked.rows) / total if total else 0.0,
-        "expectations": checked.expectations,
-        "expectations_failed": checked.failed,
+        "expectations": len(checked.outcomes),
+        "expectations_failed": sum(not outcome.passed for outcome in checked.outcomes),
+        "warnings": len(checked.warnings),
+        "warned_of": [warning.text for warning in checked.warnings],
         "reasons": dict(reasons(checked)),
         "refused_as_a_whole": checked.tables,
     }
@@ -65,31 +100,86 @@ def reasons(checked: Checked) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def refuse(checked: Checked, total: int, max_share: float) -> None:
-    """Raise `DataError` when the data is too bad to go on."""
-    fix = f"see {QUARANTINE}/rows.jsonl and {DOCS}/index.html"
-    if not total:
-        raise DataError("no examples at all", where=INPUT, fix="run the synthesize stage")
+def refusal(checked: Checked, total: int, max_share: float) -> str | None:
+    """Why the data is too bad to go on; None when it is not."""
+    found = []
     if len(checked.rows) > max_share * total:
         named = "; ".join(f"{reason} ({count})" for reason, count in reasons(checked)[:REASONS_NAMED])
-        what = f"{len(checked.rows)} of {total} rows refused, more than {max_share:.0%}: {named}"
-        raise DataError(what, where=INPUT, fix=fix)
+        found.append(f"{len(checked.rows)} of {total} rows refused, more than {max_share:.0%}: {named}")
     if checked.tables:
-        raise DataError(f"refused as a whole: {'; '.join(checked.tables)}", where=INPUT, fix=fix)
+        found.append(f"refused as a whole: {'; '.join(checked.tables)}")
+    return "; ".join(found) or None
 
 
 def _general(reason: str) -> str:
     return re.split(r" \(| '| at line ", reason, maxsplit=1)[0]
 
 
-def _quarantine(stage: Stage, lines: dict[str, list[str]], checked: Checked) -> None:
+def _load(toolkit: Toolkit) -> "dict[str, pd.DataFrame]":
+    """Read what experts and searches know, once and before processes share it; the frames to check it by."""
+    entries = read_jsonl(toolkit.data_dir / "answers.jsonl", BookEntry, fix=FIX)
+    documents = read_jsonl(toolkit.data_dir / "corpus.jsonl", Document, fix=FIX)
+    toolkit.book = AnswerBook({normalise(entry.question): entry for entry in entries})
+    if documents:
+        toolkit.index = SearchIndex.build(documents)
+    for name in toolkit.domain_folders:
+        toolkit.domain(name)
+    return {"answers": answers_frame(entries), "corpus": corpus_frame(documents)}
+
+
+def _page(
+    stage: Stage,
+    files: Mapping[str, Path],
+    found: Survey,
+    every: "pd.DataFrame",
+    checked: Checked,
+    stopped: str | None,
+    toolkit: Toolkit,
+) -> str:
+    shown = chosen(every[~every["row"].isin(list(checked.rows))])
+    examples: dict[str, dict[str, list[Example]]] = {}
+    for split, wanted in shown.items():
+        for line, category in zip(_lines(files[split], wanted), wanted.values(), strict=True):
+            example = parse_line(line, Example)
+            assert isinstance(example, Example)
+            examples.setdefault(category, {name: [] for name in files})[split].append(example)
+    card = stage.root / INPUT / "card.json"
+    told = json.loads(card.read_text(encoding="utf-8")) if card.is_file() else {}
+    facts = {name: str(told[name]) for name in CARD if name in told} | {
+        "domains": ", ".join(stage.params.world.domains) or "none",
+        "answers that experts know": str(len(toolkit.book.entries)),
+        "most rows that may be refused": f"{stage.params.validate_.max_quarantined:.0%}",
+    }
+    rules = [
+        Rule(each.suite, each.column, each.reason, each.severity, each.passed, each.count) for each in checked.outcomes
+    ]
+    noted = [warning.text for warning in checked.warnings]
+    findings = Findings(checked.rows, reasons(checked), noted, rules, stopped, facts)
+    simulated = any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries)
+    return page(every, found.uses, dict(sorted(examples.items())), findings, simulated=simulated)
+
+
+def _lines(path: Path, wanted: Mapping[int, str]) -> list[str]:
+    """The lines of these numbers, which ascend."""
+    last = max(wanted, default=0)
+    found = []
+    for number, line in stream_lines(path):
+        if number > last:
+            break
+        if number in wanted:
+            found.append(line)
+    return found
+
+
+def _quarantine(stage: Stage, files: Mapping[str, Path], checked: Checked) -> None:
     with stage.write_dir(QUARANTINE) as folder:
         with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
-            for key, found in checked.rows.items():
-                split, _, number = key.partition(":")
-                record = {"file": f"{INPUT}/{split}.jsonl", "line": int(number), "reasons": found}
-                record["row"] = lines[split][int(number) - 1]
-                file.write(json.dumps(record) + "\n")
+            for split, path in files.items():
+                for number, line in stream_lines(path) if checked.rows else ():
+                    why = checked.rows.get(f"{split}:{number}")
+                    if why is not None:
+                        record = {"file": f"{INPUT}/{path.name}", "line": number, "reasons": why, "row": line}
+                        file.write(json.dumps(record) + "\n")
         (folder / "reasons.json").write_text(json.dumps(dict(reasons(checked)), indent=2) + "\n", encoding="utf-8")
 
 

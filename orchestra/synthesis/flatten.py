@@ -1,96 +1,184 @@
 """Examples as flat rows that a data-quality suite can measure: numbers, names, and what is wrong in words."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from orchestra.errors import DataError
+from orchestra.errors import DataError, JudgeError, ToolError
 from orchestra.jsonl import parse_line
-from orchestra.synthesis.verify import replay
+from orchestra.synthesis.verify import Copies, replay
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, ToolKind
+from orchestra.types import Category, Example, ToolKind, ToolSpec
 
 Row = dict[str, Any]
+HELDOUT = "heldout"
 
-COLUMNS = (
-    "row",
-    "split",
-    "id",
-    "category",
-    "kind",
-    "instruction_chars",
-    "tools",
-    "experts",
+TEXTS = ("row", "split", "id", "category", "kind", "domain", "preference", "topic", "request")
+"""`row` is `train:17` for line 17; `request` a hash of what is asked within a split."""
+COUNTS = ("instruction_chars", "tools", "experts", "choices", "golden_calls", "entities", "hard")
+"""`choices` are the experts of a topic question; `hard` is 1 or 0."""
+NUMBERS = (
     "expert_usd_min",
+    "expert_usd_max",
     "tool_usd_min",
+    "tool_usd_max",
     "latency_s_min",
+    "latency_s_max",
     "weight_min",
     "weight_max",
-    "entities",
+)
+PROBLEMS = (
     "schema_problem",
+    "reference_problem",
     "toolbox_problem",
     "answer_problem",
     "golden_problem",
     "leak",
+    "contaminated",
 )
+"""What is wrong, in words; null where nothing is."""
+COLUMNS = (*TEXTS, *COUNTS, *NUMBERS, *PROBLEMS)
 
 
-def flatten(
-    lines: Mapping[str, Sequence[str]], toolkit: Toolkit, on_progress: Callable[[int], None] | None = None
-) -> tuple[list[Row], dict[str, Example]]:
-    """Rows of every split's lines in order, and the examples that could be read, by row (`train:17` is line 17).
+def nothing_refused(example: Example) -> str | None:
+    """The gate where there is none."""
+    del example
+    return None
 
-    Known solutions are replayed on `toolkit`. A line that cannot be read has a `schema_problem` and nothing else.
+
+@dataclass(frozen=True)
+class Part:
+    """What a run of lines of one split gave."""
+
+    rows: list[Row]
+    marks: set[str]
+    """What no other split may have; only of held-out rows."""
+    offered: Counter[str] = field(default_factory=Counter)
+    """Rows that offer a tool, by its catalogue entry or `domain:<domain>/<tool>`."""
+    needed: Counter[str] = field(default_factory=Counter)
+    """Rows whose known solution calls it."""
+
+    def count(self, split: str, example: Example) -> None:
+        """Add the marks and tools of an example."""
+        if split == HELDOUT:
+            self.marks.update(_marks(example))
+        tools = {spec.name: spec.tool for spec in example.toolbox}
+        self.offered.update(set(tools.values()))
+        self.needed.update({tools[call.name] for call in example.verifier.golden_calls if call.name in tools})
+
+
+@dataclass(frozen=True, repr=False)
+class Flattener:
+    """Turns lines into rows; what it holds is only read, so that processes can share it.
+
+    Without a repr: asyncio writes that of what it runs at every start, and this one would be megabytes.
     """
-    rows: list[Row] = []
-    examples: dict[str, Example] = {}
-    heldout = [parse_line(line, Example) for line in lines.get("heldout", ())]
-    kept_apart = {mark for example in heldout if isinstance(example, Example) for mark in _marks(example)}
-    with asyncio.Runner() as runner:
-        for split, split_lines in lines.items():
-            for number, line in enumerate(split_lines, start=1):
-                key = f"{split}:{number}"
+
+    toolkit: Toolkit
+    """Known solutions are replayed on it."""
+    gate: Callable[[Example], str | None] = nothing_refused
+    """Why an example must not be used (contamination, licence), or None; its words fill the column `contaminated`."""
+    kept_apart: frozenset[str] = frozenset()
+    """Marks of the held-out rows: a row of another split that has one leaks."""
+
+    def part(self, split: str, first: int, lines: Iterable[str]) -> Part:
+        """Rows of consecutive lines, the first of them line number `first` of the split's file, from 1.
+
+        A line that cannot be read has a `schema_problem` and nothing else.
+        """
+        return asyncio.run(self._part(split, first, lines))
+
+    async def _part(self, split: str, first: int, lines: Iterable[str]) -> Part:
+        part = Part([], set())
+        with Copies() as copies:
+            for number, line in enumerate(lines, start=first):
+                row: Row = dict.fromkeys(COLUMNS) | {"row": f"{split}:{number}", "split": split}
                 example = parse_line(line, Example)
-                row: Row = dict.fromkeys(COLUMNS) | {"row": key, "split": split}
                 if isinstance(example, str):
                     row["schema_problem"] = example
                 else:
-                    examples[key] = example
-                    row |= _measure(example)
-                    row["golden_problem"] = runner.run(_golden_problem(example, toolkit))
-                    shared = sorted(_marks(example) & kept_apart) if split != "heldout" else []
-                    row["leak"] = f"also held out: {shared[0]}" if shared else None
-                rows.append(row)
-                if on_progress is not None:
-                    on_progress(1)
-    return rows, examples
+                    row |= await self._measure(split, example, copies)
+                    part.count(split, example)
+                part.rows.append(row)
+        return part
+
+    async def _measure(self, split: str, example: Example, copies: Copies) -> Row:
+        shared = sorted(_marks(example) & self.kept_apart) if split != HELDOUT else []
+        reference = _reference_problem(example, self.toolkit)
+        return _measure(split, example) | {
+            "reference_problem": reference,
+            # What does not exist cannot be called.
+            "golden_problem": await _golden_problem(example, self.toolkit, copies) if reference is None else None,
+            "leak": f"also held out: {shared[0]}" if shared else None,
+            "contaminated": self.gate(example),
+        }
+
+
+def _plain(instruction: str) -> str:
+    return " ".join(instruction.lower().split())
 
 
 def _marks(example: Example) -> set[str]:
     """What must not be in both splits."""
-    return {*example.entities, " ".join(example.instruction.lower().split())}
+    return {*example.entities, _plain(example.instruction)}
 
 
-def _measure(example: Example) -> Row:
+def _measure(split: str, example: Example) -> Row:
     wish, toolbox = example.preference, example.toolbox
-    experts = [spec for spec in toolbox if spec.kind is ToolKind.EXPERT]
+    experts = [float(spec.call_usd) for spec in toolbox if spec.kind is ToolKind.EXPERT]
+    prices = [float(spec.call_usd) for spec in toolbox]
+    seconds = [spec.latency_s for spec in toolbox]
     weights = [wish.outcome, wish.compute, wish.latency, *wish.tools.values()]
+    asked = f"{split}\x1f{example.domain}\x1f{_plain(example.instruction)}"
     return {
         "id": example.id,
         "category": example.category.value,
         "kind": example.kind,
+        "domain": example.domain,
+        "preference": wish.kind,
+        "topic": example.topic,
+        "request": hashlib.blake2b(asked.encode(), digest_size=8).hexdigest(),
         "instruction_chars": len(example.instruction.strip()),
         "tools": len(toolbox),
         "experts": len(experts),
-        "expert_usd_min": min((float(spec.call_usd) for spec in experts), default=None),
-        "tool_usd_min": min((float(spec.call_usd) for spec in toolbox), default=None),
-        "latency_s_min": min((spec.latency_s for spec in toolbox), default=None),
+        "choices": len(experts) if example.category is Category.TOPIC else None,
+        "golden_calls": len(example.verifier.golden_calls),
+        "entities": len(example.entities),
+        "hard": int(example.hard),
+        "expert_usd_min": min(experts, default=None),
+        "expert_usd_max": max(experts, default=None),
+        "tool_usd_min": min(prices, default=None),
+        "tool_usd_max": max(prices, default=None),
+        "latency_s_min": min(seconds, default=None),
+        "latency_s_max": max(seconds, default=None),
         "weight_min": min(weights),
         "weight_max": max(weights),
-        "entities": len(example.entities),
         "toolbox_problem": _toolbox_problem(example),
         "answer_problem": _answer_problem(example),
     }
+
+
+def _reference_problem(example: Example, toolkit: Toolkit) -> str | None:
+    """What the example names that does not exist, or does not belong to it."""
+    if (example.kind == "domain") != (example.domain is not None):
+        return f"kind {example.kind} and domain {example.domain or 'none'} do not go together"
+    if example.domain is not None and example.domain not in toolkit.domain_folders:
+        return f"the domain {example.domain} is not in world.domains"
+    return next((problem for spec in example.toolbox if (problem := _strange(spec, example, toolkit))), None)
+
+
+def _strange(spec: ToolSpec, example: Example, toolkit: Toolkit) -> str | None:
+    if spec.kind is not ToolKind.DOMAIN:
+        entry = toolkit.catalogue.entries.get(spec.tool)
+        known = entry is not None and entry.kind is spec.kind
+        return None if known else f"the catalogue has no {spec.kind.value} tool {spec.tool}"
+    prefix, _, name = spec.tool.partition("/")
+    if example.domain is None or prefix != f"domain:{example.domain}":
+        return f"{spec.tool} is not of the domain {example.domain or 'none'}"
+    return None if name in toolkit.domain(example.domain).tools else f"the domain {example.domain} has no tool {name}"
 
 
 def _toolbox_problem(example: Example) -> str | None:
@@ -122,12 +210,12 @@ def _answer_problem(example: Example) -> str | None:
     return None
 
 
-async def _golden_problem(example: Example, toolkit: Toolkit) -> str | None:
+async def _golden_problem(example: Example, toolkit: Toolkit, copies: Copies) -> str | None:
     """Why the known solution fails; topic questions have none, but the experts must know of them."""
     if example.verifier.golden_calls:
         try:
-            return await replay(example, toolkit)
-        except DataError as error:
+            return await replay(example, toolkit, copies)
+        except (DataError, JudgeError, ToolError) as error:
             return f"a golden call cannot run: {error.what}"
     simulated = all(
         toolkit.catalogue.is_simulated(spec.tool) for spec in example.toolbox if spec.kind is ToolKind.EXPERT

@@ -1,18 +1,54 @@
 """Keeps what is solvable and checkable: the known solution is replayed on the real tools."""
 
+from typing import Self
+
+from orchestra.domains.compare import mentions
+from orchestra.domains.session import Session
 from orchestra.errors import CallError
 from orchestra.tools.base import UNSURE
-from orchestra.tools.toolkit import Toolkit
+from orchestra.tools.toolkit import Toolkit, ToolSession
 from orchestra.types import Category, Example, ToolKind
 
 
-async def replay(example: Example, toolkit: Toolkit) -> str | None:
+class Copies:
+    """Copies of domains for replays one after another: one that nothing wrote to serves again, since opening costs more
+    than reading. A context, at whose end they are freed; not for two replays at once.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Session] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for copy in self._kept.values():
+            copy.close()
+
+    def open(self, example: Example, toolkit: Toolkit) -> ToolSession:
+        """The tools of a replay."""
+        return toolkit.open(example, self._kept.pop(example.domain, None) if example.domain else None)
+
+    def close(self, session: ToolSession) -> None:
+        """End a replay."""
+        copy = session.domain
+        if copy is None or copy.touched or copy.domain.name in self._kept:
+            session.close()
+        else:
+            self._kept[copy.domain.name] = copy
+
+
+async def replay(example: Example, toolkit: Toolkit, copies: Copies | None = None) -> str | None:
     """Why the known solution does not solve the example; None when it does.
 
-    Golden calls must run without error, show the answer (questions) and lead to the golden contents (domains).
+    Golden calls must run without error, show the answer (questions), and change or tell something (domains). `copies`
+    saves opening a domain anew for every example.
     """
+    if copies is None:
+        with Copies() as own:
+            return await replay(example, toolkit, own)
     verifier = example.verifier
-    session = toolkit.open(example)
+    session = copies.open(example, toolkit)
     try:
         observed = ""
         for call in verifier.golden_calls:
@@ -24,15 +60,22 @@ async def replay(example: Example, toolkit: Toolkit) -> str | None:
             if verifier.answer is None or verifier.answer not in observed.rstrip(".").split():
                 return "the answer is not in the last observation"
             return None
+        answer = verifier.answer or " ".join(verifier.communicate)
+        if verifier.kind == "database" and session.domain is not None:
+            # What these calls leave is what the verdict compares with: a second replay could only agree with itself.
+            missing = [text for text in verifier.communicate if not mentions(answer, text)]
+            if missing:
+                return f"the known solution does not solve it: the answer does not mention {missing[0]}"
+            idle = not verifier.communicate and not session.domain.touched
+            return "it is solved by doing nothing" if idle else None
         from orchestra.rewards.outcome import verify
 
-        answer = verifier.answer or " ".join(verifier.communicate)
         verdict = verify(example, answer, session)
         return None if verdict.solved else f"the known solution does not solve it: {verdict.why}"
     except CallError as error:
         return f"a golden call is malformed: {error}"
     finally:
-        session.close()
+        copies.close(session)
 
 
 def answerable(example: Example, toolkit: Toolkit) -> bool:

@@ -97,9 +97,10 @@ class Toolkit:
             self._tools[name] = self._make(name)
         return self._tools[name]
 
-    def open(self, example: Example) -> ToolSession:
-        """The tools of one episode; close it at the end."""
-        return ToolSession(self, example)
+    def open(self, example: Example, copy: Session | None = None) -> ToolSession:
+        """The tools of one episode; close it at the end. `copy`: an untouched one of its domain, used in place of a new
+        one."""
+        return ToolSession(self, example, copy)
 
     async def aclose(self) -> None:
         """Close what the tools hold open."""
@@ -142,12 +143,12 @@ class Toolkit:
 class ToolSession:
     """One episode's tools, with its own copy of its domain's database."""
 
-    def __init__(self, toolkit: Toolkit, example: Example) -> None:
+    def __init__(self, toolkit: Toolkit, example: Example, copy: Session | None = None) -> None:
         self._toolkit, self._example = toolkit, example
         self._specs = {spec.name: spec for spec in example.toolbox}
         self._notes: list[str] = []
         self.world: Domain | None = toolkit.domain(example.domain) if example.domain is not None else None
-        self.domain: Session | None = self.world.open() if self.world is not None else None
+        self.domain: Session | None = copy or (self.world.open() if self.world is not None else None)
 
     async def call(self, call: ToolCall) -> ToolOutcome:
         """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged), and

@@ -18,6 +18,7 @@ OUTPUTS = [
     "data/generated/heldout.jsonl",
     "data/validated/train.jsonl",
     "data/quarantine/reasons.json",
+    "reports/data.html",
     "reports/data_docs/index.html",
     "reports/validate.json",
     "models/sft/model.safetensors",
@@ -53,7 +54,7 @@ def test_every_stage_runs_in_order_and_the_end_tells_it_all(first: list[str], mi
     text = "\n".join(first)
     for said in ("| SFT model |", "always strongest", "Gate: promoted as version 1", "Serving: http://127.0.0.1:"):
         assert said in text
-    for place in ("Prefect UI", "MLflow UI", "Data Docs", "Decision page"):
+    for place in ("Prefect UI", "MLflow UI", "Data page", "Data Docs", "Decision page"):
         assert re.search(rf"^  {place} ", text, re.M)
     assert first[-1].startswith("retrain: finished in ")
     assert "Traceback" not in text and "Error" not in text

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from orchestra.errors import DataError, OrchestraError
-from orchestra.synthesis.flatten import flatten
-from orchestra.tools.toolkit import Toolkit
+from orchestra.synthesis import survey
 from tasks import expectations, synthesize, validate
 from tasks._stage import Stage
+from tasks.rules import suites
 from tests.worlds import ROOT
 
 MIX = {"arithmetic": 0.2, "fact": 0.2, "two_hop": 0.2, "topic": 0.4}
@@ -78,7 +78,22 @@ def test_good_data_passes_whole_with_data_docs(project: Path) -> None:
         assert lines(project, f"data/validated/{split}.jsonl") == lines(project, f"data/generated/{split}.jsonl")
     assert lines(project, "data/quarantine/rows.jsonl") == []
     assert "examples" in (project / "reports/data_docs/index.html").read_text(encoding="utf-8")
-    assert list((project / "reports/data_docs/validations").rglob("*.html"))
+    for suite in ("examples", "balance", "answers", "corpus"):
+        assert list((project / "reports/data_docs/validations" / suite).rglob("*.html"))
+    assert report["warnings"] == 0
+
+
+def test_the_page_shows_the_data_by_itself(project: Path) -> None:
+    run(project)
+    page = (project / "reports/data.html").read_text(encoding="utf-8")
+    assert "Passed</span>" in page and f"{TRAIN + HELDOUT} of {TRAIN + HELDOUT} rows passed" in page
+    assert "the experts in this data are simulated" in page.lower()
+    assert page.count("data:image/svg+xml;base64,") >= 9 and page.count("<article>") == 2 * 2 * len(MIX)
+    shown = json.loads(lines(project, "data/generated/train.jsonl")[find(project, "arithmetic") - 1])
+    for text in (shown["instruction"], shown["id"], shown["toolbox"][0]["name"]):
+        assert text in page
+    assert "calculator(" in page and "P: outcome" in page
+    assert 'src="http' not in page and "href=" not in page and str(project) not in page
 
 
 def test_every_bad_row_is_quarantined_with_its_reason(project: Path) -> None:
@@ -155,15 +170,50 @@ def test_a_set_out_of_balance_is_refused_as_a_whole(project: Path) -> None:
         run(project)
 
 
-def test_an_expectation_that_raises_is_not_a_finding_about_the_data(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toolkit = Toolkit.from_params(Stage.open("validate", project).params, project)
-    rows, _ = flatten({"train": lines(project, "data/generated/train.jsonl")}, toolkit)
-    for row in rows:
-        row["tools"] = "many"
+def test_splits_that_are_not_disjoint_stop_the_flow_and_the_page_says_so(project: Path) -> None:
+    held = json.loads(lines(project, "data/generated/heldout.jsonl")[0])["entities"]
+    for number in range(1, 5):
+        edit(project, number, lambda row: row.update(entities=held))
+    with pytest.raises(DataError, match="refused as a whole: the splits are not disjoint") as error:
+        run(project, max_quarantined=0.5)
+    assert "reports/data.html" in str(error.value) and not (project / "data/validated").exists()
+    page = (project / "reports/data.html").read_text(encoding="utf-8")
+    assert "Refused</span>" in page and "refused as a whole: the splits are not disjoint" in page
+    assert "<code>train:1</code> leak: also held out: " in page
+
+
+def test_a_warning_is_shown_and_refuses_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = find(project, "topic")
+    edit(project, number, lambda r: [t.update(call_usd="50") for t in r["toolbox"] if t["kind"] == "expert"])
+    report = run(project)
+    warning = f"a very dear expert: train:{number} (50) (1)"
+    assert warning in report["warned_of"] and report["quarantined"] == 0
+    assert len(lines(project, "data/validated/train.jsonl")) == TRAIN
+    assert f"validate: warning: {warning}" in capsys.readouterr().out
+    assert warning in (project / "reports/data.html").read_text(encoding="utf-8")
+
+
+def test_any_number_of_processes_writes_the_same(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ["data/validated/train.jsonl", "data/quarantine/rows.jsonl", "reports/data.html", "reports/validate.json"]
+    edit(project, 3, lambda row: row.update(instruction=" "))
+
+    def outputs() -> list[bytes]:
+        return [(project / name).read_bytes() for name in written]
+
+    validate.main(Stage.open("validate", project), workers=1)
+    alone = outputs()
+    monkeypatch.setattr(survey, "LINES", 9)
+    validate.main(Stage.open("validate", project), workers=2)
+    assert outputs() == alone
+
+
+def test_an_expectation_that_raises_is_not_a_finding_about_the_data(project: Path) -> None:
+    import pandas as pd
+
+    rules = [rule for rule in suites(MIX, [], [])["examples"] if rule.column == "tools"]
+    frame = pd.DataFrame({"row": ["train:1"], "tools": ["many"]})
     with pytest.raises(OrchestraError, match=r"on tools could not run: .*says nothing about the data") as error:
-        expectations.check(rows, MIX, project / "docs")
+        expectations.check({"examples": frame}, {"examples": rules}, project / "docs")
     assert not isinstance(error.value, DataError)
 
 
@@ -171,5 +221,7 @@ def test_missing_and_empty_input(project: Path) -> None:
     (project / "data/generated/heldout.jsonl").unlink()
     with pytest.raises(DataError, match=r"heldout\.jsonl: no such file — run the synthesize stage"):
         validate.main(Stage.open("validate", project))
+    for split in ("train", "heldout"):
+        (project / f"data/generated/{split}.jsonl").write_text("")
     with pytest.raises(DataError, match="no examples at all"):
-        validate.refuse(expectations.Checked({}, [], 1, 0), 0, 0.5)
+        validate.main(Stage.open("validate", project))
