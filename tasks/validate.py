@@ -8,6 +8,7 @@ from typing import Any
 from orchestra.errors import DataError
 from orchestra.jsonl import read_lines
 from orchestra.synthesis.flatten import flatten
+from orchestra.synthesis.gate.gate import Gate, screen
 from orchestra.tools.toolkit import Toolkit
 from tasks._stage import Stage, run
 from tasks.expectations import Checked, check
@@ -28,12 +29,17 @@ def main(stage: Stage) -> None:
     lines = {split: read_lines(folder / f"{split}.jsonl", fix=fix, lenient=True) for split in SPLITS}
     toolkit = Toolkit.from_params(stage.params, stage.root, folder)
     total = sum(len(split_lines) for split_lines in lines.values())
-    rows, _ = flatten(lines, toolkit, stage.progress(total, "rows").advance)
+    gate = Gate.open(stage.root)
+    rows, examples = flatten(lines, toolkit, stage.progress(total, "rows").advance)
     stage.say("running the Great Expectations suite")
     mix = {category.value: share for category, share in stage.params.synthesize.mix.items()}
     with stage.write_dir(DOCS) as docs:
         checked = check(rows, mix, docs)
-    metrics = summary(checked, total)
+    screened = screen(gate, examples.items())
+    for key, reason in screened.reasons.items():
+        checked.rows.setdefault(key, []).append(reason)
+    stage.say(gate.note)
+    metrics = summary(checked, total) | {"gate": screened.report}
     _quarantine(stage, lines, checked)
     stage.write_json("reports/validate.json", metrics)
     stage.log_metrics({key: float(value) for key, value in metrics.items() if isinstance(value, int | float)})
