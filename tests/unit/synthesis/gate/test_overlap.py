@@ -5,7 +5,7 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.synthesis.gate.overlap import LONGEST, SHORTEST, Overlap, hashed, words
+from orchestra.synthesis.gate.overlap import LONGEST, SHORTEST, Overlap, words
 
 WORDS = st.lists(st.sampled_from("abc"), max_size=20)
 """Of so few words that texts often overlap."""
@@ -13,7 +13,7 @@ LONG = [f"w{number}" for number in range(30)]
 
 
 def overlaps(row: str, *texts: str) -> bool:
-    return Overlap.build(texts).found(hashed(words(row)))
+    return Overlap.build({"protected": texts}).found([words(row)]) == ["protected"]
 
 
 def shared(row: list[str], text: list[str]) -> bool:
@@ -34,6 +34,18 @@ def shared(row: list[str], text: list[str]) -> bool:
 @given(WORDS, st.lists(WORDS, max_size=4))
 def test_the_index_follows_the_rule(row: list[str], texts: list[list[str]]) -> None:
     assert overlaps(" ".join(row), *map(" ".join, texts)) == any(shared(row, text) for text in texts)
+
+
+@given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=2), st.lists(WORDS, max_size=2))
+def test_rows_together_are_told_what_each_is_told_alone(
+    rows: list[list[str]], one: list[list[str]], other: list[list[str]]
+) -> None:
+    index = Overlap.build({"one": map(" ".join, one), "other": map(" ".join, other)})
+    together = index.found(rows)
+    assert together == [name for row in rows for name in index.found([row])]
+    sets = {"one": one, "other": other}
+    for row, name in zip(rows, together, strict=True):
+        assert any(shared(row, text) for text in sets[name]) if name else not any(shared(row, t) for t in one + other)
 
 
 def test_thirteen_words_in_a_row_are_an_overlap_and_twelve_are_not() -> None:
@@ -68,7 +80,8 @@ def test_other_scripts_have_words_too() -> None:
     assert overlaps(f"次の問いに答えよ。{question}", question)
 
 
-def test_the_index_is_eight_bytes_a_gram() -> None:
-    overlap = Overlap.build(" ".join(f"{number} {index}" for index in range(50)) for number in range(100))
-    held = sum(hashes.nbytes for hashes in (*overlap.inside.values(), *overlap.shorts.values()))
-    assert overlap.texts == 100 and 0 < held <= 48 * 100 * 100
+def test_the_index_is_small_and_holds_no_text() -> None:
+    index = Overlap.build({"x": (" ".join(f"{number} {word}" for word in range(50)) for number in range(100))})
+    held = [*index.alone.values(), *index.within.values()]
+    assert index.texts == {"x": 100}
+    assert 0 < sum(grams.hashes.nbytes + grams.owners.nbytes for grams in held) <= 54 * 100 * 100
