@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestra import __version__
+from orchestra import __version__, cli_data
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_data.app, name="data")
 
 EXIT_ERROR = 2
 

@@ -24,7 +24,7 @@ PROBLEM_WORDS = {
     "answer_problem": "answer",
     "golden_problem": "known solution",
     "leak": "leak",
-    "contaminated": "gate",
+    "gate_problem": "gate",
 }
 """What a refusal by a column of words is called."""
 assert set(PROBLEM_WORDS) == set(PROBLEMS)

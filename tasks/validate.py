@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from orchestra.errors import DataError
 from orchestra.jsonl import parse_line, read_jsonl, stream_lines
 from orchestra.synthesis.flatten import Flattener
 from orchestra.synthesis.frames import answers_frame, balance_frame, corpus_frame, examples_frame
+from orchestra.synthesis.gate.gate import Gate, report
 from orchestra.synthesis.page import Findings, Rule, chosen, page
 from orchestra.synthesis.survey import Survey, cut, survey
 from orchestra.tools.search import Document, SearchIndex
@@ -42,6 +43,7 @@ def main(stage: Stage, workers: int | None = None) -> None:
     is written to data/validated.
     """
     files = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
+    gate = Gate.open(stage.root)
     toolkit = Toolkit.from_params(stage.params, stage.root, stage.root / INPUT)
     known = _load(toolkit)
     pieces = cut(files, fix=FIX)
@@ -49,7 +51,8 @@ def main(stage: Stage, workers: int | None = None) -> None:
     if not total:
         raise DataError("no examples at all", where=INPUT, fix=FIX)
     meter = stage.progress(total, "rows")
-    found = survey(pieces, Flattener(toolkit), workers=workers or cores(), on_progress=meter.advance)
+    found = survey(pieces, Flattener(toolkit, gate.refuse), workers=workers or cores(), on_progress=meter.advance)
+    stage.say(gate.note)
     stage.say("running the Great Expectations suites")
     every = examples_frame(found)
     frames = {"examples": every, "balance": balance_frame(every, found.uses, toolkit), **known}
@@ -63,11 +66,11 @@ def main(stage: Stage, workers: int | None = None) -> None:
     _quarantine(stage, files, checked)
     stopped = refusal(checked, total, stage.params.validate_.max_quarantined)
     stage.write_text(PAGE, _page(stage, files, found, every, checked, stopped, toolkit))
-    metrics = summary(checked, total)
+    metrics = summary(checked, total) | {"gate": report(gate, _refused_by_gate(every))}
     stage.write_json("reports/validate.json", metrics)
     stage.log_metrics({key: float(value) for key, value in metrics.items() if isinstance(value, int | float)})
-    for report in ("reports/validate.json", PAGE):
-        stage.log_artifact(stage.root / report)
+    for written in ("reports/validate.json", PAGE):
+        stage.log_artifact(stage.root / written)
     for warning in checked.warnings:
         stage.say(f"warning: {warning.text}")
     if stopped is not None:
@@ -92,6 +95,11 @@ def summary(checked: Checked, total: int) -> dict[str, Any]:
         "reasons": dict(reasons(checked)),
         "refused_as_a_whole": checked.tables,
     }
+
+
+def _refused_by_gate(every: "pd.DataFrame") -> Iterator[tuple[str, str, str]]:
+    refused = every[every["gate_problem"].notna()]
+    return zip(refused["gate_problem"], refused["source"], refused["id"], strict=True)
 
 
 def reasons(checked: Checked) -> list[tuple[str, int]]:

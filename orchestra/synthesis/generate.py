@@ -10,6 +10,7 @@ from typing import Any
 from orchestra.config import Params
 from orchestra.errors import DataError
 from orchestra.synthesis.arithmetic import arithmetic
+from orchestra.synthesis.card import Tally
 from orchestra.synthesis.domain_drafts import DOMAIN_CATEGORIES, domain_drafts
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
@@ -228,7 +229,8 @@ class _Maker:
 
 
 def card(made: Generated, params: Params) -> dict[str, Any]:
-    """What the data is: counts, seed, licence, generator and what the experts in it are."""
+    """What the data is: counts, seed, licence, generator, costs, what was refused, and what the experts in it are."""
+    tallies = {split: Tally.of(examples) for split, examples in made.examples.items()}
     return {
         "simulated": True,
         "note": "Experts are simulated stand-ins, calibrated as data/catalogue/tools.yaml says. Entities are made up.",
@@ -242,6 +244,10 @@ def card(made: Generated, params: Params) -> dict[str, Any]:
         "preferences": {
             s: dict(sorted(Counter(e.preference.kind for e in x).items())) for s, x in made.examples.items()
         },
+        "examples_by_domain": {s: dict(sorted(tally.domains.items())) for s, tally in tallies.items()},
+        "sources": {s: dict(sorted(tally.sources.items())) for s, tally in tallies.items()},
+        "licences": {s: dict(sorted(tally.licences.items())) for s, tally in tallies.items()},
+        "cost_usd": "0",
         "topics": {s: dict(sorted(Counter(e.topic for e in x if e.topic).items())) for s, x in made.examples.items()},
         "hard_topic_questions": {s: sum(e.hard for e in x) for s, x in made.examples.items()},
         "unanswerable_topic_questions": {split: made.unanswerable[split] for split in SPLITS},

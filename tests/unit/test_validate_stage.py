@@ -29,6 +29,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     params["world"]["domains"] = []
     (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     shutil.copytree(ROOT / "data/catalogue", root / "data/catalogue")
+    shutil.copy(ROOT / "data/licences.yaml", root / "data")
     synthesize.main(Stage.open("synthesize", root))
     return root
 
@@ -139,6 +140,23 @@ def test_every_bad_row_is_quarantined_with_its_reason(project: Path) -> None:
     assert report["quarantined"] == len(spoiled) + 1
     assert len(lines(project, "data/validated/train.jsonl")) == TRAIN - len(spoiled)
     assert sum(json.loads((project / "data/quarantine/reasons.json").read_text()).values()) == report["quarantined"]
+
+
+def test_the_gate_quarantines_what_overlaps_a_benchmark_or_has_no_licence(project: Path) -> None:
+    assert run(project)["gate"]["note"].startswith("contamination was checked against nothing")
+    protected = json.loads(lines(project, "data/generated/train.jsonl")[find(project, "fact") - 1])
+    (project / "data/protected").mkdir()
+    (project / "data/protected/hle.jsonl").write_text(json.dumps({"question": protected["instruction"]}) + "\n")
+    topic = find(project, "topic")
+    edit(project, topic, lambda row: row["provenance"].update(licence="CC-BY-NC-4.0"))
+    report = run(project, max_quarantined=0.5)
+    rows = [json.loads(line) for line in lines(project, "data/quarantine/rows.jsonl")]
+    reasons = {row["line"]: row["reasons"] for row in rows if row["file"].endswith("train.jsonl")}
+    assert reasons[find(project, "fact")] == ["gate: it overlaps hle"]
+    assert reasons[topic] == ["gate: the licence CC-BY-NC-4.0 is not on the list"]
+    assert report["gate"]["checked_against"] == {"hle": 1}
+    assert protected["id"] in report["gate"]["ids"]["it overlaps hle"] and report["quarantined"] == len(rows)
+    assert len(lines(project, "data/validated/train.jsonl")) == TRAIN - len(reasons)
 
 
 def test_a_line_that_is_no_json_is_quarantined_and_no_crash(project: Path) -> None:

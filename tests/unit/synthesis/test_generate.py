@@ -164,6 +164,9 @@ def test_the_card_counts_what_was_made() -> None:
     assert summary["simulated"] is True and summary["counts"] == {"train": 400, "heldout": 100}
     assert sum(summary["categories"]["train"].values()) == 400
     assert {"cheap", "fast", "accurate", "prefer", "avoid", "neutral"} == set(summary["preferences"]["train"])
+    assert summary["licences"] == {"train": {"Apache-2.0": 400}, "heldout": {"Apache-2.0": 100}}
+    assert summary["sources"]["train"] == {"synthetic": 400} and summary["cost_usd"] == "0"
+    assert sum(summary["examples_by_domain"]["train"].values()) == 400
 
 
 def test_too_few_domain_tasks_is_one_line_that_says_so() -> None:

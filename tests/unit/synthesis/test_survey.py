@@ -59,8 +59,8 @@ def test_any_number_of_processes_finds_the_same(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_gate_speaks_in_its_column(tmp_path: Path) -> None:
-    flattener = Flattener(toolkit(tmp_path), gate=lambda made: f"it overlaps {made.id}")
-    assert row(flattener, example(golden_calls=SUM))["contaminated"] == "it overlaps e1"
+    flattener = Flattener(toolkit(tmp_path), gate=lambda made: [f"it overlaps {one.id}" for one in made])
+    assert row(flattener, example(golden_calls=SUM))["gate_problem"] == "it overlaps e1"
 
 
 def test_what_does_not_exist_is_a_reference_problem_and_is_not_called(tmp_path: Path) -> None:

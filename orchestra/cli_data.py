@@ -1,0 +1,110 @@
+"""`orchestra data`: take data in from outside, through the gate; hand data out; say what a file holds."""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra.errors import ConfigError
+
+app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
+
+
+class Format(StrEnum):
+    GENERAL_THOUGHT = "general-thought"
+    QUESTIONS = "questions"
+    TOOLSCALE = "toolscale"
+    CORPUS = "corpus"
+
+
+class Side(StrEnum):
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+NAMES = {Format.GENERAL_THOUGHT: "GeneralThought-430K", Format.TOOLSCALE: "nvidia/ToolScale", Format.CORPUS: "corpus"}
+"""The source where none is named."""
+LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
+"""The licence of rows that state none, where the data set has one."""
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="JSON lines, Parquet, JSON, CSV or TSV.")],
+    format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
+    to: Annotated[Path, typer.Option(help="The file of examples to write: data/imported/NAME.jsonl.")],
+    source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of rows that state none.")] = None,
+    split: Annotated[Side, typer.Option(help="Whose wording of preferences is used.")] = Side.TRAIN,
+    question: Annotated[str, typer.Option(metavar="FIELD")] = "question",
+    answer: Annotated[str, typer.Option(metavar="FIELD")] = "answer",
+    id_: Annotated[str | None, typer.Option("--id", metavar="FIELD", help="Default: the row's number.")] = None,
+    licence_field: Annotated[str | None, typer.Option(metavar="FIELD")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="FIELD")] = None,
+    judged: Annotated[bool, typer.Option("--judged", help="Take answers that only a judge can check.")] = False,
+    tools: Annotated[Path | None, typer.Option(help="ToolScale's tools, as an OpenAI tools array (JSON).")] = None,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and go on.")] = False,
+) -> None:
+    """Make examples of outside data, through the contamination and licence gate."""
+    from orchestra.cli import workspace
+    from orchestra.config import load_params
+    from orchestra.synthesis.card import lines
+    from orchestra.synthesis.gate.gate import Gate
+    from orchestra.synthesis.sources.corpus import corpus_questions
+    from orchestra.synthesis.sources.intake import take
+    from orchestra.synthesis.sources.offer import Offer
+    from orchestra.synthesis.sources.questions import GENERAL_THOUGHT, UNKNOWN, Fields, Questions
+    from orchestra.synthesis.sources.toolscale import ToolScale, read_tools
+    from orchestra.tools.catalogue import Catalogue
+
+    here = Path.cwd()
+    root = workspace()
+    # From here on the workspace is where we are; what is written names no path of this machine.
+    files, to = [Path(os.path.relpath(here / file)) for file in files], here / to
+    tools = here / tools if tools is not None else None
+    params = load_params(root / "params.yaml")
+    world = params.world
+    catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
+    offer = Offer(catalogue, params.synthesize, split.value)
+    name, terms = source or NAMES.get(format_), licence or LICENCES.get(format_, UNKNOWN)
+    if name is None:
+        raise ConfigError("the data set has no name", where="--source", fix="name it: it begins the examples' ids")
+    match format_:
+        case Format.TOOLSCALE:
+            rows = ToolScale(terms, name, read_tools(tools) if tools else {}, lenient).load(files, offer)
+        case Format.CORPUS:
+            rows = corpus_questions(files, offer, name, terms)
+        case _:
+            own = Fields(question, answer, id_, licence_field, topic=topic)
+            fields = GENERAL_THOUGHT if format_ is Format.GENERAL_THOUGHT else own
+            rows = Questions(fields, name, terms, judged, lenient).load(files, offer)
+    card = take(rows, Gate.open(root), to, lambda text: print(text, file=sys.stderr, flush=True))
+    print("\n".join(lines(card)))
+
+
+@app.command("export")
+def export_(
+    file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
+    to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
+) -> None:
+    """Write examples in the schema of nvidia/ToolScale; importing them gives the same examples back."""
+    from orchestra.synthesis.sources.export import export
+
+    print(f"{export(file, to)} examples in {to}")
+
+
+@app.command("card")
+def card_(
+    files: Annotated[list[Path], typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Count what files of examples hold: categories, domains, sources, licences, generators and seeds."""
+    from orchestra.synthesis.card import Tally, lines
+    from orchestra.synthesis.sources.export import stream
+
+    counts = Tally.of(example for file in files for example in stream(file)).counts()
+    print(json.dumps(counts, indent=2, ensure_ascii=False) if as_json else "\n".join(lines(counts)))

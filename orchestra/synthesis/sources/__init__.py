@@ -1,0 +1,1 @@
+"""Data that comes from outside as examples, and examples that go out in a published schema."""
