@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestra import __version__
+from orchestra import __version__, cli_domains
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 
@@ -19,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(cli_domains.app, name="domains")
 
 EXIT_ERROR = 2
 

@@ -37,7 +37,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = orchestra(tmp_path, "--help")
     assert done.returncode == 0
-    for command in ("run", "learn", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
+    for command in ("run", "learn", "status", "ask", "stop", "doctor", "up", "release", "monitor", "domains"):
         assert f" {command} " in done.stdout
 
 
@@ -126,3 +126,33 @@ def test_doctor_tells_a_port_of_ours_from_a_strangers(workspace: Path) -> None:
             if ours:
                 remember(workspace, Service("gateway", os.getpid(), started_at(os.getpid()) or "", port, "", ""))
             assert f"port {port}: {says}" in orchestra(workspace, "doctor").stdout
+
+
+@pytest.fixture
+def with_domains(workspace: Path) -> Path:
+    for name in ("data/catalogue", "data/domains/mock", "models/recipes/embedded"):
+        shutil.copytree(ROOT / name, workspace / name)
+    return workspace
+
+
+def test_domains_examples_by_rule_and_harder_ones(with_domains: Path) -> None:
+    options = ("--solver", "none", "--version", "out")
+    done = orchestra(with_domains, "domains", "examples", "mock", "--count", "8", *options)
+    assert done.stdout.splitlines() == ["8 kept, 0 refused", "in out"], done.stderr
+    done = orchestra(with_domains, "domains", "examples", "mock", "--evolve", "--count", "5", *options)
+    assert done.stdout.startswith("5 kept, 0 refused"), done.stderr
+    rows = (with_domains / "out/mock-train-evolved.jsonl").read_text().splitlines()
+    assert all(json.loads(row)["provenance"]["parent"] for row in rows)
+    assert "ended early" in orchestra(with_domains, "domains", "examples", "mock", "--count", "999", *options).stdout
+
+
+def test_domains_says_what_is_wrong(with_domains: Path) -> None:
+    assert "no intent calls find_books" in error_of(orchestra(with_domains, "domains", "check", "mock"))
+    assert "no domain nowhere" in error_of(orchestra(with_domains, "domains", "examples", "nowhere"))
+    writing = ("domains", "write", "library", "--subject", "books and readers", "--model", "m", "--price")
+    assert "ORCHESTRA_WRITER_URL is not set" in error_of(orchestra(with_domains, *writing, "openai/gpt-5"))
+    assert "no price" in error_of(orchestra(with_domains, *writing, "nobody/nothing"))
+    assert "--cap-usd" in error_of(orchestra(with_domains, *writing, "openai/gpt-5", "--cap-usd", "much"))
+    examples = ("domains", "examples", "mock")
+    assert "--price" in error_of(orchestra(with_domains, *examples, "--model", "m"))
+    assert "--model-user" in error_of(orchestra(with_domains, *examples, "--model-user"))
