@@ -54,7 +54,7 @@ def test_the_user_knows_its_facts_only_and_ends_the_talk(tools: Toolkit, asking:
 def test_the_known_solution_asks_first(tools: Toolkit, asking: Example) -> None:
     known = ScriptedPolicy("known", lambda c: follow(c, lambda *_: None), codec().turn)
     run = play(tools, known, asking)
-    assert run.solved and [turn.text for turn in run.turns][0] == "which reader?" and len(run.turns) == 3
+    assert run.solved and run.turns[0].text == "which reader?" and len(run.turns) == 3
 
 
 def test_no_room_for_a_reply_ends_the_episode_within_its_limit(tools: Toolkit, asking: Example) -> None:
