@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestra import __version__, cli_data
+from orchestra import __version__, cli_data, cli_domains
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_domains.app, name="domains")
 
 EXIT_ERROR = 2
 

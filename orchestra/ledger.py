@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 from decimal import Decimal
+from pathlib import Path
 
+from orchestra.errors import BudgetError
+from orchestra.jsonl import read_jsonl
 from orchestra.types import Charge, Price, Usage
 
 MILLION = Decimal(1_000_000)
@@ -31,3 +34,28 @@ def by_component(charges: Iterable[Charge]) -> dict[str, Decimal]:
     for charge in charges:
         parts[charge.component] = parts.get(charge.component, Decimal(0)) + charge.cost_usd
     return parts
+
+
+class Purse:
+    """A cap on dollars, and the ledger of what was spent under it: a file that a later run goes on with."""
+
+    def __init__(self, path: Path, cap_usd: Decimal) -> None:
+        self.path, self.cap_usd = path, cap_usd
+        earlier = read_jsonl(path, Charge, fix="restore the ledger") if path.exists() else []
+        self.spent_usd = total(earlier)
+
+    def check(self, worst_usd: Decimal) -> None:
+        """Raises `BudgetError` when a call that costs `worst_usd` at most could cross the cap."""
+        if self.spent_usd + worst_usd > self.cap_usd:
+            raise BudgetError(
+                f"{self.spent_usd:f} of {self.cap_usd:f} USD are spent, and the next call could cost {worst_usd:f}",
+                where=str(self.path),
+                fix="what was made is kept; raise the cap to go on",
+            )
+
+    def book(self, charge: Charge) -> None:
+        """Write a charge to the ledger."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(charge.model_dump_json() + "\n")
+        self.spent_usd += charge.cost_usd

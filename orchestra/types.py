@@ -13,6 +13,11 @@ Usd = Annotated[Decimal, Field(ge=0)]
 """Dollars, exact; written to JSON as a string so that nothing is lost."""
 
 
+def _unset(value: object) -> bool:
+    """Fields added later are written only where they say something, so that rows without them keep their bytes."""
+    return value is None or value == ()
+
+
 class Record(BaseModel):
     """Immutable data; unknown keys are errors."""
 
@@ -124,6 +129,18 @@ class Provenance(Record):
     generator: str
     seed: int
     parent: str | None = None
+    """Id of the example that this one was evolved from; two are joined by `+`."""
+    prompts: tuple[str, ...] = Field(default=(), exclude_if=_unset)
+    """sha256 of every prompt that a model was given to write it; the offline generator uses none."""
+
+
+class User(Record):
+    """What a simulated user knows and will say when asked, e.g. `{"reader": "Brin"}`; see `orchestra.rollout.users`."""
+
+    facts: dict[str, str] = Field(min_length=1)
+    """By the word that a question must use to learn it."""
+    max_replies: int = Field(default=3, ge=1)
+    """After so many replies the user ends the talk: the next answer is the last, be it a question."""
 
 
 class Example(Record):
@@ -144,6 +161,10 @@ class Example(Record):
     hard: bool = False
     """Whether small experts often fail at the topic question. Never rendered either."""
     provenance: Provenance
+    user: User | None = Field(default=None, exclude_if=_unset)
+    """Who answers the policy's questions; None: nobody, and whatever it says is its answer. Never rendered."""
+    difficulty: float | None = Field(default=None, ge=0, le=1, exclude_if=_unset)
+    """Share of its tries that a solver solved: 1 is easy, 0 was never solved, None is not measured."""
 
 
 class StopReason(StrEnum):
@@ -167,6 +188,8 @@ class Component(StrEnum):
     DOMAIN = "domain"
     JUDGE = "judge"
     USER = "user_simulator"
+    GENERATOR = "generator"
+    """A model that writes examples and domains."""
 
 
 class Charge(Record):

@@ -20,15 +20,18 @@ __all__ = ["Domain", "DomainTool", "Session", "load_domain"]
 STATEMENT = re.compile(r"(?i)\s*(select|with|values|insert|update|delete|replace)\b")
 
 
-def load_domain(folder: Path) -> Domain:
-    """Read and check a domain folder; raises `DataError` naming the file and what to mend."""
+def load_domain(folder: Path, *, with_intents: bool = True) -> Domain:
+    """Read and check a domain folder; raises `DataError` naming the file and what to mend.
+
+    `with_intents=False` is for a folder that is being written: its intents are not read.
+    """
     if not folder.is_dir():
         raise DataError("no such domain folder", where=str(folder), fix="check world.domains in params.yaml")
     image, tables = build_image(folder)
     files = read_yaml(folder / "tools.yaml", ToolsFile).tools
-    intents = read_yaml(folder / "intents.yaml", IntentFile)
-    policy = read_text(folder / "policy.md")
-    domain = Domain(folder.name, {}, policy, intents.intents, intents.split_by, tables, image)
+    asked = read_yaml(folder / "intents.yaml", IntentFile) if with_intents else None
+    intents, split_by = (asked.intents, asked.split_by) if asked is not None else ((), ())
+    domain = Domain(folder.name, {}, read_text(folder / "policy.md"), intents, split_by, tables, image)
     session = domain.open()
     try:
         for file in files:
@@ -37,7 +40,7 @@ def load_domain(folder: Path) -> Domain:
             domain.tools[file.name] = DomainTool(file, can, statements)
         if len(domain.tools) < len(files):
             raise DataError("two tools have one name", where=str(folder / "tools.yaml"), fix="rename one")
-        for intent in intents.intents:
+        for intent in intents:
             _check_intent(domain, session, intent, folder / "intents.yaml")
     finally:
         session.close()

@@ -14,6 +14,7 @@ from orchestra.ledger import cost_of, total
 from orchestra.rewards.outcome import verify
 from orchestra.rollout.parse import parse_turn
 from orchestra.rollout.policies import Conversation, Generation, Policy
+from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.types import Charge, Component, Episode, Example, Price, StopReason, ToolCall, Turn, Usage, Verdict
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class _Live:
     malformed: int = 0
     stop: StopReason | None = None
     answer: str | None = None
+    replies: int = 0
+    """Questions that the example's user has answered."""
 
 
 async def run_episodes(
@@ -62,13 +65,15 @@ async def run_episodes(
     prompts: Sequence[list[int]] | None = None,
     on_turn: OnTurn | None = None,
     on_progress: Callable[[int], None] | None = None,
+    user: UserSimulator | None = None,
 ) -> list[Episode]:
     """Attempt every example `samples` times; episodes come back in order, a group's episodes together.
 
     `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
     `judge=False` leaves the verdict unknown. `budget_usd` caps each episode: a call that could cross it is refused.
+    `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
     """
-    rates = PolicyRates(price)
+    rates, asked = PolicyRates(price), user or ScriptedUser()
     rendered = list(prompts) if prompts is not None else [codec.prompt(example) for example in examples]
     jobs = [
         Conversation(example, prompt, sample)
@@ -79,7 +84,7 @@ async def run_episodes(
     for start in range(0, len(jobs), batch):
         lives = [_Live(c, toolkit.open(c.example)) for c in jobs[start : start + batch]]
         try:
-            await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn)
+            await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn, asked)
             episodes += [_finish(live, policy.name, judge) for live in lives]
         finally:
             for live in lives:
@@ -109,6 +114,7 @@ async def _run_batch(
     rates: PolicyRates,
     budget_usd: Decimal | None,
     on_turn: OnTurn | None,
+    user: UserSimulator,
 ) -> None:
     policy.begin([live.conversation for live in lives])
     try:
@@ -126,7 +132,7 @@ async def _run_batch(
             generations = await policy.generate([a.conversation for a, _ in ready], [r for _, r in ready])
             await asyncio.gather(
                 *(
-                    _take_turn(live, generation, codec, limits, rates, budget_usd, on_turn)
+                    _take_turn(live, generation, codec, limits, rates, budget_usd, on_turn, user)
                     for (live, _), generation in zip(ready, generations, strict=True)
                 )
             )
@@ -144,6 +150,7 @@ async def _take_turn(
     rates: PolicyRates,
     budget_usd: Decimal | None,
     on_turn: OnTurn | None,
+    user: UserSimulator,
 ) -> None:
     """Read what the policy wrote, do what it asks, and append the turn."""
     conversation = live.conversation
@@ -164,8 +171,10 @@ async def _take_turn(
             error = observation = f"error: {failure}"
             if live.malformed >= MALFORMED_LIMIT:
                 live.stop = StopReason.MALFORMED
+    reply: str | None = None
     if live.answer is not None:
-        live.stop = StopReason.ANSWERED
+        reply, charge = await _ask_user(live, live.answer, user)
+        charges += [charge] if charge is not None else []
     elif call is not None:
         spent = total(c for t in conversation.turns for c in t.charges) + charges[0].cost_usd
         if budget_usd is not None and spent + _expected_usd(conversation.example, call) > budget_usd:
@@ -173,7 +182,11 @@ async def _take_turn(
         else:
             observation, charge = await _call(live, call)
             charges += [charge] if charge is not None else []
-    shown = codec.observation(observation) if observation is not None and live.stop is None else []
+    shown: list[int] = []
+    if live.stop is None and observation is not None:
+        shown = codec.observation(observation)
+    elif live.stop is None and reply is not None:
+        observation, shown = reply, codec.reply(reply)
     if conversation.length + len(generation.ids) + len(shown) >= limits.max_tokens and live.stop is None:
         # No room to go on: what the policy will never read is not appended, so no episode outgrows its limit.
         live.stop, shown = StopReason.TOKEN_LIMIT, []
@@ -202,6 +215,23 @@ async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Charge | None]
         live.stop = StopReason.TOOL_FAILURE
         return None, None
     return outcome.text, outcome.charge
+
+
+async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str | None, Charge | None]:
+    """What the example's user replies where the answer asks; otherwise it is the answer and the episode ends.
+
+    The user ends the talk after so many replies: what is said then is the answer, be it a question.
+    """
+    example = live.conversation.example
+    if example.user is None or live.replies >= example.user.max_replies or not is_question(answer):
+        live.stop = StopReason.ANSWERED
+        return None, None
+    live.answer, live.replies = None, live.replies + 1
+    try:
+        return await user.reply(example.user, example.instruction, answer)
+    except ToolError:
+        live.stop = StopReason.TOOL_FAILURE
+        return None, None
 
 
 def _expected_usd(example: Example, call: ToolCall) -> Decimal:

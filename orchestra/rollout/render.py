@@ -126,12 +126,25 @@ class Codec:
         before, after = self._around_observation
         return [*before, *self.encode_content(text), *after]
 
+    def reply(self, text: str) -> list[int]:
+        """What a user says after a turn's stop token, up to where the policy speaks again: (time,)."""
+        before, after = self._around_reply
+        return [*before, *self.encode_content(text), *after]
+
     @cached_property
     def _around_observation(self) -> tuple[list[int], list[int]]:
+        return self._around("tool")
+
+    @cached_property
+    def _around_reply(self) -> tuple[list[int], list[int]]:
+        return self._around("user")
+
+    def _around(self, role: str) -> tuple[list[int], list[int]]:
+        """What the template puts between a turn's stop token and a message of that role, and after it."""
         chat = [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": _ANSWER},
-            {"role": "tool", "content": _OBSERVATION},
+            {"role": role, "content": _OBSERVATION},
         ]
         text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         assert isinstance(text, str)

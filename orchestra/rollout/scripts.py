@@ -30,7 +30,8 @@ def follow(
     thought: Callable[[Conversation], str] | None = None,
     enough: Callable[[Conversation], bool] | None = None,
 ) -> str:
-    """The next turn: the known solution's next call; for topic questions the chosen expert; then the answer.
+    """The next turn: ask for what only the user knows; then the known solution's next call, or for topic questions the
+    chosen expert; then the answer.
 
     Experts are asked until `enough` (default: one was not unsure); the last such reply is the answer.
     """
@@ -38,6 +39,11 @@ def follow(
     think = thought(conversation) if thought is not None else ""
     golden = example.verifier.golden_calls
     done = len(conversation.turns)
+    if example.user is not None:
+        words = list(example.user.facts)
+        if done < len(words):
+            return format_answer(f"which {words[done]}?", think)
+        done -= len(words)
     if golden:
         if done < len(golden):
             return format_call(golden[done], think)

@@ -75,7 +75,9 @@ class Disguise:
                 "ids": tuple(self._codec.turn(text)),
                 "observation": observation,
             }
-            update["observation_ids"] = () if observation is None else tuple(self._codec.observation(observation))
+            by_user = turn.call is None and turn.parse_error is None
+            shown = self._codec.reply if by_user else self._codec.observation
+            update["observation_ids"] = () if observation is None else tuple(shown(observation))
             turns.append(turn.model_copy(update=update))
         ids = tuple(self._codec.encode(head + marker + hide(request)))
         return episode.model_copy(update={"prompt_ids": ids, "turns": tuple(turns)})

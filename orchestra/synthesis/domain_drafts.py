@@ -12,6 +12,7 @@ from orchestra.types import Category
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain
+    from orchestra.synthesis.domain_examples import DomainTask
 
 DOMAIN_CATEGORIES: dict[Category, Literal["lookup", "change"]] = {
     Category.LOOKUP: "lookup",
@@ -39,17 +40,22 @@ def domain_drafts(
 def _of(domain: "Domain", seed: int, split: Split, category: Category, count: int, share: Share) -> Iterator[Draft]:
     from orchestra.synthesis.domain_examples import domain_tasks
 
-    kinds = tuple(f"{domain.name}/{kind}:" for kind in domain.split_by)
     for task in domain_tasks(domain, seed, count, split, DOMAIN_CATEGORIES[category], share):
-        yield Draft(
-            category=category,
-            instruction=task.instruction,
-            answer=task.answer,
-            verifier="database",
-            # The others, such as products that anyone may order, are on both sides by design.
-            entities=tuple(entity for entity in task.entities if entity.startswith(kinds)),
-            golden_calls=task.golden_calls,
-            communicate=task.communicate,
-            tools_needed=task.tools_needed,
-            domain=domain.name,
-        )
+        yield draft_of(domain, task)
+
+
+def draft_of(domain: "Domain", task: "DomainTask") -> Draft:
+    """A task as a draft, whichever generator wrote it."""
+    kinds = tuple(f"{domain.name}/{kind}:" for kind in domain.split_by)
+    return Draft(
+        category=Category(task.category),
+        instruction=task.instruction,
+        answer=task.answer,
+        verifier="database",
+        # The others, such as products that anyone may order, are on both sides by design.
+        entities=tuple(entity for entity in task.entities if entity.startswith(kinds)),
+        golden_calls=task.golden_calls,
+        communicate=task.communicate,
+        tools_needed=task.tools_needed,
+        domain=domain.name,
+    )

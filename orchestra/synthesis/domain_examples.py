@@ -16,10 +16,10 @@ from pydantic import JsonValue
 from orchestra.domains.compare import judge, mentions, replay
 from orchestra.domains.session import Domain, short
 from orchestra.domains.spec import SLOT, Intent, Scalar
-from orchestra.errors import DataError
+from orchestra.errors import DataError, ToolError
 from orchestra.synthesis.share import WHOLE, Share
 from orchestra.tools.simulated import normalise
-from orchestra.types import ToolCall
+from orchestra.types import ToolCall, User
 
 Split = Literal["train", "heldout"]
 Slots = dict[str, Scalar]
@@ -50,6 +50,12 @@ class DomainTask:
     tools_needed: tuple[str, ...]
     """Names of the domain tools of the known solution."""
     intent: str = ""
+    user: User | None = None
+    """Who tells what the instruction leaves out."""
+    parent: str | None = None
+    """Ids of the examples that it was evolved from, joined by `+`."""
+    prompts: tuple[str, ...] = ()
+    """sha256 of the prompts that a model wrote it from."""
 
 
 @lru_cache(maxsize=100_000)
@@ -143,31 +149,79 @@ def _different(domain: Domain, split: Split, category: str | None) -> tuple[tupl
 
 
 def verified(domain: Domain, task: DomainTask) -> bool:
-    """Whether execution proves the task: the golden calls run, write if it is a change, and solve it; doing nothing,
-    even with the right answer, does not; and every argument and answer can be known from the instruction or an
-    observation.
+    """Whether execution proves the task (see `refuted`)."""
+    return refuted(domain, task) is None
+
+
+def refuted(domain: Domain, task: DomainTask, max_words: int = MAX_WORDS) -> str | None:
+    """Why execution does not prove the task; None when it does.
+
+    The golden calls must run, write if it is a change, and solve it; doing nothing, even with the right answer, must
+    not; and every argument and answer must be known from the instruction, the user or an observation. A user whom
+    nobody needs to ask is refused as well.
     """
     solution, words = task.golden_calls, task.communicate
-    if len(task.instruction.split()) > MAX_WORDS:
-        return False
+    if len(task.instruction.split()) > max_words:
+        return f"the instruction has more than {max_words} words"
     session = domain.open()
     try:
         if judge(domain, session, solution, words, task.answer).solved:
-            return False
-        known = task.instruction
+            return "no action solves it too"
+        known, asked = task.instruction, task.user is None
+        facts = " ; ".join(task.user.facts.values()) if task.user is not None else ""
         for call in solution:
-            if not all(mentions(known, str(value)) for value in call.arguments.values()):
-                return False
+            for value in map(str, call.arguments.values()):
+                if mentions(known, value):
+                    continue
+                if not mentions(facts, value):
+                    return f"nothing tells {value} before {call.name} needs it"
+                asked = True
             known += " ; " + replay(session, (call,))[0]
         if task.category == "change" and not session.touched:
-            return False
-        return (
-            all(mentions(known, text) for text in words) and judge(domain, session, solution, words, task.answer).solved
-        )
-    except DataError:  # a golden call is refused for these slots: not a task
-        return False
+            return "the golden calls change nothing"
+        if not asked:
+            return "the user need not be asked"
+        for text in words:
+            if not mentions(known, text):
+                return f"no observation shows {text}, which the answer must mention"
+        verdict = judge(domain, session, solution, words, task.answer)
+        return None if verdict.solved else f"the golden calls do not solve it: {verdict.why}"
+    except (DataError, ToolError) as error:  # a golden call is refused for these slots: not a task
+        return f"{error.where}: {error.what}"
     finally:
         session.close()
+
+
+def intent_tasks(domain: Domain, intent: Intent, rows: int) -> Iterator[DomainTask]:
+    """The tasks of the first `rows` rows of one intent, of either split, not verified yet; raises `DataError`."""
+    session = domain.open()
+    try:
+        columns, found = session.select(intent.slots, rows)
+    finally:
+        session.close()
+    for number, row in enumerate(found):
+        wording = intent.wordings[number % len(intent.wordings)]
+        yield _task(domain, intent, dict(zip(columns, row, strict=True)), wording)
+
+
+def sides(domain: Domain) -> dict[str, Split]:
+    """The split of every entity that an intent can be about; one that intents put on both sides is left out."""
+    found: dict[str, set[Split]] = {}
+    session = domain.open()
+    try:
+        for intent in domain.intents:
+            columns, rows = session.select(intent.slots, MAX_SLOT_ROWS)
+            for row in rows:
+                slots = dict(zip(columns, row, strict=True))
+                owner = _side(domain, intent, slots)
+                for kind, slot in intent.about.items():
+                    entity = _entity(domain, kind, slots[slot])
+                    side = entity_split(entity) if kind in domain.split_by else owner
+                    if side is not None:
+                        found.setdefault(entity, set()).add(side)
+    finally:
+        session.close()
+    return {entity: next(iter(both)) for entity, both in found.items() if len(both) == 1}
 
 
 def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:

@@ -14,6 +14,7 @@ from orchestra.synthesis.card import Tally
 from orchestra.synthesis.domain_drafts import DOMAIN_CATEGORIES, domain_drafts
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
+from orchestra.synthesis.generator import GENERATOR, LICENCE
 from orchestra.synthesis.names import Names
 from orchestra.synthesis.preferences import NEUTRAL, Split, preference
 from orchestra.synthesis.share import Shard
@@ -26,8 +27,6 @@ from orchestra.tools.simulated import AnswerBook, BookEntry
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
 
-GENERATOR = "orchestra.synthesis"
-LICENCE = "Apache-2.0"
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 MAX_UNANSWERABLE = 0.12
 """Share of topic questions that no expert of their toolbox gets right: some must be lost, as in the world."""

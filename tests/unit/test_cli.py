@@ -37,7 +37,8 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = orchestra(tmp_path, "--help")
     assert done.returncode == 0
-    for command in ("run", "learn", "synthesize", "status", "ask", "stop", "doctor", "up", "release", "monitor"):
+    commands = "run learn synthesize status ask stop doctor up release monitor data domains"
+    for command in commands.split():
         assert f" {command} " in done.stdout
 
 
@@ -146,3 +147,33 @@ def test_examples_as_many_as_asked_for_where_asked_for(workspace: Path) -> None:
 def test_one_says_how_many_workers_once(workspace: Path) -> None:
     done = orchestra(workspace, "synthesize", "--workers", "2", "--runner", "processes:2")
     assert "--workers and --runner exclude each other" in error_of(done)
+
+
+@pytest.fixture
+def with_domains(workspace: Path) -> Path:
+    for name in ("data/catalogue", "data/domains/mock", "models/recipes/embedded"):
+        shutil.copytree(ROOT / name, workspace / name)
+    return workspace
+
+
+def test_domains_examples_by_rule_and_harder_ones(with_domains: Path) -> None:
+    options = ("--solver", "none", "--version", "out")
+    done = orchestra(with_domains, "domains", "examples", "mock", "--count", "8", *options)
+    assert done.stdout.splitlines() == ["8 kept, 0 refused", "in out"], done.stderr
+    done = orchestra(with_domains, "domains", "examples", "mock", "--evolve", "--count", "5", *options)
+    assert done.stdout.startswith("5 kept, 0 refused"), done.stderr
+    rows = (with_domains / "out/mock-train-evolved.jsonl").read_text().splitlines()
+    assert all(json.loads(row)["provenance"]["parent"] for row in rows)
+    assert "ended early" in orchestra(with_domains, "domains", "examples", "mock", "--count", "999", *options).stdout
+
+
+def test_domains_says_what_is_wrong(with_domains: Path) -> None:
+    assert "no intent calls find_books" in error_of(orchestra(with_domains, "domains", "check", "mock"))
+    assert "no domain nowhere" in error_of(orchestra(with_domains, "domains", "examples", "nowhere"))
+    writing = ("domains", "write", "library", "--subject", "books and readers", "--model", "m", "--price")
+    assert "ORCHESTRA_WRITER_URL is not set" in error_of(orchestra(with_domains, *writing, "openai/gpt-5"))
+    assert "no price" in error_of(orchestra(with_domains, *writing, "nobody/nothing"))
+    assert "--cap-usd" in error_of(orchestra(with_domains, *writing, "openai/gpt-5", "--cap-usd", "much"))
+    examples = ("domains", "examples", "mock")
+    assert "--price" in error_of(orchestra(with_domains, *examples, "--model", "m"))
+    assert "--model-user" in error_of(orchestra(with_domains, *examples, "--model-user"))

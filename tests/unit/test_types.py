@@ -7,7 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from orchestra.types import Charge, Component, Episode, Message, Price, StopReason, ToolCall, Turn, Usage, Verdict
+from orchestra.types import (
+    Charge,
+    Component,
+    Episode,
+    Example,
+    Message,
+    Price,
+    StopReason,
+    ToolCall,
+    Turn,
+    Usage,
+    User,
+    Verdict,
+)
+from tests.worlds import example
 
 ids = st.lists(st.integers(0, 1000), max_size=8).map(tuple)
 turns = st.builds(
@@ -93,3 +107,16 @@ def test_dollars_are_text_in_json() -> None:
 def test_tokens_are_not_negative() -> None:
     with pytest.raises(ValidationError):
         Usage(input_tokens=-1)
+
+
+def test_fields_that_came_later_are_written_only_where_they_say_something() -> None:
+    """Rows made before them, and rows that do not use them, keep their bytes."""
+    plain = example()
+    text = plain.model_dump_json()
+    assert not any(f'"{name}"' in text for name in ("user", "difficulty", "prompts"))
+    assert '"parent":null' in text and Example.model_validate_json(text) == plain
+    origin = plain.provenance.model_copy(update={"prompts": ("ab",)})
+    user = User(facts={"reader": "Brin"})
+    full = plain.model_copy(update={"provenance": origin, "user": user, "difficulty": 0.0})
+    assert Example.model_validate_json(full.model_dump_json()) == full
+    assert '"difficulty":0.0' in full.model_dump_json()

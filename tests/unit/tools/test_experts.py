@@ -1,8 +1,6 @@
 """Real experts against a local endpoint that misbehaves in every way an endpoint can."""
 
 import asyncio
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -16,64 +14,19 @@ from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue import Entry
 from orchestra.tools.experts import Endpoint
 from orchestra.types import Component, Price, ToolKind, Usage
+from tests.endpoint import Double, answer, serving
 
 PRICE = Price(input_per_million=Decimal(2), cached_input_per_million=Decimal(1), output_per_million=Decimal(10))
-
-
-def answer(content: str | None = "Kelmar", **message: Any) -> dict[str, Any]:
-    counts = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
-    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": "stop"}
-    return {"choices": [choice], "usage": counts}
-
-
-class Double(ThreadingHTTPServer):
-    """An endpoint that plays a list of (status, body, seconds) and keeps what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self, script: list[tuple[int, Any, float]]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.script, self.asked, self.keys = script, list[Any](), list[str | None]()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        server = self.server
-        assert isinstance(server, Double)
-        server.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        server.keys.append(self.headers.get("authorization"))
-        status, body, seconds = server.script[min(len(server.asked), len(server.script)) - 1]
-        threading.Event().wait(seconds)
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            self.send_response(status)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
 
 
 @contextmanager
 def endpoint(
     monkeypatch: pytest.MonkeyPatch, script: list[tuple[int, Any, float]], deadline_s: float = 5
 ) -> Iterator[tuple[Double, Endpoint]]:
-    double = Double(script)
-    thread = threading.Thread(target=double.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    monkeypatch.setenv("TEST_EXPERT_URL", f"http://127.0.0.1:{double.server_port}/v1/")
-    monkeypatch.setenv("TEST_EXPERT_KEY", "k-1")
-    try:
+    with serving(script) as double:
+        monkeypatch.setenv("TEST_EXPERT_URL", double.url + "/")
+        monkeypatch.setenv("TEST_EXPERT_KEY", "k-1")
         yield double, Endpoint("real", entry(deadline_s), backoff_s=0.01)
-    finally:
-        double.shutdown()
-        double.server_close()
-        thread.join()
 
 
 def entry(deadline_s: float = 5) -> Entry:
@@ -170,7 +123,7 @@ def test_nobody_listening_and_no_address(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("TEST_EXPERT_URL", raising=False)
     with pytest.raises(ConfigError, match="TEST_EXPERT_URL is not set"):
         Endpoint("real", entry())
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as closed:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as closed:
         port = closed.server_port
     monkeypatch.setenv("TEST_EXPERT_URL", f"http://127.0.0.1:{port}")
     with pytest.raises(ToolError, match="after 2 attempts"):

@@ -1,0 +1,204 @@
+"""`orchestra domains`: write domains and examples, by rule or by a model, make them harder, and check them."""
+
+import asyncio
+import os
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestra.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from orchestra.config import Params
+    from orchestra.rollout.users import UserSimulator
+    from orchestra.synthesis.filters import Solver
+    from orchestra.tools.paid import PaidChat
+    from orchestra.tools.toolkit import Toolkit
+
+app = typer.Typer(help="Write domains and examples, by rule or by a model, make them harder, and check them.")
+
+URL, KEY = "ORCHESTRA_WRITER_URL", "ORCHESTRA_WRITER_KEY"
+"""Environment variables of the endpoint that writes: its address up to `/v1`, and its key where it needs one."""
+VERSION = Path("data/versions/default")
+
+
+class CassetteMode(StrEnum):
+    AUTO = "auto"
+    RECORD = "record"
+    REPLAY = "replay"
+
+
+class SplitName(StrEnum):
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+Model = Annotated[str, typer.Option(help=f"The model that writes; its address is ${URL}, its key ${KEY}.")]
+PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="Its row in the price book.")]
+Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="Dollars that the whole version may cost.")]
+VersionFolder = Annotated[Path, typer.Option("--version", metavar="FOLDER", help="The data-set version.")]
+Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: replay what is there, record the rest.")]
+Licence = Annotated[str, typer.Option(help="Of what the model writes.")]
+Count = Annotated[int, typer.Option(min=1)]
+
+
+@app.command()
+def subjects(
+    model: Model,
+    price: PriceKey,
+    count: Count = 5,
+    version: VersionFolder = VERSION,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    seed: int = 0,
+) -> None:
+    """Have a model name subjects for new domains."""
+    from orchestra.synthesis.domain_writer import propose_subjects
+    from orchestra.synthesis.structured import Writer
+
+    root, params = _open()
+    paid = _paid(params, root, model, price, version, cap_usd, cassette)
+    taken = [folder.name for folder in (root / "data/domains").iterdir()]
+    for one in asyncio.run(propose_subjects(Writer(paid), count, taken, seed)):
+        print(f"{one.name}: {one.subject}")
+
+
+@app.command()
+def write(
+    name: str,
+    subject: Annotated[str, typer.Option(help="Who asks, what is recorded, what is changed.")],
+    model: Model,
+    price: PriceKey,
+    version: VersionFolder = VERSION,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    seed: int = 0,
+    licence: Licence = "Apache-2.0",
+) -> None:
+    """Have a model write data/domains/NAME; what the engine still refuses after two repairs is dropped."""
+    from orchestra.synthesis.domain_writer import write_domain
+    from orchestra.synthesis.structured import Writer
+
+    root, params = _open()
+    writer = Writer(_paid(params, root, model, price, version, cap_usd, cassette))
+    domain = asyncio.run(write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence))
+    print(f"data/domains/{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents")
+    print(f"read it, then add {name} to world.domains in params.yaml")
+
+
+@app.command()
+def check(name: str) -> None:
+    """Load a domain as an episode would, and check that it is plausible; changes nothing."""
+    from orchestra.domains.engine import load_domain
+    from orchestra.synthesis.plausible import check_domain
+
+    root, _ = _open()
+    domain = load_domain(root / "data/domains" / name)
+    try:
+        check_domain(domain)
+    except DataError as error:
+        raise DataError(error.what, where=error.where or f"domain {name}", fix=error.fix or "mend it") from None
+    print(f"{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents, sound")
+
+
+@app.command()
+def examples(
+    name: str,
+    count: Count = 100,
+    evolve: Annotated[bool, typer.Option("--evolve", help="Harder ones, from those of the version.")] = False,
+    split: Annotated[SplitName, typer.Option(help="Whose entities they are about.")] = SplitName.TRAIN,
+    version: VersionFolder = VERSION,
+    model: Annotated[str | None, typer.Option(help="Have this model write; default: by rule.")] = None,
+    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    solver: Annotated[str, typer.Option(help="known: the solution with mistakes; none; or a checkpoint.")] = "known",
+    model_user: Annotated[bool, typer.Option("--model-user", help="The model plays the users, too.")] = False,
+    seed: int = 0,
+    licence: Licence = "Apache-2.0",
+) -> None:
+    """Examples of a domain, by rule or by a model, filtered, into a data-set version."""
+    from orchestra.rollout.users import ModelUser
+    from orchestra.synthesis.generator import Generator, OfflineGenerator
+    from orchestra.synthesis.llm import ModelGenerator
+    from orchestra.synthesis.structured import Writer
+    from orchestra.synthesis.versions import Maker, Version
+    from orchestra.tools.paid import PaidChat
+    from orchestra.tools.toolkit import Toolkit
+    from orchestra.types import Component
+
+    root, params = _open()
+    # A domain that training does not use yet may have examples all the same.
+    world = params.world.model_copy(update={"domains": [name]})
+    toolkit = Toolkit.from_params(params.model_copy(update={"world": world}), root)
+    generator: Generator = OfflineGenerator(seed)
+    user: UserSimulator | None = None
+    if model is not None:
+        if price is None:
+            raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
+        paid = _paid(params, root, model, price, version, cap_usd, cassette)
+        generator = ModelGenerator(Writer(paid), seed, licence)
+        user = ModelUser(PaidChat(paid.chat, paid.price, paid.purse, Component.USER)) if model_user else None
+    elif model_user:
+        raise ConfigError("no model to play them", where="--model-user", fix="name one with --model")
+    maker = Maker(Version(version), generator, toolkit, params.synthesize, _solver(params, toolkit, root, solver, user))
+    made = maker.evolved(name, split.value, count) if evolve else maker.examples(name, split.value, count)
+    print("\n".join([*made.lines(), f"in {version}"]))
+    if made.ended is not None:
+        raise typer.Exit(2)
+
+
+def _open() -> tuple[Path, "Params"]:
+    from orchestra.cli import workspace
+    from orchestra.config import load_params
+
+    root = workspace()
+    return root, load_params(root / "params.yaml")
+
+
+def _paid(
+    params: "Params", root: Path, model: str, price: str, version: Path, cap_usd: str, cassette: CassetteMode
+) -> "PaidChat":
+    """The endpoint that writes, under the version's cap, with its ledger and cassette."""
+    from datetime import date
+
+    from orchestra.ledger import Purse
+    from orchestra.synthesis.versions import CASSETTE, LEDGER
+    from orchestra.tools.cassette import Cassette
+    from orchestra.tools.catalogue import environment
+    from orchestra.tools.chat import Chat
+    from orchestra.tools.paid import PaidChat
+    from orchestra.tools.prices import PriceBook
+    from orchestra.types import Component
+
+    try:
+        cap = Decimal(cap_usd)
+    except InvalidOperation:
+        raise ConfigError(f"{cap_usd!r} is no amount", where="--cap-usd", fix="write dollars: 1.50") from None
+    found = PriceBook.load(root / params.world.prices).at(price, date.fromisoformat(params.world.price_date))
+    tape = Cassette(version / CASSETTE, cassette.value)
+    url = "" if cassette is CassetteMode.REPLAY else environment(URL, tool="writer")
+    chat = Chat(model, model=model, url=url, key=os.environ.get(KEY, ""), cassette=tape)
+    return PaidChat(chat, found, Purse(version / LEDGER, cap), Component.GENERATOR)
+
+
+def _solver(
+    params: "Params", toolkit: "Toolkit", root: Path, name: str, user: "UserSimulator | None"
+) -> "Solver | None":
+    if name == "none":
+        return None
+    from orchestra.rollout.policies import Policy
+    from orchestra.rollout.render import Codec
+    from orchestra.synthesis.filters import Solver
+    from orchestra.synthesis.solver import stumbling
+
+    codec = Codec.load(root / params.model.recipe if name == "known" else name)
+    policy: Policy = stumbling(codec.turn, params.synthesize.seed)
+    if name != "known":
+        from orchestra.rollout.transformers_policy import TransformersPolicy
+
+        policy = TransformersPolicy(name, name=Path(name).name, temperature=params.grpo.temperature)
+    return Solver(policy, codec, toolkit, params.rollout, user=user)

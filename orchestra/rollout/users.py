@@ -1,0 +1,53 @@
+"""Who answers the policy's questions, for the examples that have a user: a script offline, a model online."""
+
+from typing import Protocol
+
+from orchestra.domains.compare import mentions
+from orchestra.tools.paid import PaidChat
+from orchestra.types import Charge, Message, User
+
+IGNORANT = "I do not know that."
+MAX_TOKENS = 200
+"""Of one reply of a model that plays the user."""
+RULES = (
+    "You play a person who has asked an assistant for something: {instruction}\n"
+    "All that you know beside it: {facts}.\n"
+    "Answer the assistant's question in one short sentence, from what you know only, and tell no more than it asks. "
+    "Where you do not know, say so. Never ask back, and never do the assistant's work."
+)
+
+
+class UserSimulator(Protocol):
+    """Answers one question of a policy."""
+
+    async def reply(self, user: User, instruction: str, question: str) -> tuple[str, Charge | None]:
+        """What the user says, and what that cost; raises `ToolError` when it cannot be known."""
+        ...
+
+
+class ScriptedUser:
+    """Tells each fact whose word the question uses, and knows nothing else."""
+
+    async def reply(self, user: User, instruction: str, question: str) -> tuple[str, Charge | None]:
+        del instruction
+        told = [f"the {word} is {fact}" for word, fact in user.facts.items() if mentions(question, word)]
+        return (", ".join(told) or IGNORANT), None
+
+
+class ModelUser:
+    """A model that plays the user by the same rules; its calls are charged and count for the purse's cap."""
+
+    def __init__(self, chat: PaidChat) -> None:
+        self._chat = chat
+
+    async def reply(self, user: User, instruction: str, question: str) -> tuple[str, Charge | None]:
+        facts = ", ".join(f"the {word} is {fact}" for word, fact in user.facts.items())
+        rules = Message(role="system", content=RULES.format(instruction=instruction, facts=facts))
+        asked = Message(role="user", content=question)
+        reply, charge = await self._chat.ask([rules, asked], max_tokens=MAX_TOKENS)
+        return " ".join(reply.text.split()), charge
+
+
+def is_question(answer: str) -> bool:
+    """Whether a final answer asks instead of answering."""
+    return answer.rstrip().endswith("?")

@@ -1,0 +1,54 @@
+"""A domain task as an example: with a toolbox, prices and a preference drawn for it."""
+
+import random
+
+from orchestra.config import Synthesize
+from orchestra.synthesis.domain_drafts import draft_of
+from orchestra.synthesis.domain_examples import DomainTask, Split
+from orchestra.synthesis.generator import Origin
+from orchestra.synthesis.preferences import NEUTRAL, preference
+from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Example, Provenance, ToolKind, Verifier
+
+
+def dress(
+    task: DomainTask,
+    name: str,
+    domain: str,
+    toolkit: Toolkit,
+    config: Synthesize,
+    split: Split,
+    origin: Origin,
+) -> Example:
+    """The example `name`; its draws depend on the seed and its name only, not on the examples before it."""
+    rng = random.Random(f"{origin.seed}:{name}")
+    world = toolkit.domain(domain)
+    draft = draft_of(world, task)
+    toolbox = sample_toolbox(draft, toolkit.catalogue, world.tools, config, rng)
+    wish = NEUTRAL
+    if rng.random() < config.preference_share:
+        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
+        wish = preference(rng, split, experts, experts_matter=False)
+    return Example(
+        id=name,
+        kind="domain",
+        category=draft.category,
+        instruction=draft.instruction,
+        domain=domain,
+        toolbox=toolbox,
+        preference=wish,
+        verifier=Verifier(
+            kind="database", answer=draft.answer, golden_calls=draft.golden_calls, communicate=draft.communicate
+        ),
+        entities=draft.entities,
+        provenance=Provenance(
+            source=origin.source,
+            licence=origin.licence,
+            generator=origin.generator,
+            seed=origin.seed,
+            parent=task.parent,
+            prompts=task.prompts,
+        ),
+        user=task.user,
+    )

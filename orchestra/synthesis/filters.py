@@ -1,0 +1,157 @@
+"""What every example must pass, whoever wrote it: proven by execution, asked once, and solved by a solver sometimes."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestra.config import Rollout
+from orchestra.rewards.outcome import normalise
+from orchestra.synthesis.domain_examples import DomainTask, refuted
+from orchestra.synthesis.evolve import MAX_WORDS
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Category, Example, Record
+
+if TYPE_CHECKING:
+    from orchestra.rollout.policies import Policy
+    from orchestra.rollout.render import Codec
+    from orchestra.rollout.users import UserSimulator
+
+TRIES = 8
+"""Tries that the solver has: an example it never solves is not kept."""
+BATCH = 32
+"""Examples that the solver tries together."""
+
+
+class Refused(Record):
+    """An example, or what should have become one, that is not kept."""
+
+    example: str
+    """Its id."""
+    instruction: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A policy with its tokenizer that tries the examples."""
+
+    policy: "Policy"
+    codec: "Codec"
+    toolkit: Toolkit
+    limits: Rollout
+    tries: int = TRIES
+    user: "UserSimulator | None" = None
+    """Who answers its questions; default: the script."""
+
+    def measured(self, examples: Sequence[Example]) -> list[Example]:
+        """The examples with their difficulty; None where no try could be judged, since tools failed."""
+        from orchestra.rollout.loop import run_episodes
+
+        episodes = asyncio.run(
+            run_episodes(
+                examples, self.policy, self.codec, self.toolkit, self.limits,
+                price=self.toolkit.catalogue.policy_price, samples=self.tries, user=self.user,
+            )
+        )  # fmt: skip
+        made = []
+        for number, example in enumerate(examples):
+            group = episodes[number * self.tries : (number + 1) * self.tries]
+            counted = [episode.solved for episode in group if episode.counted]
+            share = sum(counted) / len(counted) if counted else None
+            made.append(example.model_copy(update={"difficulty": share}))
+        return made
+
+
+@dataclass
+class Duplicates:
+    """Remembers what was asked, at 16 bytes an example."""
+
+    _asked: set[bytes] = field(default_factory=set)
+    _solutions: set[bytes] = field(default_factory=set)
+
+    def why(self, example: Example) -> str | None:
+        """Why the example is a repetition of one before it; None when it is new, and it is then remembered.
+
+        A repetition asks the same words in the same order, whatever its solution, or the same words in another order
+        for the same golden calls. Case, punctuation and articles do not count.
+        """
+        world, words = example.domain or "", normalise(example.instruction)
+        calls = json.dumps([call.model_dump(mode="json") for call in example.verifier.golden_calls], sort_keys=True)
+        asked, solution = _mark(world, words), _mark(world, " ".join(sorted(words.split())), calls)
+        if asked in self._asked:
+            return "asked before"
+        if solution in self._solutions:
+            return "asked before in another order"
+        self._asked.add(asked)
+        self._solutions.add(solution)
+        return None
+
+
+def proven(example: Example, toolkit: Toolkit) -> str | None:
+    """Why execution does not prove a domain example (see `refuted`), by its own golden calls; None when it does."""
+    assert example.domain is not None
+    verifier = example.verifier
+    task = DomainTask(
+        instruction=example.instruction,
+        category="change" if example.category is Category.CHANGE else "lookup",
+        golden_calls=verifier.golden_calls,
+        communicate=verifier.communicate,
+        answer=verifier.answer or " ".join(verifier.communicate),
+        entities=example.entities,
+        tools_needed=(),
+        user=example.user,
+    )
+    missing = {call.name for call in verifier.golden_calls} - {spec.name for spec in example.toolbox}
+    if missing:
+        return f"{min(missing)} is needed and not offered"
+    return refuted(toolkit.domain(example.domain), task, MAX_WORDS)
+
+
+def kept(
+    examples: Iterable[Example],
+    toolkit: Toolkit,
+    solver: Solver | None,
+    refuse: Callable[[Refused], None],
+    duplicates: Duplicates | None = None,
+) -> Iterator[Example]:
+    """The domain examples that pass, with their difficulty where there is a solver; the others go to `refuse`.
+
+    The filters: the golden calls run and solve it, no action does not, nothing needed is unknown; not asked before;
+    solved in at least one of the solver's tries. Whoever reads stops when it likes: nothing is taken ahead but a batch.
+    """
+    duplicates = duplicates or Duplicates()
+    batch: list[Example] = []
+    stream = iter(examples)
+    while True:
+        example = next(stream, None)
+        if example is not None:
+            why = proven(example, toolkit) or duplicates.why(example)
+            if why is not None:
+                refuse(Refused(example=example.id, instruction=example.instruction, why=why))
+            elif solver is None:
+                yield example
+            else:
+                batch.append(example)
+        if solver is not None and batch and (example is None or len(batch) == BATCH):
+            for tried in solver.measured(batch):
+                if tried.difficulty:
+                    yield tried
+                else:
+                    failed = "no try could be judged" if tried.difficulty is None else f"none of {solver.tries} tries"
+                    why = f"{failed} of {solver.policy.name} solved it" if tried.difficulty is not None else failed
+                    refuse(Refused(example=tried.id, instruction=tried.instruction, why=why))
+            batch = []
+        if example is None:
+            return
+
+
+def band(examples: Iterable[Example], low: float, high: float) -> list[Example]:
+    """The examples whose difficulty is measured and within [low, high]: where a policy sometimes fails, it learns."""
+    return [one for one in examples if one.difficulty is not None and low <= one.difficulty <= high]
+
+
+def _mark(*parts: str) -> bytes:
+    return hashlib.sha256("\0".join(parts).encode()).digest()[:8]

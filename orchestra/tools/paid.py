@@ -1,0 +1,54 @@
+"""Calls of a chat endpoint under a cap of dollars; every one is in the ledger."""
+
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from orchestra.ledger import Purse, cost_of
+from orchestra.tools.cassette import Reply
+from orchestra.tools.chat import Chat
+from orchestra.types import Charge, Component, Message, Price, Usage
+
+OVERHEAD_TOKENS = 200
+"""What a provider's template may add to a request's own tokens."""
+
+
+class PaidChat:
+    """A chat endpoint whose calls are refused when they could cross the purse's cap.
+
+    Before an attempt its worst case is known: no token is shorter than a byte of the request, and at most `max_tokens`
+    come back. An attempt whose reply is lost, or does not say its tokens, is booked at that; a replayed call at 0.
+    """
+
+    def __init__(self, chat: Chat, price: Price, purse: Purse, component: Component) -> None:
+        self.chat, self.price, self.purse, self.component = chat, price, purse, component
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
+    ) -> tuple[Reply, Charge]:
+        """The reply and what it cost; raises `BudgetError` (nothing was sent) or `ToolError`."""
+        body: dict[str, Any] = {
+            "messages": [message.model_dump(mode="json") for message in messages],
+            "max_completion_tokens": max_tokens,
+            **(settings or {}),
+        }
+        worst = Usage(input_tokens=len(json.dumps(body).encode()) + OVERHEAD_TOKENS, output_tokens=max_tokens)
+        worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
+        dearest = self._charge(worst, worst_usd)
+        reply = await self.chat.ask(
+            body, on_attempt=lambda: self.purse.check(worst_usd), on_lost=lambda: self.purse.book(dearest)
+        )
+        charge = dearest
+        if reply.replayed or reply.counted:
+            cost_usd = Decimal(0) if reply.replayed else cost_of(self.price, reply.usage)
+            charge = self._charge(reply.usage, cost_usd)
+        self.purse.book(charge)
+        return reply, charge
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        await self.chat.aclose()
+
+    def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
+        return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)

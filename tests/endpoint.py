@@ -1,0 +1,75 @@
+"""A model's endpoint for tests: a real HTTP server on 127.0.0.1 that plays a script and keeps what it was asked."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Script = list[tuple[int, Any, float]] | Callable[[dict[str, Any]], Any]
+"""Either (status, body, seconds) in turn, the last one for ever; or what to reply to a request, as an object."""
+
+
+def answer(content: str | None = "Kelmar", **message: Any) -> dict[str, Any]:
+    """A chat completion of 100 tokens read, 40 of them from a cache, and 7 written."""
+    counts = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
+    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": "stop"}
+    return {"choices": [choice], "usage": counts}
+
+
+class Double(ThreadingHTTPServer):
+    """Plays the script and keeps what it was asked, and with which keys."""
+
+    daemon_threads = True
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.script, self.asked, self.keys = script, list[Any](), list[str | None]()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def reply(self, request: dict[str, Any]) -> tuple[int, Any, float]:
+        if callable(self.script):
+            return 200, answer(json.dumps(self.script(request))), 0
+        return self.script[min(len(self.asked), len(self.script)) - 1]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, Double)
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server.asked.append(request)
+        server.keys.append(self.headers.get("authorization"))
+        status, body, seconds = server.reply(request)
+        threading.Event().wait(seconds)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[Double]:
+    """The double while it serves."""
+    double = Double(script)
+    thread = threading.Thread(target=double.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield double
+    finally:
+        double.shutdown()
+        double.server_close()
+        thread.join()
