@@ -117,7 +117,7 @@ def eager(change: tuple[ToolCall, ...], conversation: Conversation) -> str:
             {"golden_calls": (ToolCall(name="pay_fine", arguments={"reader": "Nobody"}),)},
             "refused: Nobody owes nothing",
         ),
-        ({"golden_calls": ()}, "no observation shows"),
+        ({"golden_calls": ()}, "no action solves it too"),
         ({"communicate": ("zebra",)}, "no observation shows zebra"),
         ({"golden_calls": (ToolCall(name="no_tool"),)}, "no_tool is needed and not offered"),
     ],

@@ -26,12 +26,13 @@ from orchestra.jsonl import read_lines, write_jsonl
 from orchestra.processes import alive, descendants
 from orchestra.synthesis.arithmetic import arithmetic
 from orchestra.synthesis.domain_examples import domain_tasks
-from orchestra.synthesis.flatten import flatten
+from orchestra.synthesis.flatten import PROBLEMS, Flattener
 from orchestra.synthesis.generate import generate
 from orchestra.synthesis.io import read_examples
 from orchestra.synthesis.names import LONG, SHORT, Names, numbered
 from orchestra.synthesis.shards import FILES, MANIFEST, Synthesis, fingerprint, merged, plan, sized
 from orchestra.synthesis.share import Share
+from orchestra.synthesis.survey import cut, survey
 from orchestra.synthesis.workers import left, synthesize
 from orchestra.tools.simulated import normalise
 from orchestra.tools.toolkit import Toolkit
@@ -144,10 +145,9 @@ def test_across_shards_nothing_is_asked_twice_or_in_both_splits(whole: Path) -> 
 
 
 def test_every_example_is_solved_with_the_corpus_and_answers_of_all_shards(whole: Path) -> None:
-    lines = {split: read_lines(whole / f"{split}.jsonl") for split in ("train", "heldout")}
-    rows, _ = flatten(lines, Toolkit.from_params(params(), ROOT, whole))
-    problems = ("schema_problem", "toolbox_problem", "answer_problem", "golden_problem", "leak")
-    assert [row for row in rows if any(row[name] for name in problems)] == []
+    pieces = cut({split: whole / f"{split}.jsonl" for split in ("train", "heldout")}, fix="")
+    rows = survey(pieces, Flattener(Toolkit.from_params(params(), ROOT, whole))).table.to_pylist()
+    assert len(rows) == 200 and [row for row in rows if any(row[name] for name in PROBLEMS)] == []
 
 
 def test_a_killed_run_goes_on_with_what_it_lacks(whole: Path, script: list[str]) -> None:
