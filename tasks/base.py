@@ -29,8 +29,8 @@ from tasks._stage import Meter, Stage, run
 SEED = 1001
 EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
-RENAMED = 0.7
-"""Share of the examples whose experts are invented ones."""
+RENAMED, WISHES = 0.7, 0.7
+"""Share of the examples whose experts are invented ones, and of those whose user wishes for something."""
 LESSONS = {"short": 3, "full": 3}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
@@ -57,12 +57,13 @@ class World:
 
 
 def shorten(example: Example, catalogue: Catalogue) -> Example:
-    """The example with only the tools it needs: of the experts, the two that know its topic best."""
+    """The example with only the tools it needs; of the experts, the two best and the one wished for."""
     needed = {call.name for call in example.verifier.golden_calls}
     if not needed:
         experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
         experts.sort(key=lambda spec: -catalogue.skill(spec.tool, example.topic or ""))
-        needed = {spec.name for spec in experts[:2]}
+        words = example.preference.words
+        needed = {spec.name for spec in experts[:2]} | {spec.name for spec in experts if spec.name in words}
     return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
 
 
@@ -70,7 +71,7 @@ def recipe_of_base(params: Params, seed: int = SEED) -> Params:
     """The parameters that the base is made with, on top of the profile's."""
     synthesize = params.synthesize.model_copy(
         update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD, "mix": MIX}
-        | {"renamed_share": RENAMED}
+        | {"renamed_share": RENAMED, "preference_share": WISHES}
     )
     sft = params.sft.model_copy(
         update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}

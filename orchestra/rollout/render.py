@@ -88,12 +88,19 @@ class Codec:
         return text
 
     def prompt(self, example: Example) -> list[int]:
-        """Instruction, preference and toolbox of an example, ready for the policy's first turn: (time,)."""
-        words = f"{example.instruction}\n{example.preference.words}".strip()
-        return self.messages_prompt([Message(role="user", content=words)], example.toolbox)
+        """Preference, toolbox and instruction of an example, ready for the policy's first turn: (time,)."""
+        asked = [Message(role="user", content=example.instruction)]
+        return self.messages_prompt(asked, example.toolbox, example.preference.words)
 
-    def messages_prompt(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec]) -> list[int]:
-        """A conversation so far with its toolbox, ready for the policy's turn: (time,)."""
+    def messages_prompt(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec], wish: str = "") -> list[int]:
+        """A conversation so far with its toolbox, ready for the policy's turn: (time,).
+
+        The wish leads, in the system message before the tools: a causal model can then mark a tool that it names while
+        it reads the table.
+        """
+        led = bool(messages) and messages[0].role == "system"
+        leading = f"{wish}\n{messages[0].content if led else ''}".strip()
+        messages = [*([Message(role="system", content=leading)] if leading else []), *messages[led:]]
 
         def hold(value: Any) -> Any:
             # Marked before rendering and parted after it, so that whatever escaping a template does still applies.

@@ -102,9 +102,8 @@ class Backend:
             verifier=Verifier(kind="judge"),
             provenance=Provenance(source="gateway", licence="the caller's", generator="gateway", seed=0),
         )
-        asked = f"{question}\n{example.preference.words}".strip()
-        messages = [m.plain for m in request.messages[:-1]] + [Message(role="user", content=asked)]
-        prompt = self.codec.messages_prompt(messages, example.toolbox)
+        messages = [m.plain for m in request.messages[:-1]] + [Message(role="user", content=question)]
+        prompt = self.codec.messages_prompt(messages, example.toolbox, example.preference.words)
         if len(prompt) + self.limits.max_turn_tokens > self.limits.max_tokens:
             limit = self.limits.max_tokens - self.limits.max_turn_tokens
             message = f"{len(prompt)} tokens with the tools, of at most {limit}: shorten the conversation"

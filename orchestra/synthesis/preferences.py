@@ -134,7 +134,7 @@ WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
 }
 """{x} is a tool's shown name."""
 WEIGHTS = {
-    "neutral": (1.0, 0.1, 0.05),
+    "neutral": (1.0, 0.2, 0.05),
     "cheap": (1.0, 0.6, 0.05),
     "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
@@ -144,7 +144,7 @@ the homogeneity filter leaves out neutral groups where all are right, so dollars
 PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
-NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.1, latency=0.05)
+NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.2, latency=0.05)
 
 
 def preference(rng: random.Random, split: Split, experts: list[str], *, experts_matter: bool) -> Preference:

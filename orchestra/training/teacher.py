@@ -31,9 +31,9 @@ PRICES: dict[str, tuple[float, float]] = {
     "cheap": (20.0, 0.0),
     "fast": (1.0, 0.014),
     "best": (1.0, 0.0),
-    "value": (2.0, 0.001),
-    "wish": (2.0, 0.001),
-    "any": (2.0, 0.001),
+    "value": (3.5, 0.001),
+    "wish": (3.5, 0.001),
+    "any": (3.5, 0.001),
 }
 """How much promise a dollar and a second are worth to a plan: about what the weights of P (Eq. 2) come to for those who
 wish for it, when always-strongest's mean dollars and seconds are the units."""
@@ -81,7 +81,7 @@ def teacher_policy(
             return ""
         plan = plan_for(example, habits, drawn(conversation))
         subject = f"{example.topic} {HARD}" if example.hard else example.topic or ""
-        return "\n".join([subject, *(show(one) for one in candidates(catalogue, example)), plan])
+        return "\n".join([subject, *wished(example), *(show(one) for one in candidates(catalogue, example)), plan])
 
     def enough(conversation: Conversation) -> bool:
         return bool(expert_answers(conversation)) and not _only_poor(catalogue, conversation)
@@ -115,6 +115,15 @@ def candidates(catalogue: Catalogue, example: Example) -> list[Candidate]:
     return by_price if fit else by_price[:2]
 
 
+def wished(example: Example) -> list[str]:
+    """The line of a thought that says whom the user would like or avoid; none where the wish is about nobody."""
+    wish = example.preference
+    if wish.kind == "prefer":
+        return [f"like {name}" for name in wish.tools]
+    experts = [spec.name for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+    return [f"not {name}" for name in experts if wish.kind == "avoid" and name not in wish.tools]
+
+
 def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
     """What the teacher goes by in an example: the stated wish, its bias, anybody, good sense, or one of the plans."""
     if example.preference.words and rng.random() < habits.heed:
@@ -133,12 +142,12 @@ def merit(plan: Plan, one: Candidate, example: Example) -> tuple[float, ...]:
     """
     usd, promise = float(one.spec.call_usd), PROMISE[example.hard][one.grade]
     liked = example.preference.kind == "prefer" and one.spec.name in example.preference.tools
-    wished = plan == "wish" and liked and PRICES["wish"][0] * usd < LIKING
-    suited = wished or one.grade != POOR
+    first = plan == "wish" and liked and PRICES["wish"][0] * usd < LIKING
+    suited = first or one.grade != POOR
     if plan == "dear":
         return (suited, usd)
     compute, latency = PRICES[plan]
-    return (suited, wished, promise - compute * usd - latency * one.spec.latency_s)
+    return (suited, first, promise - compute * usd - latency * one.spec.latency_s)
 
 
 def show(one: Candidate) -> str:

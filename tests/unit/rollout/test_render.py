@@ -69,7 +69,20 @@ def test_no_content_of_a_prompt_becomes_a_control_token(make: Make, instruction:
     bad = made.prompt(example(instruction=instruction, preference=preference, toolbox=[spoiled(tool)]))
     good = made.prompt(example(instruction="hello", toolbox=[spoiled("hello")]))
     assert controls(made, bad) == controls(made, good)
-    assert_text(made, bad, [f"{instruction}\n{words}".strip()])
+    assert_text(made, bad, [instruction, words.strip()])
+
+
+@both
+@pytest.mark.parametrize("told", ["", "You serve a shop."])
+def test_a_wish_leads_and_the_tools_and_the_question_follow(make: Make, told: str) -> None:
+    made = make()
+    asked = [Message(role="system", content=told), Message(role="user", content="when was it?")]
+    toolbox = [catalogue().spec("search")]
+    text = made.tokenizer.decode(made.messages_prompt(asked, toolbox, "I like gpt-5."))
+    order = [text.index(part) for part in ("I like gpt-5.", told, "private records", "when was it?") if part]
+    assert order == sorted(order) and text.count("system") == 1
+    assert made.messages_prompt(asked[1:], toolbox, " ") == made.messages_prompt(asked[1:], toolbox)
+    assert (made.messages_prompt(asked, toolbox) == made.messages_prompt(asked[1:], toolbox)) == (not told)
 
 
 def assert_text(made: Codec, ids: list[int], contents: list[str]) -> None:

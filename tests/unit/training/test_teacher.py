@@ -90,6 +90,16 @@ def test_habits_decide_the_plan(tools: Toolkit) -> None:
     assert {plan_of(e) for e in anyone} == {"any"} and {first(e) for e in anyone} - set(fitting())
 
 
+def test_the_thought_names_whom_the_wish_is_about(tools: Toolkit) -> None:
+    disliked = LIKED.model_copy(update={"kind": "avoid", "tools": {s.name: 0.25 for s in EXPERTS if s.name != "gpt-5"}})
+    lines = {}
+    for preference in (LIKED, disliked, CHEAP, NEUTRAL):
+        (run,) = taught(tools, [topic(preference=preference)], heed=1.0)
+        lines[preference.kind] = run.turns[0].text.splitlines()[1:3]
+    named = {kind: [line for line in found if line in ("like gpt-5", "not gpt-5")] for kind, found in lines.items()}
+    assert named == {"prefer": ["like gpt-5"], "avoid": ["not gpt-5"], "cheap": [], "neutral": []}
+
+
 def asked(run: Episode) -> list[str]:
     return [turn.call.name for turn in run.turns if turn.call is not None]
 
