@@ -15,7 +15,7 @@ from orchestra.config import Habits
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.rollout.scripts import expert_answers, follow
 from orchestra.tools.catalogue import MASTERED, Catalogue
-from orchestra.types import Category, Example, ToolKind, ToolSpec
+from orchestra.types import Category, Example, Preference, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.38
 """An expert at least this skilled in a topic is worth considering; its description says so."""
@@ -37,9 +37,10 @@ PRICES: dict[str, tuple[float, float]] = {
 }
 """How much promise a dollar and a second are worth to a plan: about what the weights of P (Eq. 2) come to for those who
 wish for it, when always-strongest's mean dollars and seconds are the units."""
-LIKING = 0.5
-"""How much promise it is worth to ask an expert that the user likes; as much as P gives it."""
 HARD, POOR = "hard", "poor"
+
+Mark = Literal["", "like", "not"]
+"""Whether the user would like an expert, or avoid it."""
 
 Plan = Literal["cheap", "fast", "dear", "best", "value", "wish", "any"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
@@ -62,16 +63,16 @@ def teacher_policy(
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         example, turn = conversation.example, len(conversation.turns)
         named = {spec.name for spec in left}
-        fit = [one for one in candidates(catalogue, example) if one.spec.name in named]
+        fit = [one for one in considered(catalogue, example) if one.spec.name in named]
         if not fit:
             return None
         plan = plan_for(example, habits, rng := drawn(conversation))
         if plan == "any" and not turn:
             return rng.choice(left)
-        best = max(fit, key=lambda one: (*merit(plan, one, example), one.spec.name))
+        best = max(fit, key=lambda one: (*merit(plan, one, hard=example.hard), one.spec.name))
         if turn and not _only_poor(catalogue, conversation):
             patient = random.Random(f"{seed}/{example.id}/{conversation.sample}/{turn}").random() < habits.patience
-            if not patient or merit(plan, best, example)[-1] < 0:
+            if not patient or merit(plan, best, hard=example.hard)[-1] < 0:
                 return None
         return best.spec
 
@@ -91,37 +92,45 @@ def teacher_policy(
 
 @dataclass(frozen=True)
 class Candidate:
-    """An expert that a thought lists."""
+    """An expert of a toolbox."""
 
     spec: ToolSpec
     grade: str
     """What its description promises in the topic, see `grade`; "poor" where it promises nothing."""
+    mark: Mark = ""
 
 
 def candidates(catalogue: Catalogue, example: Example) -> list[Candidate]:
-    """The experts worth considering, cheapest first.
-
-    Those suited, but nobody the user would avoid, and always the one the user would like; where that leaves nobody, the
-    two cheapest of the others. Empty when the user would avoid all there are.
-    """
-    wish = example.preference
-    allowed = [
-        s for s in example.toolbox if s.kind is ToolKind.EXPERT and (wish.kind != "avoid" or s.name in wish.tools)
+    """The experts that a thought lists, cheapest first: those suited; where nobody is, the two cheapest."""
+    graded = [
+        Candidate(spec, grade(catalogue, spec, example.topic or ""), mark(spec, example.preference))
+        for spec in example.toolbox
+        if spec.kind is ToolKind.EXPERT
     ]
-    graded = [Candidate(s, grade(catalogue, s, example.topic or "")) for s in allowed]
-    liked = wish.tools if wish.kind == "prefer" else {}
-    fit = [one for one in graded if one.grade != POOR or one.spec.name in liked]
-    by_price = sorted(fit or graded, key=lambda one: (one.spec.call_usd, one.spec.name))
-    return by_price if fit else by_price[:2]
+    by_price = sorted(graded, key=lambda one: (one.spec.call_usd, one.spec.name))
+    return [one for one in by_price if one.grade != POOR] or by_price[:2]
+
+
+def considered(catalogue: Catalogue, example: Example) -> list[Candidate]:
+    """The candidates and whom the user would like, suited or not; nobody to avoid while there are others."""
+    listed = candidates(catalogue, example)
+    names = {one.spec.name for one in listed}
+    liked = [s for s in example.toolbox if mark(s, example.preference) == "like" and s.name not in names]
+    found = [*listed, *(Candidate(spec, grade(catalogue, spec, example.topic or ""), "like") for spec in liked)]
+    return [one for one in found if one.mark != "not"] or found
+
+
+def mark(spec: ToolSpec, wish: Preference) -> Mark:
+    """What a wish says of a tool."""
+    if wish.kind == "prefer" and spec.name in wish.tools:
+        return "like"
+    return "not" if wish.kind == "avoid" and spec.kind is ToolKind.EXPERT and spec.name not in wish.tools else ""
 
 
 def wished(example: Example) -> list[str]:
     """The line of a thought that says whom the user would like or avoid; none where the wish is about nobody."""
-    wish = example.preference
-    if wish.kind == "prefer":
-        return [f"like {name}" for name in wish.tools]
-    experts = [spec.name for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
-    return [f"not {name}" for name in experts if wish.kind == "avoid" and name not in wish.tools]
+    marked = ((mark(spec, example.preference), spec.name) for spec in example.toolbox)
+    return [f"{word} {name}" for word, name in marked if word]
 
 
 def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
@@ -135,25 +144,24 @@ def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
     return SENSIBLE if rng.random() < habits.sense else rng.choice(FREE)
 
 
-def merit(plan: Plan, one: Candidate, example: Example) -> tuple[float, ...]:
+def merit(plan: Plan, one: Candidate, *, hard: bool) -> tuple[float, ...]:
     """How well a candidate fits a plan; the greatest is asked first, so what is left comes in its order.
 
     A poor one is nobody's choice but that of a user who likes it.
     """
-    usd, promise = float(one.spec.call_usd), PROMISE[example.hard][one.grade]
-    liked = example.preference.kind == "prefer" and one.spec.name in example.preference.tools
-    first = plan == "wish" and liked and PRICES["wish"][0] * usd < LIKING
-    suited = first or one.grade != POOR
+    usd, promise = float(one.spec.call_usd), PROMISE[hard][one.grade]
+    liked = plan == "wish" and one.mark == "like"
     if plan == "dear":
-        return (suited, usd)
+        return (one.grade != POOR, usd)
     compute, latency = PRICES[plan]
-    return (suited, first, promise - compute * usd - latency * one.spec.latency_s)
+    return (liked, one.grade != POOR, promise - compute * usd - latency * one.spec.latency_s)
 
 
 def show(one: Candidate) -> str:
-    """A line of a thought: price and seconds as the chat template shows them, what the expert promises, its name."""
+    """A line of a thought: price and seconds as the chat template shows them, what the expert promises, its name, and
+    what the user wishes of it, in time for the choice."""
     usd, seconds = min(one.spec.call_usd, 9), min(round(one.spec.latency_s), 999)
-    return f"${usd:.4f} {seconds:03d}s {one.grade} {one.spec.name}"
+    return f"${usd:.4f} {seconds:03d}s {one.grade} {one.spec.name} {one.mark}".rstrip()
 
 
 def grade(catalogue: Catalogue, spec: ToolSpec, topic: str) -> str:
@@ -170,4 +178,4 @@ def _only_poor(catalogue: Catalogue, conversation: Conversation) -> bool:
     """Whether nobody but poor ones was asked, and a better one is on the list: what they said settles nothing."""
     listed = {one.spec.name: one.grade for one in candidates(catalogue, conversation.example)}
     asked = {turn.call.name for turn in conversation.turns if turn.call is not None}
-    return any(grade != POOR for grade in listed.values()) and all(listed.get(name) == POOR for name in asked)
+    return any(grade != POOR for grade in listed.values()) and all(listed.get(name, POOR) == POOR for name in asked)
