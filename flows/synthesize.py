@@ -87,7 +87,7 @@ def synthesize(
         for future in as_completed(make_shard.map(unmapped(synthesis), todo) if todo else []):
             done += future.result()
             screen(f"synthesize: {done}/{total} examples ({100 * done // total}%)")
-        finish(synthesis, root / out)
+        finish(synthesis, root / out, screen)
     message = f"{total} examples in {time.monotonic() - began:.0f} s, in {out}"
     screen(f"synthesize: {message}")
     return Completed(message=message, data=total)

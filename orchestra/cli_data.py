@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, DataError
 
 app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def import_(
     from orchestra.config import load_params
     from orchestra.synthesis.card import lines
     from orchestra.synthesis.gate.gate import Gate
-    from orchestra.synthesis.sources.corpus import corpus_questions
+    from orchestra.synthesis.sources.corpus import corpus_questions, records
     from orchestra.synthesis.sources.intake import take
     from orchestra.synthesis.sources.offer import Offer
     from orchestra.synthesis.sources.questions import GENERAL_THOUGHT, UNKNOWN, Fields, Questions
@@ -82,8 +82,48 @@ def import_(
             own = Fields(question, answer, id_, licence_field, topic=topic)
             fields = GENERAL_THOUGHT if format_ is Format.GENERAL_THOUGHT else own
             rows = Questions(fields, name, terms, judged, lenient).load(files, offer)
-    card = take(rows, Gate.open(root), to, lambda text: print(text, file=sys.stderr, flush=True))
+    documents = records(files) if format_ is Format.CORPUS else None
+    card = take(rows, Gate.open(root), to, _say, known=offer.entry, documents=documents)
     print("\n".join(lines(card)))
+    if count := card["verifiers"].get("judge"):
+        print(f"{count} of them only a judge can check, and none is configured: they cannot be trained on yet")
+
+
+@app.command()
+def measure(
+    file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
+    to: Annotated[Path, typer.Option(help="The same with difficulties: data/extra/NAME.jsonl.")],
+    solver: Annotated[str, typer.Option(help="known: the solution with mistakes; or a checkpoint's folder.")] = "known",
+    tries: Annotated[int, typer.Option(min=1)] = 8,
+) -> None:
+    """Measure how often a solver solves each example; after a kill, the same command goes on."""
+    from dataclasses import replace
+
+    from orchestra.checkpoint import hash_dir
+    from orchestra.cli import workspace
+    from orchestra.config import load_params
+    from orchestra.synthesis import measure as measuring
+    from orchestra.synthesis.card import Tally, lines
+    from orchestra.synthesis.solver import solver_named
+    from orchestra.synthesis.sources.export import stream
+    from orchestra.workspace import Screen
+
+    here, root = Path.cwd(), workspace()
+    file, to, params = here / file, here / to, load_params(root / "params.yaml")
+    if not file.is_file():
+        raise DataError("no such file", where=str(file), fix="name a file of examples")
+    checkpoint = here / solver if solver != "known" else None
+    toolkit = measuring.toolkit_for(file, params, root)
+    found = solver_named(solver if checkpoint is None else str(checkpoint), params, toolkit, root)
+    if found is None:
+        raise ConfigError("somebody must try them", where="--solver", fix="known, or a checkpoint's folder")
+    identity = f"seed {params.synthesize.seed}" if checkpoint is None else hash_dir(checkpoint)
+    measuring.measure(file, to, replace(found, tries=tries), identity, Screen())
+    print("\n".join(lines({"difficulties": Tally.of(stream(to)).counts()["difficulties"]})))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @app.command("export")

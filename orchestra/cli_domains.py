@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import Path
@@ -14,9 +15,7 @@ from orchestra.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from orchestra.config import Params
     from orchestra.rollout.users import UserSimulator
-    from orchestra.synthesis.filters import Solver
     from orchestra.tools.paid import PaidChat
-    from orchestra.tools.toolkit import Toolkit
 
 app = typer.Typer(help="Write domains and examples, by rule or by a model, make them harder, and check them.")
 
@@ -122,8 +121,10 @@ def examples(
 ) -> None:
     """Examples of a domain, by rule or by a model, filtered, into a data-set version."""
     from orchestra.rollout.users import ModelUser
+    from orchestra.synthesis.gate.gate import Gate
     from orchestra.synthesis.generator import Generator, OfflineGenerator
     from orchestra.synthesis.llm import ModelGenerator
+    from orchestra.synthesis.solver import solver_named
     from orchestra.synthesis.structured import Writer
     from orchestra.synthesis.versions import Maker, Version
     from orchestra.tools.paid import PaidChat
@@ -144,11 +145,16 @@ def examples(
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.purse, Component.USER)) if model_user else None
     elif model_user:
         raise ConfigError("no model to play them", where="--model-user", fix="name one with --model")
-    maker = Maker(Version(version), generator, toolkit, params.synthesize, _solver(params, toolkit, root, solver, user))
+    tried_by = solver_named(solver, params, toolkit, root, user)
+    maker = Maker(Version(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
     made = maker.evolved(name, split.value, count) if evolve else maker.examples(name, split.value, count)
     print("\n".join([*made.lines(), f"in {version}"]))
     if made.ended is not None:
         raise typer.Exit(2)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _open() -> tuple[Path, "Params"]:
@@ -183,22 +189,3 @@ def _paid(
     url = "" if cassette is CassetteMode.REPLAY else environment(URL, tool="writer")
     chat = Chat(model, model=model, url=url, key=os.environ.get(KEY, ""), cassette=tape)
     return PaidChat(chat, found, Purse(version / LEDGER, cap), Component.GENERATOR)
-
-
-def _solver(
-    params: "Params", toolkit: "Toolkit", root: Path, name: str, user: "UserSimulator | None"
-) -> "Solver | None":
-    if name == "none":
-        return None
-    from orchestra.rollout.policies import Policy
-    from orchestra.rollout.render import Codec
-    from orchestra.synthesis.filters import Solver
-    from orchestra.synthesis.solver import stumbling
-
-    codec = Codec.load(root / params.model.recipe if name == "known" else name)
-    policy: Policy = stumbling(codec.turn, params.synthesize.seed)
-    if name != "known":
-        from orchestra.rollout.transformers_policy import TransformersPolicy
-
-        policy = TransformersPolicy(name, name=Path(name).name, temperature=params.grpo.temperature)
-    return Solver(policy, codec, toolkit, params.rollout, user=user)

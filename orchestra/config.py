@@ -12,6 +12,8 @@ from orchestra.types import Category
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
+EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
+"""The stages depend on data/extra: what lies elsewhere could change unseen."""
 
 
 class Section(BaseModel):
@@ -33,6 +35,15 @@ class World(Section):
     """ISO date whose prices hold."""
 
 
+class Extra(Section):
+    """A file of examples that were not made by the stage synthesize."""
+
+    file: Annotated[str, Field(pattern=EXTRA_FILE)]
+    """Below data/extra, which the stage depends on: data/extra/thoughts.jsonl. `thoughts.answers.jsonl` (what simulated
+    experts know) and `thoughts.corpus.jsonl` (what a search finds) beside it come along."""
+    split: Literal["train", "heldout"] = "train"
+
+
 class Synthesize(Section):
     seed: int
     train_examples: Positive
@@ -46,6 +57,14 @@ class Synthesize(Section):
     """Share of examples whose user states a preference; the rest are neutral."""
     renamed_share: Fraction = 0.0
     """Share of the training examples whose experts are renamed and re-described, so that names are read, not known."""
+    evolved_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the domain examples that are harder ones, evolved from the others: users who must be asked are among
+    them."""
+    extra: list[Extra] = Field(default_factory=list)
+    """Examples from elsewhere that join the set."""
+    solver: Literal["none", "known"] = "none"
+    """Who tries evolved and extra examples, 8 times each; what it never solves is left out. known: the known solution,
+    with mistakes."""
 
     @model_validator(mode="after")
     def _mix_adds_up(self) -> Self:
@@ -118,6 +137,11 @@ class Grpo(Section):
     mix: dict[Category, Fraction] = Field(default_factory=dict)
     """Shares of the categories among the examples trained on; empty: as in the data. What SFT has mastered teaches
     nothing: its groups are all alike."""
+    band: tuple[Fraction, Fraction] | None = None
+    """Difficulties (share of tries solved) that are trained on, from the first to the second; examples that nobody
+    measured are kept. None: all."""
+    measured: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
+    """What `orchestra data measure` wrote of the training examples, below data/extra; None: what the examples say."""
     temperature: Annotated[float, Field(gt=0)]
     clip_low: Fraction
     clip_high: Annotated[float, Field(ge=0)]
@@ -141,6 +165,12 @@ class Grpo(Section):
     eval_every: Positive
     eval_examples: Positive
     save_steps: Positive
+
+    @model_validator(mode="after")
+    def _band_has_room(self) -> Self:
+        if self.band is not None and self.band[0] > self.band[1]:
+            raise ValueError(f"the band begins at {self.band[0]:g} and ends at {self.band[1]:g}")
+        return self
 
     @model_validator(mode="after")
     def _ranks_agree(self) -> Self:

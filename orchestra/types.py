@@ -141,6 +141,13 @@ class User(Record):
     """By the word that a question must use to learn it."""
     max_replies: int = Field(default=3, ge=1)
     """After so many replies the user ends the talk: the next answer is the last, be it a question."""
+    rules: tuple[str, ...] = Field(default=(), exclude_if=_unset)
+    """How the user behaves, each in a sentence; a model that plays the user is told, the script keeps to the facts."""
+
+
+def asked(instruction: str, user: User | None) -> str:
+    """What is asked, with what only the user knows: requests of one wording are two where their users differ."""
+    return instruction if user is None else "; ".join([instruction, *map(" ".join, user.facts.items())])
 
 
 class Example(Record):
@@ -165,6 +172,11 @@ class Example(Record):
     """Who answers the policy's questions; None: nobody, and whatever it says is its answer. Never rendered."""
     difficulty: float | None = Field(default=None, ge=0, le=1, exclude_if=_unset)
     """Share of its tries that a solver solved: 1 is easy, 0 was never solved, None is not measured."""
+
+    @property
+    def asked(self) -> str:
+        """What tells it from other examples: the instruction, and what only its user knows."""
+        return asked(self.instruction, self.user)
 
 
 class StopReason(StrEnum):

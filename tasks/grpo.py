@@ -4,15 +4,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestra.errors import DataError
 from orchestra.rewards.check import check_weights
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
-from orchestra.synthesis.io import read_examples, split_watched
+from orchestra.synthesis.io import in_band, read_examples, split_watched, with_difficulties
 from orchestra.synthesis.preferences import WORDS, stated
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import ranks
 from orchestra.training.good import restore
 from orchestra.training.health import averages, outcomes
+from orchestra.types import Example
 from tasks._checkpoints import save_checkpoint
 from tasks._stage import Stage, run
 
@@ -44,6 +46,7 @@ def train(stage: Stage) -> None:
     toolkit = Toolkit.from_params(params, stage.root)
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
+    examples = chosen(stage, examples)
     configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
     for note in check_weights([*configured, *(example.preference for example in examples)], settings):
         if ranks.rank() == 0:
@@ -90,6 +93,26 @@ def train(stage: Stage) -> None:
     means = averages(result.history[: result.kept_step][-10:])
     facts = {"steps": result.steps, "stopped": result.stopped or "", "kept_step": result.kept_step}
     stage.write_json("reports/grpo.json", facts | means)
+
+
+def chosen(stage: Stage, examples: list[Example]) -> list[Example]:
+    """The examples whose difficulty lies in grpo.band, and those that nobody measured; says how many of each.
+
+    Raises `DataError` when none is left.
+    """
+    settings = stage.params.grpo
+    if settings.band is None:
+        return examples
+    if settings.measured is not None:
+        examples = with_difficulties(examples, stage.root / settings.measured)
+    kept, unmeasured = in_band(examples, settings.band), sum(one.difficulty is None for one in examples)
+    band = "{:g} to {:g}".format(*settings.band)
+    if not kept:
+        raise DataError(f"no example's difficulty is within {band}", where="grpo.band", fix="widen the band")
+    if ranks.rank() == 0:
+        within, outside = len(kept) - unmeasured, len(examples) - len(kept)
+        stage.say(f"difficulty {band}: {within} examples; {outside} others left out; {unmeasured} not measured, kept")
+    return kept
 
 
 def _last_of_each_step(file: Path) -> str:

@@ -18,6 +18,7 @@ def main(stage: Stage) -> None:
             "train_examples": made["counts"]["train"],
             "heldout_examples": made["counts"]["heldout"],
             "documents": made["documents"],
+            "extra_examples": sum(card["examples"] for card in made.get("extra", {}).values()),
             "dropped": sum(made["dropped"].values()),
             "unanswerable": sum(made["unanswerable_topic_questions"].values()),
         }

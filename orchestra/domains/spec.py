@@ -129,9 +129,10 @@ class Intent(Record):
 
 
 class IntentFile(Record):
-    split_by: Annotated[tuple[Name, ...], Field(min_length=1)]
+    split_by: tuple[Name, ...]
     """The kinds of entity whose hash decides the split; any other kind belongs to one of them."""
-    intents: Annotated[tuple[Intent, ...], Field(min_length=1)]
+    intents: tuple[Intent, ...]
+    """None: only examples from elsewhere ask about the domain."""
 
 
 def _schema(parameter: Parameter) -> dict[str, JsonValue]:

@@ -23,6 +23,8 @@ class Tally:
     """By generator and seed: `orchestra.synthesis, seed 7`."""
     verifiers: Counter[str] = field(default_factory=Counter)
     preferences: Counter[str] = field(default_factory=Counter)
+    difficulties: Counter[str] = field(default_factory=Counter)
+    """By the share of a solver's tries; only of those that were measured."""
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> Self:
@@ -41,6 +43,8 @@ class Tally:
         self.generators[f"{provenance.generator}, seed {provenance.seed}"] += 1
         self.verifiers[example.verifier.kind] += 1
         self.preferences[example.preference.kind] += 1
+        if example.difficulty is not None:
+            self.difficulties[f"{example.difficulty:.4g}"] += 1
 
     def counts(self) -> dict[str, Any]:
         """`examples`, and the counts of each thing by name, in order of the names."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import cycle
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import Draft
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from orchestra.domains.engine import Domain
     from orchestra.synthesis.domain_examples import DomainTask
 
+T = TypeVar("T")
+
 DOMAIN_CATEGORIES: dict[Category, Literal["lookup", "change"]] = {
     Category.LOOKUP: "lookup",
     Category.CHANGE: "change",
@@ -23,10 +25,11 @@ DOMAIN_CATEGORIES: dict[Category, Literal["lookup", "change"]] = {
 def domain_drafts(
     domains: list["Domain"], seed: int, split: Split, category: Category, count: int, share: Share = WHOLE
 ) -> Iterator[Draft]:
-    """Drafts of a domain category, from the domains in turn, at most `count` of each.
+    """Drafts of a domain category, from the domains that have intents in turn, at most `count` of each.
 
     Raises `DataError` when a domain has not that many; nothing is drawn before it is asked for.
     """
+    domains = [domain for domain in domains if domain.intents]
     if not domains:
         raise DataError("lookups and changes need a domain", where="params.yaml", fix="name one in world.domains")
     streams = [_of(domain, seed, split, category, count, share) for domain in domains]
@@ -35,6 +38,20 @@ def domain_drafts(
         if draft is None:
             return
         yield draft
+
+
+def in_turn(streams: list[Iterator[T]]) -> Iterator[T]:
+    """From the streams in turn, each until it raises `DataError`; what the last of them raises is raised."""
+    while streams:
+        for stream in list(streams):
+            try:
+                yield next(stream)
+            except StopIteration:
+                return
+            except DataError:
+                streams.remove(stream)
+                if not streams:
+                    raise
 
 
 def _of(domain: "Domain", seed: int, split: Split, category: Category, count: int, share: Share) -> Iterator[Draft]:
@@ -58,4 +75,5 @@ def draft_of(domain: "Domain", task: "DomainTask") -> Draft:
         communicate=task.communicate,
         tools_needed=task.tools_needed,
         domain=domain.name,
+        user=task.user,
     )

@@ -19,7 +19,7 @@ from orchestra.domains.spec import SLOT, Intent, Scalar
 from orchestra.errors import DataError, ToolError
 from orchestra.synthesis.share import WHOLE, Share
 from orchestra.tools.simulated import normalise
-from orchestra.types import ToolCall, User
+from orchestra.types import ToolCall, User, asked
 
 Split = Literal["train", "heldout"]
 Slots = dict[str, Scalar]
@@ -56,6 +56,11 @@ class DomainTask:
     """Ids of the examples that it was evolved from, joined by `+`."""
     prompts: tuple[str, ...] = ()
     """sha256 of the prompts that a model wrote it from."""
+
+    @property
+    def asked(self) -> str:
+        """As `Example.asked`."""
+        return asked(self.instruction, self.user)
 
 
 @lru_cache(maxsize=100_000)
@@ -153,15 +158,15 @@ def verified(domain: Domain, task: DomainTask) -> bool:
     return refuted(domain, task) is None
 
 
-def refuted(domain: Domain, task: DomainTask, max_words: int = MAX_WORDS) -> str | None:
-    """Why execution does not prove the task; None when it does.
+def refuted(domain: Domain, task: DomainTask, max_words: int | None = MAX_WORDS) -> str | None:
+    """Why execution does not prove the task, whose words must not be more than that; None when it does.
 
     The golden calls must run, write if it is a change, and solve it; doing nothing, even with the right answer, must
     not; and every argument and answer must be known from the instruction, the user or an observation. A user whom
     nobody needs to ask is refused as well.
     """
     solution, words = task.golden_calls, task.communicate
-    if len(task.instruction.split()) > max_words:
+    if max_words is not None and len(task.instruction.split()) > max_words:
         return f"the instruction has more than {max_words} words"
     session = domain.open()
     try:

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestra.types import Category, ToolCall
+from orchestra.types import Category, Provenance, ToolCall, User
+
+GENERATOR = "orchestra.synthesis"
+"""The generator of the rows that the stage synthesize makes itself, by rule."""
+LICENCE = "Apache-2.0"
 
 
 @dataclass(frozen=True)
@@ -25,3 +29,9 @@ class Draft:
     hard: bool = False
     """Whether small experts often fail at it, and do not notice."""
     domain: str | None = None
+    user: User | None = None
+
+
+def made_by_rule(seed: int, parent: str | None = None) -> Provenance:
+    """The provenance of a row that the stage synthesize made itself."""
+    return Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=seed, parent=parent)

@@ -1,54 +1,61 @@
-"""A domain task as an example: with a toolbox, prices and a preference drawn for it."""
+"""A draft as an example: with a toolbox, prices and a preference drawn for it."""
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from orchestra.config import Synthesize
-from orchestra.synthesis.domain_drafts import draft_of
-from orchestra.synthesis.domain_examples import DomainTask, Split
-from orchestra.synthesis.generator import Origin
-from orchestra.synthesis.preferences import NEUTRAL, preference
+from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.preferences import NEUTRAL, Split, preference
 from orchestra.synthesis.toolbox import sample_toolbox
-from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, Provenance, ToolKind, Verifier
+from orchestra.tools.catalogue import Catalogue, DomainToolLike
+from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+
+NO_TOOLS: Mapping[str, DomainToolLike] = {}
 
 
-def dress(
-    task: DomainTask,
-    name: str,
-    domain: str,
-    toolkit: Toolkit,
-    config: Synthesize,
-    split: Split,
-    origin: Origin,
-) -> Example:
-    """The example `name`; its draws depend on the seed and its name only, not on the examples before it."""
-    rng = random.Random(f"{origin.seed}:{name}")
-    world = toolkit.domain(domain)
-    draft = draft_of(world, task)
-    toolbox = sample_toolbox(draft, toolkit.catalogue, world.tools, config, rng)
-    wish = NEUTRAL
-    if rng.random() < config.preference_share:
-        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
-        wish = preference(rng, split, experts, experts_matter=False)
-    return Example(
-        id=name,
-        kind="domain",
-        category=draft.category,
-        instruction=draft.instruction,
-        domain=domain,
-        toolbox=toolbox,
-        preference=wish,
-        verifier=Verifier(
-            kind="database", answer=draft.answer, golden_calls=draft.golden_calls, communicate=draft.communicate
-        ),
-        entities=draft.entities,
-        provenance=Provenance(
-            source=origin.source,
-            licence=origin.licence,
-            generator=origin.generator,
-            seed=origin.seed,
-            parent=task.parent,
-            prompts=task.prompts,
-        ),
-        user=task.user,
-    )
+@dataclass(frozen=True)
+class Wardrobe:
+    """What is drawn from: the tools there are, and how often what is drawn."""
+
+    catalogue: Catalogue
+    config: Synthesize
+    split: Split
+    """Whose wording of preferences is used."""
+
+    def dress(
+        self,
+        draft: Draft,
+        name: str,
+        rng: random.Random,
+        provenance: Provenance,
+        domain_tools: Mapping[str, DomainToolLike] = NO_TOOLS,
+        verifier: Verifier | None = None,
+    ) -> Example:
+        """The example `name`, whose draws are `rng`'s. `verifier`: in place of the draft's own."""
+        toolbox = sample_toolbox(draft, self.catalogue, domain_tools, self.config, rng)
+        topic, wish = draft.category is Category.TOPIC, NEUTRAL
+        if rng.random() < self.config.preference_share:
+            experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
+            wish = preference(rng, self.split, experts, experts_matter=topic)
+        return Example(
+            id=name,
+            kind="question" if draft.domain is None else "domain",
+            category=draft.category,
+            instruction=draft.instruction,
+            domain=draft.domain,
+            toolbox=toolbox,
+            preference=wish,
+            verifier=verifier
+            or Verifier(
+                kind=draft.verifier,
+                answer=draft.answer,
+                golden_calls=draft.golden_calls,
+                communicate=draft.communicate,
+            ),
+            entities=draft.entities,
+            topic=draft.topic if topic else None,
+            hard=draft.hard,
+            provenance=provenance,
+            user=draft.user,
+        )

@@ -46,14 +46,23 @@ INDIRECT = (
 THAT, UNNAMED = "that {k}", "a {k} (ask me which)"
 
 
-def evolved(domain: Domain, parents: Sequence[Example], seed: int, count: int) -> Iterator[DomainTask]:
-    """`count` distinct tasks proven by execution, the same ones for the same seed and parents.
+def evolved(
+    domain: Domain,
+    parents: Sequence[Example],
+    seed: int | str,
+    count: int,
+    category: Literal["lookup", "change"] | None = None,
+) -> Iterator[DomainTask]:
+    """`count` distinct tasks (of one category, if given) proven by execution, the same for the same seed and parents.
 
     The parents must be of the domain and of one split; those with a user are not used. Raises `DataError` when they
     do not give that many.
     """
     plain = [parent for parent in parents if parent.domain == domain.name and parent.user is None]
-    rng, pool = random.Random(f"{domain.name}/evolved/{seed}"), _Pool(plain)
+    rng, pool = (
+        random.Random("/".join([domain.name, "evolved", *([category] if category else []), str(seed)])),
+        _Pool(plain),
+    )
     seen: set[str] = set()
     misses = 0
     while len(seen) < count:
@@ -64,10 +73,11 @@ def evolved(domain: Domain, parents: Sequence[Example], seed: int, count: int) -
                 where=f"domain {domain.name}",
                 fix="ask for fewer, or give more examples to evolve",
             )
-        if task is None or task.instruction in seen or refuted(domain, task, MAX_WORDS) is not None:
+        wanted = task is not None and category in (None, task.category) and task.asked not in seen
+        if task is None or not wanted or refuted(domain, task, MAX_WORDS) is not None:
             misses += 1
             continue
-        seen.add(task.instruction)
+        seen.add(task.asked)
         misses = 0
         yield task
 

@@ -11,6 +11,14 @@ from orchestra.config import Rollout
 from orchestra.rewards.outcome import normalise
 from orchestra.synthesis.domain_examples import DomainTask, refuted
 from orchestra.synthesis.evolve import MAX_WORDS
+from orchestra.synthesis.flatten import (
+    all_simulated,
+    answer_problem,
+    golden_problem,
+    reference_problem,
+    toolbox_problem,
+)
+from orchestra.synthesis.verify import Copies, answerable
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Record
 
@@ -78,7 +86,7 @@ class Duplicates:
         A repetition asks the same words in the same order, whatever its solution, or the same words in another order
         for the same golden calls. Case, punctuation and articles do not count.
         """
-        world, words = example.domain or "", normalise(example.instruction)
+        world, words = example.domain or "", normalise(example.asked)
         calls = json.dumps([call.model_dump(mode="json") for call in example.verifier.golden_calls], sort_keys=True)
         asked, solution = _mark(world, words), _mark(world, " ".join(sorted(words.split())), calls)
         if asked in self._asked:
@@ -90,8 +98,30 @@ class Duplicates:
         return None
 
 
-def proven(example: Example, toolkit: Toolkit) -> str | None:
-    """Why execution does not prove a domain example (see `refuted`), by its own golden calls; None when it does."""
+def proven(example: Example, toolkit: Toolkit, max_words: int | None = MAX_WORDS) -> str | None:
+    """Why execution does not prove an example; None when it does.
+
+    A domain example by its own golden calls (see `refuted`), a question by its own too, and a topic question by the
+    simulated experts of its toolbox, one of whom must know the answer; what real ones know is not asked here.
+    """
+    why = reference_problem(example, toolkit) or toolbox_problem(example)
+    if why is not None:
+        return why
+    return _answered(example, toolkit) if example.domain is None else _refuted(example, toolkit, max_words)
+
+
+def _answered(example: Example, toolkit: Toolkit) -> str | None:
+    topic = example.category is Category.TOPIC
+    if not topic and not example.verifier.golden_calls:
+        return "it has no known solution"
+    with Copies() as copies:
+        why = answer_problem(example) or asyncio.run(golden_problem(example, toolkit, copies))
+    if why is None and topic and all_simulated(example, toolkit) and not answerable(example, toolkit):
+        return "no expert of the toolbox knows the answer"
+    return why
+
+
+def _refuted(example: Example, toolkit: Toolkit, max_words: int | None) -> str | None:
     assert example.domain is not None
     verifier = example.verifier
     task = DomainTask(
@@ -104,10 +134,7 @@ def proven(example: Example, toolkit: Toolkit) -> str | None:
         tools_needed=(),
         user=example.user,
     )
-    missing = {call.name for call in verifier.golden_calls} - {spec.name for spec in example.toolbox}
-    if missing:
-        return f"{min(missing)} is needed and not offered"
-    return refuted(toolkit.domain(example.domain), task, MAX_WORDS)
+    return refuted(toolkit.domain(example.domain), task, max_words)
 
 
 def kept(
@@ -116,11 +143,12 @@ def kept(
     solver: Solver | None,
     refuse: Callable[[Refused], None],
     duplicates: Duplicates | None = None,
+    max_words: int | None = MAX_WORDS,
 ) -> Iterator[Example]:
-    """The domain examples that pass, with their difficulty where there is a solver; the others go to `refuse`.
+    """The examples that pass, with their difficulty where there is a solver; the others go to `refuse`.
 
-    The filters: the golden calls run and solve it, no action does not, nothing needed is unknown; not asked before;
-    solved in at least one of the solver's tries. Whoever reads stops when it likes: nothing is taken ahead but a batch.
+    The filters: proven by execution (and of at most `max_words`, if it is about a domain); not asked before; solved in
+    at least one of the solver's tries. Whoever reads stops when it likes: nothing is taken ahead but a batch.
     """
     duplicates = duplicates or Duplicates()
     batch: list[Example] = []
@@ -128,7 +156,7 @@ def kept(
     while True:
         example = next(stream, None)
         if example is not None:
-            why = proven(example, toolkit) or duplicates.why(example)
+            why = proven(example, toolkit, max_words) or duplicates.why(example)
             if why is not None:
                 refuse(Refused(example=example.id, instruction=example.instruction, why=why))
             elif solver is None:
@@ -146,11 +174,6 @@ def kept(
             batch = []
         if example is None:
             return
-
-
-def band(examples: Iterable[Example], low: float, high: float) -> list[Example]:
-    """The examples whose difficulty is measured and within [low, high]: where a policy sometimes fails, it learns."""
-    return [one for one in examples if one.difficulty is not None and low <= one.difficulty <= high]
 
 
 def _mark(*parts: str) -> bytes:

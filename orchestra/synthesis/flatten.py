@@ -9,14 +9,14 @@ from typing import Any
 
 from orchestra.errors import DataError, JudgeError, ToolError
 from orchestra.jsonl import parse_line
-from orchestra.synthesis.verify import Copies, replay
+from orchestra.synthesis.verify import Copies, replay, unjudged
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind, ToolSpec
 
 Row = dict[str, Any]
 HELDOUT = "heldout"
 
-TEXTS = ("row", "split", "id", "category", "kind", "domain", "preference", "topic", "request", "source")
+TEXTS = ("row", "split", "id", "category", "kind", "domain", "preference", "topic", "request", "source", "generator")
 """`row` is `train:17` for line 17; `request` a hash of what is asked within a split."""
 COUNTS = ("instruction_chars", "tools", "experts", "choices", "golden_calls", "entities", "hard")
 """`choices` are the experts of a topic question; `hard` is 1 or 0."""
@@ -63,7 +63,7 @@ class Part:
     def count(self, split: str, example: Example) -> None:
         """Add the marks and tools of an example."""
         if split == HELDOUT:
-            self.marks.update(_marks(example))
+            self.marks.update(marks(example))
         tools = {spec.name: spec.tool for spec in example.toolbox}
         self.offered.update(set(tools.values()))
         self.needed.update({tools[call.name] for call in example.verifier.golden_calls if call.name in tools})
@@ -110,12 +110,12 @@ class Flattener:
         return part
 
     async def _measure(self, split: str, example: Example, copies: Copies) -> Row:
-        shared = sorted(_marks(example) & self.kept_apart) if split != HELDOUT else []
-        reference = _reference_problem(example, self.toolkit)
+        shared = sorted(marks(example) & self.kept_apart) if split != HELDOUT else []
+        reference = reference_problem(example, self.toolkit)
         return _measure(split, example) | {
             "reference_problem": reference,
             # What does not exist cannot be called.
-            "golden_problem": await _golden_problem(example, self.toolkit, copies) if reference is None else None,
+            "golden_problem": await golden_problem(example, self.toolkit, copies) if reference is None else None,
             "leak": f"also held out: {shared[0]}" if shared else None,
         }
 
@@ -124,9 +124,9 @@ def _plain(instruction: str) -> str:
     return " ".join(instruction.lower().split())
 
 
-def _marks(example: Example) -> set[str]:
+def marks(example: Example) -> set[str]:
     """What must not be in both splits."""
-    return {*example.entities, _plain(example.instruction)}
+    return {*example.entities, _plain(example.asked)}
 
 
 def _measure(split: str, example: Example) -> Row:
@@ -135,7 +135,7 @@ def _measure(split: str, example: Example) -> Row:
     prices = [float(spec.call_usd) for spec in toolbox]
     seconds = [spec.latency_s for spec in toolbox]
     weights = [wish.outcome, wish.compute, wish.latency, *wish.tools.values()]
-    asked = f"{split}\x1f{example.domain}\x1f{_plain(example.instruction)}"
+    asked = f"{split}\x1f{example.domain}\x1f{_plain(example.asked)}"
     return {
         "id": example.id,
         "category": example.category.value,
@@ -144,6 +144,7 @@ def _measure(split: str, example: Example) -> Row:
         "preference": wish.kind,
         "topic": example.topic,
         "source": example.provenance.source,
+        "generator": example.provenance.generator,
         "request": hashlib.blake2b(asked.encode(), digest_size=8).hexdigest(),
         "instruction_chars": len(example.instruction.strip()),
         "tools": len(toolbox),
@@ -160,17 +161,19 @@ def _measure(split: str, example: Example) -> Row:
         "latency_s_max": max(seconds, default=None),
         "weight_min": min(weights),
         "weight_max": max(weights),
-        "toolbox_problem": _toolbox_problem(example),
-        "answer_problem": _answer_problem(example),
+        "toolbox_problem": toolbox_problem(example),
+        "answer_problem": answer_problem(example),
     }
 
 
-def _reference_problem(example: Example, toolkit: Toolkit) -> str | None:
+def reference_problem(example: Example, toolkit: Toolkit) -> str | None:
     """What the example names that does not exist, or does not belong to it."""
     if (example.kind == "domain") != (example.domain is not None):
         return f"kind {example.kind} and domain {example.domain or 'none'} do not go together"
     if example.domain is not None and example.domain not in toolkit.domain_folders:
-        return f"the domain {example.domain} is not in world.domains"
+        return (
+            f"the domain {example.domain} is not in world.domains: put its folder into data/domains and name it there"
+        )
     return next((problem for spec in example.toolbox if (problem := _strange(spec, example, toolkit))), None)
 
 
@@ -185,7 +188,8 @@ def _strange(spec: ToolSpec, example: Example, toolkit: Toolkit) -> str | None:
     return None if name in toolkit.domain(example.domain).tools else f"the domain {example.domain} has no tool {name}"
 
 
-def _toolbox_problem(example: Example) -> str | None:
+def toolbox_problem(example: Example) -> str | None:
+    """What of the example's own its toolbox does not offer."""
     names = [spec.name for spec in example.toolbox]
     if len(set(names)) < len(names):
         return "two tools have one name"
@@ -200,10 +204,13 @@ def _toolbox_problem(example: Example) -> str | None:
     return None
 
 
-def _answer_problem(example: Example) -> str | None:
+def answer_problem(example: Example) -> str | None:
+    """Why no answer to it can be checked."""
     verifier = example.verifier
     if verifier.kind == "database":
         return None if verifier.golden_calls else "a database verifier without golden calls"
+    if (problem := unjudged(example)) is not None:
+        return problem
     if verifier.answer is None or not verifier.answer.strip():
         return "no expected answer"
     if verifier.kind == "numeric":
@@ -214,16 +221,23 @@ def _answer_problem(example: Example) -> str | None:
     return None
 
 
-async def _golden_problem(example: Example, toolkit: Toolkit, copies: Copies) -> str | None:
+def all_simulated(example: Example, toolkit: Toolkit) -> bool:
+    """Whether every expert of the toolbox is a simulated one."""
+    experts = (spec.tool for spec in example.toolbox if spec.kind is ToolKind.EXPERT)
+    return all(map(toolkit.catalogue.is_simulated, experts))
+
+
+async def golden_problem(example: Example, toolkit: Toolkit, copies: Copies) -> str | None:
     """Why the known solution fails; topic questions have none, but the experts must know of them."""
     if example.verifier.golden_calls:
         try:
             return await replay(example, toolkit, copies)
         except (DataError, JudgeError, ToolError) as error:
             return f"a golden call cannot run: {error.what}"
-    simulated = all(
-        toolkit.catalogue.is_simulated(spec.tool) for spec in example.toolbox if spec.kind is ToolKind.EXPERT
-    )
-    if example.category is Category.TOPIC and simulated and toolkit.book.find(example.instruction) is None:
+    if (
+        example.category is Category.TOPIC
+        and all_simulated(example, toolkit)
+        and toolkit.book.find(example.instruction) is None
+    ):
         return "no simulated expert has heard of the question"
     return None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestra.synthesis.draft import GENERATOR
 from orchestra.synthesis.survey import Survey, Uses
 from orchestra.tools.search import Document
 from orchestra.tools.simulated import BookEntry, normalise
@@ -18,18 +19,23 @@ BALANCE = ("row", "split", "name", "count", "examples", "domain_ratio", "offered
 
 
 def examples_frame(survey: Survey) -> "pd.DataFrame":
-    """A row for each line of each split, and each split's categories in a column of their own (null elsewhere)."""
+    """A row for each line of each split, and in a column for each split the categories of its generated rows.
+
+    What came from elsewhere (`synthesize.extra`) is null there: only what is generated has a mix to follow.
+    """
     frame: pd.DataFrame = survey.table.to_pandas()
     for split in survey.uses:
-        frame[f"{split}_category"] = frame["category"].where(frame["split"] == split)
+        made_here = (frame["split"] == split) & (frame["generator"] == GENERATOR)
+        frame[f"{split}_category"] = frame["category"].where(made_here)
     return frame
 
 
 def balance_frame(examples: "pd.DataFrame", uses: Mapping[str, Uses], toolkit: Toolkit) -> "pd.DataFrame":
     """A row for each split, and in it each domain, expert and domain tool: its count, and that over the mean.
 
-    `examples` counts rows that could be read; an expert's count is that of the rows that offer it, a domain tool's of
-    those whose known solution calls it.
+    `examples` counts rows that could be read; a domain's count is that of the generated ones, an expert's of those that
+    offer it, a domain tool's of those whose known solution calls it. A domain without intents is not compared: nothing
+    is generated of it.
     """
     import pandas as pd
 
@@ -37,11 +43,12 @@ def balance_frame(examples: "pd.DataFrame", uses: Mapping[str, Uses], toolkit: T
     for split, used in uses.items():
         readable = examples[(examples["split"] == split) & examples["schema_problem"].isna()]
         rows.append({"row": split, "split": split, "name": split, "count": len(readable), "examples": len(readable)})
-        domains = readable["domain"].value_counts()
+        domains = readable[readable["generator"] == GENERATOR]["domain"].value_counts()
+        asked = [name for name in toolkit.domain_folders if toolkit.domain(name).intents]
         experts = toolkit.catalogue.names(ToolKind.EXPERT)
-        rows += _ratios(split, "domain_ratio", {name: int(domains.get(name, 0)) for name in toolkit.domain_folders})
+        rows += _ratios(split, "domain_ratio", {name: int(domains.get(name, 0)) for name in asked})
         rows += _ratios(split, "offered_ratio", {name: used.offered[name] for name in experts})
-        for domain in toolkit.domain_folders:
+        for domain in asked:
             tools = [f"domain:{domain}/{name}" for name in toolkit.domain(domain).tools]
             rows += _ratios(split, "needed_ratio", {name: used.needed[name] for name in tools})
     frame = pd.DataFrame(rows, columns=list(BALANCE))

@@ -12,20 +12,21 @@ from orchestra.errors import DataError
 from orchestra.synthesis.arithmetic import arithmetic
 from orchestra.synthesis.card import Tally
 from orchestra.synthesis.domain_drafts import DOMAIN_CATEGORIES, domain_drafts
-from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.draft import GENERATOR, LICENCE, Draft, made_by_rule
+from orchestra.synthesis.dress import NO_TOOLS, Wardrobe
 from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
-from orchestra.synthesis.generator import GENERATOR, LICENCE
+from orchestra.synthesis.filters import Solver
+from orchestra.synthesis.harder import Evolution, Places, evolved_places
 from orchestra.synthesis.names import Names
-from orchestra.synthesis.preferences import NEUTRAL, Split, preference
+from orchestra.synthesis.preferences import Split
 from orchestra.synthesis.share import Shard
-from orchestra.synthesis.toolbox import sample_toolbox
 from orchestra.synthesis.topics import topic_questions
 from orchestra.synthesis.variation import vary
 from orchestra.synthesis.verify import answerable, replay
 from orchestra.tools.search import Document, SearchIndex
 from orchestra.tools.simulated import AnswerBook, BookEntry
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+from orchestra.types import Category, Example
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 MAX_UNANSWERABLE = 0.12
@@ -62,24 +63,31 @@ def generate(
     toolkit: Toolkit,
     on_progress: Callable[[int], None] | None = None,
     shard: Shard | None = None,
+    solver: Solver | None = None,
 ) -> Generated:
     """Every example of a shard (default: all of them, as one), each replayed on `toolkit`, whose corpus and answer book
-    this fills.
+    this fills. `solver` tries the evolved ones.
 
     The same seed gives the same examples. No entity is in both splits, nor in two shards, nor was any in what a base
     model was trained on (see `Disguise`). Raises `DataError` when too few can be made.
     """
     config = params.synthesize
     shard = shard or Shard(train=range(config.train_examples), heldout=range(config.heldout_examples))
-    made = Generated()
+    made, advance = Generated(), on_progress or (lambda _: None)
     with asyncio.Runner() as runner:
-        runner.run(_fill(made, params, toolkit, shard, on_progress or (lambda _: None)))
+        places = runner.run(_fill(made, params, toolkit, shard, advance))
+    for split, examples in made.examples.items():
+        evolution = Evolution(params, toolkit, shard, split, solver, made.dropped)
+        for number, example in evolution.filled(places[split], examples, advance):
+            examples.insert(number, example)
     return made
 
 
 async def _fill(
     made: Generated, params: Params, toolkit: Toolkit, shard: Shard, on_progress: Callable[[int], None]
-) -> None:
+) -> dict[Split, Places]:
+    """Make all but the evolved examples; returns the places that are left to those."""
+    places: dict[Split, Places] = {}
     seed = shard.seed(params.synthesize.seed)
     names, sums = Names(random.Random(f"{seed}:names"), share=shard), set[str]()
     counts = {split: counts_of(params.synthesize.mix, len(shard.numbers(split))) for split in SPLITS}
@@ -95,9 +103,12 @@ async def _fill(
         order = [category for category, count in counts[split].items() for _ in range(count)]
         rng.shuffle(order)
         made.examples[split] = []
-        for category in order:
-            made.examples[split].append(await maker.next(streams[category]))
-            on_progress(1)
+        places[split] = evolved_places(order, params.synthesize.evolved_share)
+        for number, category in enumerate(order):
+            if number not in places[split]:
+                made.examples[split].append(await maker.next(streams[category], number))
+                on_progress(1)
+    return places
 
 
 def _streams(
@@ -153,8 +164,9 @@ class _Maker:
     allowed: float
     """Topic questions that may stay unanswerable."""
 
-    async def next(self, drafts: Iterator[Draft]) -> Example:
-        """The next example that passes; raises `DataError` when drafts run out or none passes."""
+    async def next(self, drafts: Iterator[Draft], number: int) -> Example:
+        """The next example that passes, as the shard's number `number`; raises `DataError` when drafts run out or none
+        passes."""
         for _ in range(PATIENCE):
             draft = next(drafts, None)
             if draft is None:
@@ -172,7 +184,7 @@ class _Maker:
                     self.made.dropped["asked before"] += 1
                     continue
                 self.toolkit.book.add(entry)
-            example = self.example(draft)
+            example = self.example(draft, number)
             reason = await self._refused(example)
             if reason is None:
                 self.made.answers += [entry] if entry is not None else []
@@ -182,35 +194,13 @@ class _Maker:
                 self.toolkit.book.remove(entry)
         raise DataError(f"{PATIENCE} drafts refused in a row: {reason}", where="synthesize", fix="see verify.py")
 
-    def example(self, draft: Draft) -> Example:
+    def example(self, draft: Draft, number: int) -> Example:
         """Draw toolbox and preference for a draft."""
         config, rng = self.params.synthesize, self.rng
-        domain_tools = self.toolkit.domain(draft.domain).tools if draft.domain is not None else {}
-        toolbox = sample_toolbox(draft, self.toolkit.catalogue, domain_tools, config, rng)
-        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
-        wish = NEUTRAL
-        if rng.random() < config.preference_share:
-            wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
-        number = self.first + len(self.made.examples[self.split])
-        made = Example(
-            id=f"{self.split}-{number:06d}",
-            kind="question" if draft.domain is None else "domain",
-            category=draft.category,
-            instruction=draft.instruction,
-            domain=draft.domain,
-            toolbox=toolbox,
-            preference=wish,
-            verifier=Verifier(
-                kind=draft.verifier,
-                answer=draft.answer,
-                golden_calls=draft.golden_calls,
-                communicate=draft.communicate,
-            ),
-            entities=draft.entities,
-            topic=draft.topic if draft.category is Category.TOPIC else None,
-            hard=draft.hard,
-            provenance=Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=config.seed),
-        )
+        domain_tools = self.toolkit.domain(draft.domain).tools if draft.domain is not None else NO_TOOLS
+        name = f"{self.split}-{self.first + number:06d}"
+        wardrobe = Wardrobe(self.toolkit.catalogue, config, self.split)
+        made = wardrobe.dress(draft, name, rng, made_by_rule(config.seed), domain_tools)
         renamed = self.split == "train" and rng.random() < config.renamed_share
         return vary(made, self.toolkit.catalogue, rng) if renamed else made
 
@@ -230,6 +220,15 @@ class _Maker:
 def card(made: Generated, params: Params) -> dict[str, Any]:
     """What the data is: counts, seed, licence, generator, costs, what was refused, and what the experts in it are."""
     tallies = {split: Tally.of(examples) for split, examples in made.examples.items()}
+
+    def by_split(counts: str) -> dict[str, dict[str, int]]:
+        return {split: tally.counts()[counts] for split, tally in tallies.items()}
+
+    harder = {s: [e for e in x if e.provenance.parent is not None] for s, x in made.examples.items()}
+    evolution = {
+        "evolved": {split: len(examples) for split, examples in harder.items()},
+        "with_a_user": {split: sum(e.user is not None for e in examples) for split, examples in harder.items()},
+    }
     return {
         "simulated": True,
         "note": "Experts are simulated stand-ins, calibrated as data/catalogue/tools.yaml says. Entities are made up.",
@@ -239,13 +238,11 @@ def card(made: Generated, params: Params) -> dict[str, Any]:
         "price_date": params.world.price_date,
         "domains": params.world.domains,
         "counts": {split: len(examples) for split, examples in made.examples.items()},
-        "categories": {s: dict(sorted(Counter(e.category.value for e in x).items())) for s, x in made.examples.items()},
-        "preferences": {
-            s: dict(sorted(Counter(e.preference.kind for e in x).items())) for s, x in made.examples.items()
-        },
-        "examples_by_domain": {s: dict(sorted(tally.domains.items())) for s, tally in tallies.items()},
-        "sources": {s: dict(sorted(tally.sources.items())) for s, tally in tallies.items()},
-        "licences": {s: dict(sorted(tally.licences.items())) for s, tally in tallies.items()},
+        "categories": by_split("categories"),
+        "preferences": by_split("preferences"),
+        "examples_by_domain": by_split("domains"),
+        "sources": by_split("sources"),
+        "licences": by_split("licences"),
         "cost_usd": "0",
         "topics": {s: dict(sorted(Counter(e.topic for e in x if e.topic).items())) for s, x in made.examples.items()},
         "hard_topic_questions": {s: sum(e.hard for e in x) for s, x in made.examples.items()},
@@ -255,4 +252,5 @@ def card(made: Generated, params: Params) -> dict[str, Any]:
         "documents": len(made.documents),
         "answers": len(made.answers),
         "split": "by entity: no entity, sum or question is both in training and held out; preferences are worded apart",
+        **(evolution if params.synthesize.evolved_share else {}),
     }

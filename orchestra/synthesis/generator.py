@@ -6,11 +6,12 @@ from typing import Literal, Protocol
 
 from orchestra.domains.session import Domain
 from orchestra.synthesis.domain_examples import DomainTask, Split, domain_tasks
+from orchestra.synthesis.draft import LICENCE
 from orchestra.synthesis.evolve import evolved
-from orchestra.types import Example
+from orchestra.types import Example, Provenance
 
-GENERATOR = "orchestra.synthesis"
-LICENCE = "Apache-2.0"
+VERSIONS = "orchestra.synthesis.versions"
+"""The generator of the rows that a data-set version gets by rule."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,17 @@ class Origin:
     licence: str
     generator: str
     seed: int
+
+    def of(self, task: DomainTask) -> Provenance:
+        """The provenance of a task's example."""
+        return Provenance(
+            source=self.source,
+            licence=self.licence,
+            generator=self.generator,
+            seed=self.seed,
+            parent=task.parent,
+            prompts=task.prompts,
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class OfflineGenerator:
 
     @property
     def origin(self) -> Origin:
-        return Origin("synthetic", LICENCE, GENERATOR, self.seed)
+        return Origin("synthetic", LICENCE, VERSIONS, self.seed)
 
     def tasks(
         self, domain: Domain, split: Split, count: int, category: Literal["lookup", "change"] | None = None

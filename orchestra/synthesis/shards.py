@@ -21,8 +21,10 @@ import orchestra
 from orchestra.config import Params, World
 from orchestra.errors import ConfigError, DataError
 from orchestra.jsonl import write_jsonl
+from orchestra.synthesis import extra
 from orchestra.synthesis.generate import SPLITS, card, generate
 from orchestra.synthesis.share import Shard
+from orchestra.synthesis.solver import solver_named
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Record
 
@@ -32,7 +34,7 @@ MOST_SHARDS = 400
 """The made-up names that a shard owns are a part of all there are: with more shards they would run out."""
 FILES = (*(f"{split}.jsonl" for split in SPLITS), "corpus.jsonl", "answers.jsonl")
 CARD, MANIFEST = "card.json", "manifest.json"
-CODE = ("*.py", "domains/*.py", "rewards/*.py", "synthesis/**/*.py", "tools/*.py")
+CODE = ("*.py", "domains/*.py", "rewards/*.py", "rollout/*.py", "synthesis/**/*.py", "tools/*.py")
 """What decides the bytes of a shard, in the package."""
 BLOCK = 1 << 20
 
@@ -120,7 +122,8 @@ class Synthesis:
     def make(self, shard: Shard, on_progress: Callable[[int], None] | None = None) -> None:
         """Make one shard, whole or not at all; raises `DataError` when that many examples cannot be made."""
         toolkit = _toolkit(self.params.world.model_dump_json(), self.root).anew()
-        made = generate(self.params, toolkit, on_progress, shard)
+        solver = solver_named(self.params.synthesize.solver, self.params, toolkit, self.root)
+        made = generate(self.params, toolkit, on_progress, shard, solver)
         folder = Path(tempfile.mkdtemp(prefix=f".{shard.index}.", suffix=".partial", dir=self.work))
         records: list[Sequence[BaseModel]] = [made.examples[split] for split in SPLITS]
         records += [made.documents, made.answers]
@@ -131,10 +134,12 @@ class Synthesis:
         shutil.rmtree(self._folder(shard), ignore_errors=True)
         os.rename(folder, self._folder(shard))
 
-    def assemble(self, folder: Path) -> dict[str, Any]:
-        """Write the whole set into `folder`, in the order of the shards; returns its card.
+    def assemble(self, folder: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+        """Write the whole set into `folder`, in the order of the shards and with what `synthesize.extra` names; returns
+        its card.
 
-        Memory does not grow with the number of examples. Raises `DataError` when a shard changed since it was made.
+        Memory does not grow with the number of generated examples. Raises `DataError` when a shard changed since it was
+        made, and where `extra.add` does.
         """
         for name in FILES:
             with (folder / name).open("wb") as out:
@@ -143,6 +148,9 @@ class Synthesis:
                         where = str(self._folder(shard) / name)
                         raise DataError("is damaged", where=where, fix="run the same command again: it is made anew")
         summary = merged([self._entry(shard).card for shard in self.shards])
+        if self.params.synthesize.extra:
+            counts = {split: sum(self._entry(s).lines[f"{split}.jsonl"] for s in self.shards) for split in SPLITS}
+            summary["extra"] = extra.add(self.params, self.root, folder, counts, say)
         (folder / CARD).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
             for shard in self.shards:
@@ -175,14 +183,23 @@ def _added(values: list[Any]) -> Any:
 
 
 def fingerprint(params: Params, root: Path, shard_size: int = SHARD_SIZE) -> str:
-    """16 hex digits over everything that decides what the shards hold: parameters, world and code."""
+    """16 hex digits over everything that decides what the set holds: parameters, world, extra examples and code.
+
+    Raises `ConfigError` when an extra file is missing.
+    """
     sections = [params.world.model_dump_json(), params.synthesize.model_dump_json(), shard_size]
+    if params.synthesize.solver != "none":
+        sections += [params.rollout.model_dump_json(), params.model.recipe]
     digest = hashlib.sha256(json.dumps(sections).encode())
     package = Path(orchestra.__file__).parent
     world = [root / params.world.catalogue, root / params.world.prices]
     for name in params.world.domains:
         world += sorted(file for file in (root / "data/domains" / name).rglob("*") if file.is_file())
-    for file in [*world, *sorted(file for pattern in CODE for file in package.glob(pattern))]:
+    for file in [
+        *world,
+        *extra.files(params, root),
+        *sorted(file for pattern in CODE for file in package.glob(pattern)),
+    ]:
         digest.update(f"{file.name} {_sha256(file) if file.is_file() else None}\n".encode())
     return digest.hexdigest()[:16]
 

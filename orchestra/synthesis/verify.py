@@ -38,6 +38,12 @@ class Copies:
             self._kept[copy.domain.name] = copy
 
 
+def unjudged(example: Example) -> str | None:
+    """That an example needs a judge; None where a rule decides."""
+    needs = example.verifier.kind == "judge"
+    return "only a judge can check its answer, and none is configured" if needs else None
+
+
 async def replay(example: Example, toolkit: Toolkit, copies: Copies | None = None) -> str | None:
     """Why the known solution does not solve the example; None when it does.
 

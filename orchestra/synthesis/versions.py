@@ -1,25 +1,33 @@
 """Data-set versions: examples of a domain from a generator, filtered, with what was refused and what was spent."""
 
-import json
+import itertools
+import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from orchestra.config import Synthesize
 from orchestra.errors import BudgetError, DataError, ToolError
-from orchestra.jsonl import read_jsonl, write_jsonl
+from orchestra.jsonl import read_jsonl
 from orchestra.ledger import total
+from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import Split
-from orchestra.synthesis.dress import dress
+from orchestra.synthesis.dress import Wardrobe
 from orchestra.synthesis.filters import Duplicates, Refused, Solver, kept
+from orchestra.synthesis.gate.gate import Gate
 from orchestra.synthesis.generator import Dropped, Generator
+from orchestra.synthesis.sources import offer as outside
+from orchestra.synthesis.sources.intake import take
+from orchestra.synthesis.sources.offer import Outside
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Charge, Example
 
 CASSETTE, LEDGER = "cassette.jsonl", "ledger.jsonl"
+SAID = 10
+"""Times that a run says how far it is."""
 
 
 @dataclass
@@ -42,20 +50,25 @@ class Version:
         return total(read_jsonl(path, Charge)) if path.exists() else Decimal(0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Made:
     """What one run wrote."""
 
-    kept: list[Example] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    ended: str | None = None
-    """Why it ended before all were made: a cap, or an endpoint that failed."""
+    path: Path
+    """The examples; what was refused and the card are beside them."""
+    card: dict[str, Any]
+
+    @property
+    def ended(self) -> str | None:
+        """Why it ended before all were made: a cap, or an endpoint that failed."""
+        ended: str | None = self.card["ended"]
+        return ended
 
     def lines(self) -> list[str]:
         """What a person reads."""
-        reasons = Counter(one.why for one in self.refused)
+        reasons = Counter({why: sum(sources.values()) for why, sources in self.card["refused"].items()})
         return [
-            f"{len(self.kept)} kept, {len(self.refused)} refused",
+            f"{self.card['examples']} kept, {reasons.total()} refused",
             *(f"  {count} x {why}" for why, count in reasons.most_common(5)),
             *([f"ended early: {self.ended}"] if self.ended else []),
         ]
@@ -63,18 +76,20 @@ class Made:
 
 @dataclass
 class Maker:
-    """Writes the examples of one domain and split into a version."""
+    """Writes the examples of one domain and split into a version, one at a time: memory does not grow with them."""
 
     version: Version
     generator: Generator
     toolkit: Toolkit
     config: Synthesize
+    gate: Gate
     solver: Solver | None = None
+    say: Callable[[str], None] = lambda _: None
 
     def examples(self, domain: str, split: Split, count: int) -> Made:
-        """New examples: as many of `count` as pass the filters."""
+        """New examples: as many of `count` as pass the filters and the gate."""
         tasks = self.generator.tasks(self.toolkit.domain(domain), split, count)
-        return self._make(tasks, domain, split, self.version.examples(domain, split), Duplicates())
+        return self._make(tasks, domain, split, count, self.version.examples(domain, split), Duplicates())
 
     def evolved(self, domain: str, split: Split, count: int) -> Made:
         """Harder ones from the version's examples; raises `DataError` where there are none."""
@@ -83,49 +98,62 @@ class Maker:
         for parent in parents:
             duplicates.why(parent)
         tasks = self.generator.evolved(self.toolkit.domain(domain), split, parents, count)
-        return self._make(tasks, domain, split, self.version.evolved(domain, split), duplicates)
+        return self._make(tasks, domain, split, count, self.version.evolved(domain, split), duplicates)
 
-    def _make(self, tasks: Iterator[Any], domain: str, split: Split, path: Path, duplicates: Duplicates) -> Made:
-        made = Made()
-        stream = self._dressed(tasks, domain, split, path.stem, made)
-        made.kept = list(kept(stream, self.toolkit, self.solver, made.refused.append, duplicates))
-        self.version.folder.mkdir(parents=True, exist_ok=True)
-        write_jsonl(path, made.kept)
-        write_jsonl(path.with_suffix(".refused.jsonl"), made.refused)
-        card = json.dumps(self._card(made), indent=2) + "\n"
-        path.with_suffix(".card.json").write_text(card, encoding="utf-8")
-        return made
+    def _make(
+        self, tasks: Iterator[Any], domain: str, split: Split, count: int, path: Path, duplicates: Duplicates
+    ) -> Made:
+        ended: list[str] = []
 
-    def _dressed(self, tasks: Iterator[Any], domain: str, split: Split, stem: str, made: Made) -> Iterator[Example]:
+        def facts() -> dict[str, Any]:
+            return {
+                "solver": None if self.solver is None else self.solver.policy.name,
+                "cost_usd": str(self.version.spent_usd),
+                "ended": ended[0] if ended else None,
+            }
+
+        source, refused = self.generator.origin.source, list[Refused]()
+
+        def refusals() -> Iterator[Outside]:
+            while refused:
+                one = refused.pop(0)
+                yield domain, outside.Refused(one.example, source, one.why, one.instruction)
+
+        def rows() -> Iterator[Outside]:
+            stream = self._dressed(tasks, domain, split, path.stem, count, refused.append, ended.append)
+            for example in kept(stream, self.toolkit, self.solver, refused.append, duplicates):
+                yield from refusals()
+                yield domain, example
+            yield from refusals()
+
+        return Made(path, take(rows(), self.gate, path, facts=facts))
+
+    def _dressed(
+        self,
+        tasks: Iterator[Any],
+        domain: str,
+        split: Split,
+        stem: str,
+        count: int,
+        refuse: Callable[[Refused], None],
+        end: Callable[[str], None],
+    ) -> Iterator[Example]:
         """Examples until the tasks end, for whatever reason: what was made before is good."""
-        number = 0
-        while True:
+        world, origin = self.toolkit.domain(domain), self.generator.origin
+        wardrobe = Wardrobe(self.toolkit.catalogue, self.config, split)
+        for number in itertools.count():
             name = f"{stem}-{number:06d}"
             try:
                 task = next(tasks, None)
             except (BudgetError, ToolError, DataError) as error:
-                made.ended = str(error)
+                end(str(error))
                 return
             if task is None:
                 return
             if isinstance(task, Dropped):
-                made.refused.append(Refused(example=name, instruction=task.what, why=task.why))
+                refuse(Refused(example=name, instruction=task.what, why=task.why))
             else:
-                yield dress(task, name, domain, self.toolkit, self.config, split, self.generator.origin)
-            number += 1
-
-    def _card(self, made: Made) -> dict[str, Any]:
-        origin = self.generator.origin
-        tries = Counter(str(one.difficulty) for one in made.kept if one.difficulty is not None)
-        return {
-            "generator": origin.generator,
-            "source": origin.source,
-            "licence": origin.licence,
-            "seed": origin.seed,
-            "kept": len(made.kept),
-            "refused": dict(Counter(one.why for one in made.refused).most_common()),
-            "solver": None if self.solver is None else self.solver.policy.name,
-            "difficulty": dict(sorted(tries.items())),
-            "version_spent_usd": str(self.version.spent_usd),
-            "ended": made.ended,
-        }
+                rng = random.Random(f"{origin.seed}:{name}")
+                yield wardrobe.dress(draft_of(world, task), name, rng, origin.of(task), world.tools)
+            if (number + 1) % max(1, count // SAID) == 0:
+                self.say(f"{stem}: {number + 1}/{count} written ({100 * (number + 1) // count}%)")

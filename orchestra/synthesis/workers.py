@@ -36,13 +36,13 @@ def synthesize(
     """
     synthesis = Synthesis.open(params, root, out, shard_size)
     make_missing(synthesis, workers, on_progress, say)
-    return finish(synthesis, out)
+    return finish(synthesis, out, say)
 
 
-def finish(synthesis: Synthesis, out: Path) -> dict[str, Any]:
+def finish(synthesis: Synthesis, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Put the made shards together as `out`, and remove them."""
     with whole_folder(out) as folder:
-        summary = synthesis.assemble(folder)
+        summary = synthesis.assemble(folder, say)
     synthesis.clear()
     return summary
 

@@ -22,8 +22,7 @@ def corpus_questions(paths: Iterable[Path], offer: Offer, source: str, licence: 
     Raises `DataError` naming file, line and field for a row that is no record.
     """
     for path in paths:
-        for where, row in read_rows(path):
-            document = parse_row(row, Document, where, fix="give every record id, title and text")
+        for where, document in _read(path):
             found = STATED.fullmatch(document.text)
             if found is None or found[1] not in ASK:
                 yield where, Refused(document.id, source, "it states no fact that can be asked")
@@ -42,3 +41,13 @@ def corpus_questions(paths: Iterable[Path], offer: Offer, source: str, licence: 
             )
             verifier = Verifier(kind="exact", answer=value, golden_calls=(call,))
             yield where, offer.example(name, draft, verifier, Origin(source, licence, document.id))
+
+
+def records(paths: Iterable[Path]) -> Iterator[Document]:
+    """Every record, as a search must find it."""
+    return (document for path in paths for _, document in _read(path))
+
+
+def _read(path: Path) -> Iterator[tuple[str, Document]]:
+    for where, row in read_rows(path):
+        yield where, parse_row(row, Document, where, fix="give every record id, title and text")

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from orchestra.config import Synthesize
 from orchestra.synthesis.draft import Draft
-from orchestra.synthesis.preferences import NEUTRAL, Split, preference
-from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.synthesis.dress import NO_TOOLS, Wardrobe
+from orchestra.synthesis.preferences import Split
+from orchestra.synthesis.sources.answers import wrong_answers
 from orchestra.tools.catalogue import Catalogue, DomainToolLike
-from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+from orchestra.tools.simulated import BookEntry
+from orchestra.types import Category, Example, Provenance, Verifier
 
 GENERATOR = "orchestra.synthesis.sources"
 """The generator of rows that nobody generated: which code turned them into examples."""
-NO_TOOLS: Mapping[str, DomainToolLike] = {}
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Refused:
     source: str
     reason: str
     """In words that hold for other rows too, so that reasons can be counted."""
+    instruction: str = ""
+    """What was asked, where no file has it."""
 
 
 Outside = tuple[str, Example | Refused]
@@ -49,6 +52,19 @@ class Offer:
     settings: Synthesize
     split: Split = "train"
 
+    def entry(self, example: Example) -> BookEntry | None:
+        """What simulated experts are to know of an imported question: its answer, and plausible wrong ones.
+
+        None where they need not. A question without a topic gets one by chance, so that some expert knows it.
+        """
+        answer = example.verifier.answer
+        if example.category is not Category.TOPIC or example.verifier.kind not in ("exact", "numeric") or not answer:
+            return None
+        rng = random.Random(f"{self.settings.seed}:answers:{example.id}")
+        topic = example.topic or rng.choice(self.catalogue.topics)
+        wrong = wrong_answers(answer, rng)
+        return BookEntry(question=example.instruction, topic=topic, answer=answer, wrong=wrong, hard=example.hard)
+
     def example(
         self,
         name: str,
@@ -59,28 +75,12 @@ class Offer:
     ) -> Example:
         """The example called `name`; the same every time for one seed."""
         rng = random.Random(f"{self.settings.seed}:{self.split}:{name}")
-        toolbox = sample_toolbox(draft, self.catalogue, domain_tools, self.settings, rng)
-        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
-        wish = NEUTRAL
-        if rng.random() < self.settings.preference_share:
-            wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
-        return Example(
-            id=name,
-            kind="question" if draft.domain is None else "domain",
-            category=draft.category,
-            instruction=draft.instruction,
-            domain=draft.domain,
-            toolbox=toolbox,
-            preference=wish,
-            verifier=verifier,
-            entities=draft.entities,
-            topic=draft.topic,
-            hard=draft.hard,
-            provenance=Provenance(
-                source=origin.source,
-                licence=origin.licence,
-                generator=GENERATOR,
-                seed=self.settings.seed,
-                parent=origin.parent,
-            ),
+        provenance = Provenance(
+            source=origin.source,
+            licence=origin.licence,
+            generator=GENERATOR,
+            seed=self.settings.seed,
+            parent=origin.parent,
         )
+        wardrobe = Wardrobe(self.catalogue, self.settings, self.split)
+        return wardrobe.dress(draft, name, rng, provenance, domain_tools, verifier)
