@@ -208,9 +208,14 @@ class Params(Section):
     deploy: Deploy
 
 
+def params_file(root: Path) -> Path:
+    """The workspace's params.yaml, or the file that ORCHESTRA_PARAMS names."""
+    return root / os.environ.get("ORCHESTRA_PARAMS", "params.yaml")
+
+
 def load_params(path: str | Path | None = None) -> Params:
     """Read and check params.yaml (or the file named by ORCHESTRA_PARAMS); raises `ConfigError` of one line."""
-    file = Path(path or os.environ.get("ORCHESTRA_PARAMS", "params.yaml"))
+    file = Path(path or params_file(Path()))
     try:
         raw = parse_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

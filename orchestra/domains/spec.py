@@ -3,7 +3,7 @@
 import re
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
