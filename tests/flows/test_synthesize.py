@@ -1,13 +1,15 @@
 """The synthesize flow: the same set on whichever task runner the setting names."""
 
 import importlib.util
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from flows import synthesize as flow
-from flows.__main__ import main
 from orchestra.errors import ConfigError
 from orchestra.overrides import apply
 from orchestra.synthesis.shards import FILES
@@ -49,12 +51,12 @@ def test_two_workers_of_a_task_runner_make_what_one_process_makes(
         assert (root / "set" / name).read_bytes() == (root / "alone" / name).read_bytes()
 
 
-def test_a_params_file_that_is_not_there_is_said_at_once(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("ORCHESTRA_PARAMS", "none.yaml")
-    assert main(["synthesize"]) == 2
-    assert "none.yaml: no such file" in capsys.readouterr().out
+def test_the_params_file_is_looked_at_before_anything_starts(root: Path) -> None:
+    env = os.environ | {"ORCHESTRA_PARAMS": "none.yaml", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "synthesize"], cwd=root, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "none.yaml: no such file" in done.stdout
 
 
 @pytest.mark.parametrize(
