@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flows._workspace import prefect_api, settings
-from orchestra.config import load_params
+from orchestra.config import load_params, params_file
 from orchestra.errors import OrchestraError
 from orchestra.workspace import Screen, locked
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     settings(root)
     try:
-        load_params(root / "params.yaml")
+        load_params(params_file(root) if name == "synthesize" else root / "params.yaml")
         with contextlib.nullcontext() if name == "monitor" else locked(root), prefect_api(root) as ready:
             ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
             ahead.start()

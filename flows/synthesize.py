@@ -19,6 +19,7 @@ from prefect.states import Completed
 from prefect.task_runners import TaskRunner
 
 from flows._runs import under_way
+from orchestra.config import params_file
 from orchestra.errors import ConfigError
 from orchestra.overrides import effective
 from orchestra.synthesis.shards import SHARD_SIZE, Synthesis, sized
@@ -77,7 +78,7 @@ def synthesize(
 ) -> State[Any]:
     """Make the shards that are missing and put the set together as `out`; `overrides` are --set's, for this once."""
     root, began = Path.cwd(), time.monotonic()
-    params = effective(root / "params.yaml", overrides or [])
+    params = effective(params_file(root), overrides or [])
     if examples is not None:
         params = sized(params, examples)
     with under_way(root, alone=True):

@@ -121,6 +121,7 @@ def synthesize(
     ] = None,
 ) -> None:
     """Make any number of examples on every core; after a kill, the same command goes on."""
+    from orchestra.config import params_file
     from orchestra.environment import cores
     from orchestra.overrides import effective
     from orchestra.synthesis import workers as pool
@@ -139,7 +140,7 @@ def synthesize(
         options = [word for assignment in assignments for word in ("--set", assignment)]
         options += [] if examples is None else ["--examples", str(examples)]
         hand_over("flows", "synthesize", "--out", str(folder), *options)
-    params = effective(root / os.environ.get("ORCHESTRA_PARAMS", "params.yaml"), assignments)
+    params = effective(params_file(root), assignments)
     params = params if examples is None else sized(params, examples)
     total = params.synthesize.train_examples + params.synthesize.heldout_examples
     screen, began, said = Screen(), time.monotonic(), 0.0

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from orchestra.documents import parse_yaml
 from orchestra.errors import ConfigError
 from orchestra.types import Category
 
@@ -238,17 +238,22 @@ class Params(Section):
     deploy: Deploy
 
 
+def params_file(root: Path) -> Path:
+    """The workspace's params.yaml, or the file that ORCHESTRA_PARAMS names."""
+    return root / os.environ.get("ORCHESTRA_PARAMS", "params.yaml")
+
+
 def load_params(path: str | Path | None = None) -> Params:
     """Read and check params.yaml (or the file named by ORCHESTRA_PARAMS); raises `ConfigError` of one line."""
-    file = Path(path or os.environ.get("ORCHESTRA_PARAMS", "params.yaml"))
+    file = Path(path or params_file(Path()))
     try:
-        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+        raw = parse_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", where=str(file), fix="mend the file") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not YAML: {error}", where=str(file), fix="mend the syntax") from None
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(file), fix="mend the syntax") from None
     return parse_params(raw, where=str(file))
 
 
@@ -263,6 +268,8 @@ def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
         if first["type"] == "extra_forbidden":
             raise ConfigError(f"unknown key {key}", where=where, fix="remove it or check its spelling") from None
         raise ConfigError(f"{key}: {first['msg']} (got {first['input']!r:.60})", where=where, fix="mend it") from None
+    except (TypeError, ValueError, RecursionError) as error:  # a key that is a date, a value within itself
+        raise ConfigError(str(error), where=where, fix="mend it") from None
 
 
 def _strict(raw: dict[str, Any]) -> Params:

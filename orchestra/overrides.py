@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config import Params, parse_params
+from orchestra.documents import parse_yaml
 from orchestra.errors import ConfigError
 
 
@@ -42,7 +43,9 @@ def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[s
         document = yaml.load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
-    except YAMLError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(file), fix="mend the file") from None
+    except (YAMLError, ValueError) as error:
         raise ConfigError(f"not YAML: {error}", where=str(file), fix="mend the syntax") from None
     changed = []
     for assignment in assignments:
@@ -56,9 +59,7 @@ def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[s
             holder[key] = new
     buffer = io.StringIO()
     yaml.dump(document, buffer)
-    from yaml import safe_load
-
-    return buffer.getvalue(), parse_params(safe_load(buffer.getvalue()), where="--set"), changed
+    return buffer.getvalue(), parse_params(parse_yaml(buffer.getvalue()), where="--set"), changed
 
 
 def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:
@@ -73,9 +74,7 @@ def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:
 
 
 def _value(text: str) -> Any:
-    from yaml import YAMLError, safe_load
-
     try:
-        return safe_load(text)
-    except YAMLError:
+        return parse_yaml(text)
+    except ValueError:
         raise ConfigError(f"{text!r} is not a YAML value", where="--set", fix="quote it") from None

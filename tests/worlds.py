@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
 
 ROOT = Path(__file__).parents[1]
+PUBLISHED = (
+    "finance", "sport", "ecommerce", "medicine", "entertainment", "railway", "restaurant", "education", "travel",
+    "weather",
+)  # fmt: skip
+"""The method's ten domains (PAPER.md), which are shipped; beside them a user may have more."""
 NEUTRAL = Preference(kind="neutral", words="", outcome=1, compute=0.3, latency=0.1)
 PRICE = Price(input_per_million=Decimal("0.2"), output_per_million=Decimal("0.2"))
 """Of the policy's own tokens."""

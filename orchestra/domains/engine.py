@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestra.domains.entries import build_image, log_writes
 from orchestra.domains.session import Domain, DomainTool, Session
-from orchestra.domains.spec import SLOT, Intent, IntentFile, ToolFile, ToolsFile, read_text, read_yaml
+from orchestra.domains.spec import SLOT, Intent, IntentFile, ToolFile, ToolsFile, no_link, read_text, read_yaml
 from orchestra.errors import DataError
 
 __all__ = ["Domain", "DomainTool", "Session", "load_domain"]
@@ -25,6 +25,7 @@ def load_domain(folder: Path, *, with_intents: bool = True) -> Domain:
 
     `with_intents=False` is for a folder that is being written: its intents are not read.
     """
+    no_link(folder)
     if not folder.is_dir():
         raise DataError("no such domain folder", where=str(folder), fix="check world.domains in params.yaml")
     image, tables = build_image(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.domains.guard import LOG, TRIGGER, SchemaGuard
-from orchestra.domains.spec import Scalar, read_text
+from orchestra.domains.spec import Scalar, no_link, read_text
 from orchestra.errors import DataError
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
@@ -119,6 +119,7 @@ def _table(db: sqlite3.Connection, name: str, file: Path) -> Table:
 
 
 def _fill(db: sqlite3.Connection, folder: Path, tables: dict[str, Table]) -> None:
+    no_link(folder)
     if not folder.is_dir():
         raise DataError("no such folder", where=str(folder), fix="put <table>.csv or <table>.jsonl into it")
     origins: dict[str, Path] = {}

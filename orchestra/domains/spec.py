@@ -1,12 +1,13 @@
 """The files of a domain folder as checked records: tools.yaml and intents.yaml."""
 
 import re
+import stat
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-import yaml
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
+from orchestra.documents import parse_yaml
 from orchestra.errors import CallError, DataError
 from orchestra.types import Record
 
@@ -142,12 +143,20 @@ def _schema(parameter: Parameter) -> dict[str, JsonValue]:
     return schema
 
 
+def no_link(path: Path) -> None:
+    """Raises `DataError` for a link, which could lead out of the domain folder."""
+    if path.is_symlink():
+        raise DataError("is a symbolic link", where=str(path), fix="put what it leads to in its place")
+
+
 def read_text(file: Path) -> str:
     """The text of one file of a domain folder; raises `DataError`."""
-    if file.is_symlink():
-        raise DataError("is a symbolic link", where=str(file), fix="put the file itself into the domain folder")
+    no_link(file)
     try:
-        if file.stat().st_size > 16_000_000:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            raise DataError("is no plain file", where=str(file), fix="put a plain file in its place")
+        if found.st_size > 16_000_000:
             raise DataError("is larger than 16 MB", where=str(file), fix="make the domain smaller")
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -159,13 +168,12 @@ def read_text(file: Path) -> str:
 def read_yaml(file: Path, kind: type[T]) -> T:
     """One YAML file checked against `kind`; raises `DataError` naming the key."""
     try:
-        raw: Any = yaml.safe_load(read_text(file))
-        return TypeAdapter(kind).validate_python(raw)
-    except yaml.YAMLError as error:
-        raise DataError(f"not YAML: {error}", where=str(file), fix="mend the syntax") from None
-    except RecursionError:
-        raise DataError("is nested too deeply", where=str(file), fix="write it flat") from None
+        return TypeAdapter(kind).validate_python(parse_yaml(read_text(file)))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
         raise DataError(f"{key}: {first['msg']}", where=str(file), fix="mend that entry") from None
+    except ValueError as error:
+        raise DataError(str(error), where=str(file), fix="mend the syntax") from None
+    except RecursionError:
+        raise DataError("is nested too deeply", where=str(file), fix="write it flat") from None

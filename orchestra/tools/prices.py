@@ -5,9 +5,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import ValidationError
 
+from orchestra.documents import parse_yaml
 from orchestra.errors import ConfigError
 from orchestra.types import Price, Record, Usd
 
@@ -78,11 +78,13 @@ class PriceBook:
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML file whose top level is a mapping; raises `ConfigError`."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(path), fix="check `world` in params.yaml") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not YAML: {error}", where=str(path), fix="mend the syntax") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(path), fix="mend the file") from None
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(path), fix="mend the syntax") from None
     if not isinstance(raw, dict):
         raise ConfigError("not a mapping", where=str(path), fix="see the shipped file for the layout")
     return raw

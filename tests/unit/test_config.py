@@ -89,7 +89,9 @@ def test_a_missing_section_is_named(section: str) -> None:
         parse_params(raw)
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "just words", "", "a: [", "a: b: c"])
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", "just words", "", "a: [", "a: b: c", "a: 2020-99-99", "2020-01-01: a", "a: &a [*a]"]
+)
 def test_a_file_that_is_no_mapping_is_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_text(text, encoding="utf-8")

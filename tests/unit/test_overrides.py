@@ -48,6 +48,7 @@ def test_the_same_value_changes_nothing(file: Path) -> None:
         ("sft.epochs=", "sft.epochs"),
         ("sft=3", "sft"),
         ("sft.epochs=[1", "not a YAML value"),
+        ("world.price_date=2020-99-99", "not a YAML value"),
         ("synthesize.mix={arithmetic: 0.5}", "mix adds up"),
     ],
 )

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import yaml
 from pydantic import ValidationError
 
+from orchestra.documents import parse_yaml
 from orchestra.errors import ConfigError
 from orchestra.synthesis.sources.tables import problem
 from orchestra.types import Record
@@ -39,13 +39,13 @@ class Licences:
     def load(cls, path: Path) -> Self:
         """Raises `ConfigError` of one line."""
         try:
-            file = LicenceFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+            file = LicenceFile.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise ConfigError("no list of licences", where=str(path), fix="restore it: git checkout") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"cannot be read: {error}", where=str(path), fix="mend the file") from None
         except ValidationError as error:
             raise ConfigError(problem(error), where=str(path), fix="mend that entry") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot be read: {error}", where=str(path), fix="mend the file") from None
         return cls({_plain(name): one for one in file.licences for name in (one.id, *one.names)})
 
     def refuse(self, licence: str, source: str) -> str | None:

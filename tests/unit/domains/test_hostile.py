@@ -1,6 +1,7 @@
 """A hostile or broken domain folder is refused at load with the file and the reason; nothing outside is touched."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,21 @@ def link(name: str, target: str) -> Callable[[Path], object]:
     return change
 
 
+def link_away(folder: Path, name: str = "") -> None:
+    """What is there moves out; a link leads to it."""
+    place = folder / name
+    (place).rename(outside := folder.parent / "outside")
+    place.symlink_to(outside)
+
+
+def pipe(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "policy missing": (lambda folder: (folder / "policy.md").unlink(), "policy.md: no such file"),
     "tools missing": (lambda folder: (folder / "tools.yaml").unlink(), "tools.yaml: no such file"),
@@ -145,6 +161,14 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "not text": (lambda folder: (folder / "schema.sql").write_bytes(b"\xff\xfe"), "schema.sql: cannot be read"),
     "a link out": (link("policy.md", "/etc/passwd"), "policy.md: is a symbolic link"),
     "an entries link out": (link("entries/clock.csv", "/etc/passwd"), "clock.csv: is a symbolic link"),
+    "entries linked out": (lambda folder: link_away(folder, "entries"), "entries: is a symbolic link"),
+    "the folder linked out": (link_away, "world: is a symbolic link"),
+    "a pipe": (pipe("policy.md"), "policy.md: is no plain file"),
+    "a pipe of entries": (pipe("entries/clock.csv"), "clock.csv: is no plain file"),
+    "a folder for a file": (
+        lambda folder: ((folder / "policy.md").unlink(), (folder / "policy.md").mkdir()),
+        "policy.md: is no plain file",
+    ),
     "a stray file": (write("entries/evil.py", "print(1)"), "evil.py: is neither"),
     "an unknown table": (write("entries/extra.csv", "a\n1\n"), "there is no table extra"),
     "a table twice": (write("entries/books.jsonl", '{"book": 1}'), "there is no table books left"),
@@ -159,6 +183,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a nested value": (write("entries/readers.jsonl", '{"reader": []}'), "readers.jsonl:1: a value"),
     "not YAML": (write("tools.yaml", "tools: ["), "tools.yaml: not YAML"),
     "YAML that builds objects": (write("tools.yaml", "!!python/object/apply:os.system [id]"), "tools.yaml: not YAML"),
+    "a day that is none": (write("tools.yaml", "tools: 2020-99-99"), "tools.yaml: not YAML: month must be"),
+    "a truth that is none": (write("intents.yaml", "intents: !!bool maybe"), "intents.yaml: not YAML"),
+    "YAML without end": (write("tools.yaml", "tools: " + "[" * 3000), "tools.yaml: is nested too deeply"),
+    "YAML within itself": (write("tools.yaml", "tools: &t [*t]"), "tools.yaml: tools.0"),
     "no tools": (write("tools.yaml", "tools: []"), "tools.yaml: tools"),
     "an unknown key": (replace("tools.yaml", "description:", "desc:"), "tools.yaml: tools.0"),
     "a tool twice": (replace("tools.yaml", "name: get_reader", "name: get_book"), "two tools have one name"),

@@ -43,6 +43,7 @@ def test_two_rows_of_one_day_are_refused() -> None:
         ("prices: [{provider: p, model: m, effective_from: 2025-01-01, input: -1, source: x}]", "input"),
         ("- a\n- b", "not a mapping"),
         ("prices: [", "not YAML"),
+        ("prices: [{effective_from: 2020-99-99}]", "not YAML: month must be"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -121,6 +121,7 @@ def test_a_gate_that_cannot_check_does_not_open(workspace: Path, name: str, text
         (None, "no list of licences"),
         ("licences: [{name: MIT}]", r"field licences.0.id: Field required"),
         ("licences: [", "cannot be read"),
+        ("licences: 2020-99-99", "month must be"),
     ],
 )
 def test_a_bad_list_of_licences_is_one_line(workspace: Path, text: str | None, said: str) -> None:
