@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from orchestra.errors import ConfigError
+from orchestra.plain import plain
 
 app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
 
@@ -82,8 +83,8 @@ def import_(
             own = Fields(question, answer, id_, licence_field, topic=topic)
             fields = GENERAL_THOUGHT if format_ is Format.GENERAL_THOUGHT else own
             rows = Questions(fields, name, terms, judged, lenient).load(files, offer)
-    card = take(rows, Gate.open(root), to, lambda text: print(text, file=sys.stderr, flush=True))
-    print("\n".join(lines(card)))
+    card = take(rows, Gate.open(root), to, lambda text: print(plain(text), file=sys.stderr, flush=True))
+    print(plain("\n".join(lines(card))))
 
 
 @app.command("export")
@@ -107,4 +108,4 @@ def card_(
     from orchestra.synthesis.sources.export import stream
 
     counts = Tally.of(example for file in files for example in stream(file)).counts()
-    print(json.dumps(counts, indent=2, ensure_ascii=False) if as_json else "\n".join(lines(counts)))
+    print(json.dumps(counts, indent=2) if as_json else plain("\n".join(lines(counts))))

@@ -17,6 +17,8 @@ Scalar = str | int | float | bool | None
 
 T = TypeVar("T")
 LARGEST_INTEGER = 2**53
+LONE = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
+"""An escape of YAML that spells half of a surrogate pair, which is no text: no record could hold it."""
 SLOT = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 
 
@@ -158,7 +160,11 @@ def read_text(file: Path) -> str:
 def read_yaml(file: Path, kind: type[T]) -> T:
     """One YAML file checked against `kind`; raises `DataError` naming the key."""
     try:
-        raw: Any = yaml.safe_load(read_text(file))
+        text = read_text(file)
+        if LONE.search(text):
+            fix = "write the character itself"
+            raise DataError("half a surrogate pair, which is no text", where=str(file), fix=fix)
+        raw: Any = yaml.safe_load(text)
         return TypeAdapter(kind).validate_python(raw)
     except yaml.YAMLError as error:
         raise DataError(f"not YAML: {error}", where=str(file), fix="mend the syntax") from None
