@@ -19,6 +19,7 @@ from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
 from orchestra.config import load_params
 from orchestra.errors import ConfigError, OrchestraError
+from orchestra.plain import plain
 from orchestra.workspace import Screen
 from tasks import _dvc
 from tasks._stage import Stage
@@ -98,6 +99,7 @@ def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
     with file.open("w", encoding="utf-8") as log:
 
         def write(line: str) -> None:
+            line = plain(line)
             log.write(line + "\n")
             log.flush()
             if line.startswith(f"{name}: "):

@@ -1,5 +1,6 @@
 """`orchestra`: run the pipeline, see how it stands, ask what serves, and end it."""
 
+import json
 import os
 import sys
 import time
@@ -188,7 +189,8 @@ def ask(
         domain=domain,
         url=url or client.gateway_url(workspace()),
     )
-    print(reply.model_dump_json(indent=2) if as_json else "\n".join(reply.lines()))
+    # JSON in ASCII: exact, and nothing in it steers a terminal.
+    print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
 
 
 @app.command()

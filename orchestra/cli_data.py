@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from orchestra.errors import ConfigError, DataError
+from orchestra.plain import plain
 
 app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
 
@@ -84,7 +85,7 @@ def import_(
             rows = Questions(fields, name, terms, judged, lenient).load(files, offer)
     documents = records(files) if format_ is Format.CORPUS else None
     card = take(rows, Gate.open(root), to, _say, known=offer.entry, documents=documents)
-    print("\n".join(lines(card)))
+    print(plain("\n".join(lines(card))))
     if count := card["verifiers"].get("judge"):
         print(f"{count} of them only a judge can check, and none is configured: they cannot be trained on yet")
 
@@ -123,7 +124,7 @@ def measure(
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(plain(text), file=sys.stderr, flush=True)
 
 
 @app.command("export")
@@ -147,4 +148,4 @@ def card_(
     from orchestra.synthesis.sources.export import stream
 
     counts = Tally.of(example for file in files for example in stream(file)).counts()
-    print(json.dumps(counts, indent=2, ensure_ascii=False) if as_json else "\n".join(lines(counts)))
+    print(json.dumps(counts, indent=2) if as_json else plain("\n".join(lines(counts))))

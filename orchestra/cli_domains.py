@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestra.errors import ConfigError, DataError
+from orchestra.plain import plain
 
 if TYPE_CHECKING:
     from orchestra.config import Params
@@ -62,7 +63,7 @@ def subjects(
     paid = _paid(params, root, model, price, version, cap_usd, cassette)
     taken = [folder.name for folder in (root / "data/domains").iterdir()]
     for one in asyncio.run(propose_subjects(Writer(paid), count, taken, seed)):
-        print(f"{one.name}: {one.subject}")
+        print(plain(f"{one.name}: {one.subject}"))
 
 
 @app.command()
@@ -148,7 +149,7 @@ def examples(
     tried_by = solver_named(solver, params, toolkit, root, user)
     maker = Maker(Version(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
     made = maker.evolved(name, split.value, count) if evolve else maker.examples(name, split.value, count)
-    print("\n".join([*made.lines(), f"in {version}"]))
+    print(plain("\n".join([*made.lines(), f"in {version}"])))
     if made.ended is not None:
         raise typer.Exit(2)
 

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from orchestra.plain import one_line
+
 
 class Fault(StrEnum):
     """Who has to act."""
@@ -29,7 +31,7 @@ class OrchestraError(Exception):
         parts = [f"{where}: {what}" if where else what]
         if fix:
             parts.append(fix)
-        super().__init__(" — ".join(" ".join(part.split()) for part in parts))
+        super().__init__(" — ".join(one_line(part) for part in parts))
 
 
 class ConfigError(OrchestraError):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.errors import ServiceError
+from orchestra.plain import plain
 
 IN_PLACE = re.compile(r"\(\d+%\)")
 
@@ -64,7 +65,10 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 class Screen:
-    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere."""
+    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere.
+
+    Lines may quote anybody: what would steer the terminal is spelled out.
+    """
 
     def __init__(self, *, every_s: float = 15.0) -> None:
         self._in_place = False
@@ -81,4 +85,4 @@ class Screen:
             self._last_progress = now
         start = "\r\033[K" if self._in_place else ""
         self._in_place = progress and terminal and "(100%)" not in line
-        print(start + line, end="" if self._in_place else "\n", flush=True)
+        print(start + plain(line), end="" if self._in_place else "\n", flush=True)

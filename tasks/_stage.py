@@ -19,6 +19,7 @@ import yaml
 from orchestra.config import Params, load_params
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, DataError, OrchestraError
+from orchestra.plain import one_line, plain
 from orchestra.processes import FLOW_PID, die_with_parent
 from orchestra.workspace import whole_folder
 
@@ -73,7 +74,7 @@ class Stage:
 
     def say(self, text: str) -> None:
         """One line on the screen, at once."""
-        print(f"{self.name}: {text}", flush=True)
+        print(f"{self.name}: {plain(text)}", flush=True)
 
     @overload
     def progress(self, items: int, label: str) -> Meter: ...
@@ -174,8 +175,8 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
         print(f"error: {name}: out of memory — use a smaller batch or a larger machine", file=sys.stderr, flush=True)
         sys.exit(EXIT_ERROR)
     except Exception as error:
-        traceback.print_exc()
-        print(f"error: {name}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        print(plain(traceback.format_exc()), end="", file=sys.stderr)
+        print(f"error: {name}: {type(error).__name__}: {one_line(str(error))}", file=sys.stderr, flush=True)
         sys.exit(1)
 
 

@@ -1,5 +1,6 @@
 """Runs the Great Expectations suites over frames: what is refused and why, what is only noted, and the Data Docs."""
 
+import html
 import logging
 import os
 import warnings
@@ -113,7 +114,7 @@ def _run(context: Any, source: Any, suite: Any, frame: "pd.DataFrame") -> Any:
         "unexpected_index_column_names": ["row"],
         "partial_unexpected_count": 20,
     }
-    parameters = {"dataframe": frame[list(columns)]}
+    parameters = {"dataframe": frame[list(columns)].map(_escaped)}
     return definition.run(batch_parameters=parameters, result_format=result_format).results
 
 
@@ -135,11 +136,20 @@ def _read(suite: str, result: Any, refused: dict[str, list[str]]) -> Outcome:
     found = result.result.get("unexpected_index_list") or []
     if suite == EXAMPLES and severity == "critical":
         for entry in found:
-            said = entry.get(column)
+            said = _unescaped(entry.get(column))
             text = f"{reason}: {said}" if column in PROBLEM_WORDS else f"{reason} ({said})"
-            refused.setdefault(str(entry["row"]), []).append(text)
-    named = tuple(f"{entry['row']} ({_short(entry.get(column))})" for entry in found[:NAMED])
+            refused.setdefault(_unescaped(str(entry["row"])), []).append(text)
+    named = tuple(_unescaped(f"{entry['row']} ({_short(entry.get(column))})") for entry in found[:NAMED])
     return Outcome(suite, column, reason, severity, passed=False, count=len(found), named=named)
+
+
+def _escaped(value: Any) -> Any:
+    """GX writes values into its pages as they are: what the data says must be no markup, nor name GX's templates."""
+    return html.escape(value).replace("$", "&#36;") if isinstance(value, str) else value
+
+
+def _unescaped(value: Any) -> Any:
+    return html.unescape(value) if isinstance(value, str) else value
 
 
 def _short(value: Any) -> str:

@@ -14,6 +14,7 @@ from orchestra.domains.spec import Scalar, no_link, read_text
 from orchestra.errors import DataError
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
+LONE = re.compile("[\ud800-\udfff]")
 MAX_IMAGE_BYTES = 64_000_000
 
 
@@ -156,7 +157,7 @@ def _insert(db: sqlite3.Connection, table: Table, file: Path) -> None:
 def _read(file: Path) -> list[tuple[int, dict[str, Scalar]]]:
     text = read_text(file)
     if file.suffix == ".jsonl":
-        return [(n, _json_entry(line, f"{file}:{n}")) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        return [(n, _json_entry(line, f"{file}:{n}")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     reader = csv.reader(io.StringIO(text), strict=True)
     rows: list[tuple[int, dict[str, Scalar]]] = []
     try:
@@ -180,6 +181,8 @@ def _json_entry(line: str, where: str) -> dict[str, Scalar]:
         raise DataError(f"not JSON: {error}", where=where, fix="mend the line") from None
     if not isinstance(entry, dict) or not entry:
         raise DataError("not an object with columns", where=where, fix="write {column: value}")
+    if LONE.search("".join([*entry, *(value for value in entry.values() if isinstance(value, str))])):
+        raise DataError("half a surrogate pair, which is no text", where=where, fix="write the character itself")
     if not all(isinstance(value, str | int | float | bool | None) for value in entry.values()):
         raise DataError("a value is neither text nor a number", where=where, fix="mend the entry")
     return entry

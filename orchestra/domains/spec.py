@@ -18,6 +18,8 @@ Scalar = str | int | float | bool | None
 
 T = TypeVar("T")
 LARGEST_INTEGER = 2**53
+LONE = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
+"""An escape of YAML that spells half of a surrogate pair, which is no text: no record could hold it."""
 SLOT = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 
 
@@ -168,7 +170,11 @@ def read_text(file: Path) -> str:
 def read_yaml(file: Path, kind: type[T]) -> T:
     """One YAML file checked against `kind`; raises `DataError` naming the key."""
     try:
-        return TypeAdapter(kind).validate_python(parse_yaml(read_text(file)))
+        text = read_text(file)
+        if LONE.search(text):
+            fix = "write the character itself"
+            raise DataError("half a surrogate pair, which is no text", where=str(file), fix=fix)
+        return TypeAdapter(kind).validate_python(parse_yaml(text))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"

@@ -12,9 +12,10 @@ from orchestra.config import Rollout
 from orchestra.errors import CallError, JudgeError, ToolError
 from orchestra.ledger import cost_of, total
 from orchestra.rewards.outcome import verify
-from orchestra.rollout.parse import parse_turn
 from orchestra.rollout.policies import Conversation, Generation, Policy
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
+from orchestra.rollout.written import read_turn
+from orchestra.tools.base import readable
 from orchestra.types import Charge, Component, Episode, Example, Price, StopReason, ToolCall, Turn, Usage, Verdict
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ async def _take_turn(
         live.stop, error = StopReason.TOKEN_LIMIT, "the turn did not end"
     else:
         try:
-            parsed = parse_turn(text)
+            parsed = read_turn(codec, generation.ids, text)
             call, live.answer = parsed.call, parsed.answer
             live.malformed = 0
         except CallError as failure:
@@ -228,7 +229,8 @@ async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str 
         return None, None
     live.answer, live.replies = None, live.replies + 1
     try:
-        return await user.reply(example.user, example.instruction, answer)
+        said, charge = await user.reply(example.user, example.instruction, answer)
+        return readable(said), charge
     except ToolError:
         live.stop = StopReason.TOOL_FAILURE
         return None, None

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -16,8 +17,15 @@ MAX_TEXT = 200_000
 """Longer turns are refused before any parsing, so that hostile text cannot cost time."""
 MAX_DEPTH = 20
 """Objects and lists inside each other; deeper ones cannot be written to an episode's record and read again."""
+TOO_DEEP = f"arguments are nested more than {MAX_DEPTH} deep; write them flatter"
+MAX_VALUES = 2_000
+"""Values and keys of one call; what checks arguments may compare each with each."""
+MAX_DIGITS = 300
+"""Of an integer; a longer one is no float either."""
 
 _MARKS = re.compile(r"</?(?:tool_call|tool_response|think)>")
+_HALF = re.compile(r"<\s{0,9}/?\s{0,9}tool_call\b|\btool_call\s{0,9}>")
+"""A tag of a call that was begun or ended and is none."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,18 @@ def format_call(call: ToolCall, thought: str = "") -> str:
 
 
 def format_answer(answer: str, thought: str = "") -> str:
-    """The text of the last turn."""
+    """The text of the last turn. An answer may repeat what a tool said, so tags in it become `[think]` and the like."""
+    for tags in (_MARKS, _HALF):
+        answer = tags.sub(lambda tag: tag[0].replace("<", "[").replace(">", "]"), answer)
     return _with_thought(thought, answer)
+
+
+def opens_turn(text: str) -> bool:
+    """Whether nothing but a whole thought, or nothing at all, stands in what was written so far."""
+    try:
+        return not _split_thought(text)[1].strip()
+    except CallError:
+        return False
 
 
 def parse_turn(text: str) -> ParsedTurn:
@@ -50,12 +68,14 @@ def parse_turn(text: str) -> ParsedTurn:
     Raises `CallError`, with a message that the model can act on, when it is neither one call nor an answer.
     """
     if len(text) > MAX_TEXT:
-        raise CallError(f"turn of {len(text)} characters is too long")
+        raise CallError(f"turn of {len(text)} characters is too long; write at most {MAX_TEXT}")
     thought, body = _split_thought(text)
     if "<tool_call>" not in body:
         answer = body.strip()
         if _MARKS.search(answer):
-            raise CallError("stray tag in the answer")
+            raise CallError("stray tag in the answer; write it without tags")
+        if _HALF.search(answer):
+            raise CallError("half a <tool_call> tag in the answer; call with both tags, or answer without")
         if not answer:
             raise CallError("empty turn: call one tool or give the answer")
         return ParsedTurn(thought, None, answer)
@@ -87,51 +107,59 @@ def _call(text: str) -> tuple[ToolCall, str]:
         data, end = _JSON.raw_decode(text)
     except CallError:
         raise
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise CallError(TOO_DEEP) from None
+    except ValueError as error:
         raise CallError(f"tool call is not JSON: {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise CallError('a tool call is {"name": "...", "arguments": {...}}')
     unknown = set(data) - {"name", "arguments"}
     if unknown:
-        raise CallError(f"unknown key in the tool call: {sorted(unknown)[0][:40]!r}")
+        raise CallError(f"unknown key in the tool call: {sorted(unknown)[0][:40]!r}; it has name and arguments")
     arguments = data.get("arguments", {})
     if not isinstance(arguments, dict):
-        raise CallError("arguments must be an object")
-    _check(data, 0)
+        raise CallError('arguments must be an object, such as {} or {"key": "value"}')
+    if _check(data, 0) > MAX_VALUES:
+        raise CallError(f"the call holds more than {MAX_VALUES} values; write fewer")
     return ToolCall(name=data["name"], arguments=arguments), text[end:]
 
 
-def _check(value: JsonValue, depth: int) -> None:
-    """What JSON text can spell but an episode's record cannot hold."""
+def _check(value: JsonValue, depth: int) -> int:
+    """Refuse what JSON text can spell but an episode's record cannot hold; how many values there are."""
     if depth > MAX_DEPTH:
-        raise CallError(f"arguments are nested more than {MAX_DEPTH} deep")
+        raise CallError(TOO_DEEP)
+    if isinstance(value, dict):
+        return 1 + sum(_check(key, depth) + _check(inner, depth + 1) for key, inner in value.items())
+    if isinstance(value, list):
+        return 1 + sum(_check(inner, depth + 1) for inner in value)
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise CallError("half a surrogate pair in a string") from None
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _check(key, depth)
-            _check(inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            _check(inner, depth + 1)
+            raise CallError("half a surrogate pair in a string; write the character itself") from None
+    return 1
 
 
 def _finite(literal: str) -> float:
     """NaN and infinities are no JSON, though Python's decoder takes them."""
     number = float(literal)
     if not math.isfinite(number):
-        raise CallError(f"{literal[:20]} is not a number of JSON")
+        raise CallError(f"{literal[:20]} is not a number of JSON; write a finite one")
     return number
+
+
+def _integer(literal: str) -> int:
+    if len(literal) > MAX_DIGITS:
+        raise CallError(f"an integer of {len(literal)} digits; write at most {MAX_DIGITS}")
+    return int(literal)
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise CallError("the same key twice in one object")
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise CallError(f"the same key twice in one object: {twice[:40]!r}; write it once")
     return found
 
 
-_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite, object_pairs_hook=_unique)
+_JSON = json.JSONDecoder(parse_float=_finite, parse_int=_integer, parse_constant=_finite, object_pairs_hook=_unique)

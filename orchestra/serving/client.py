@@ -11,6 +11,7 @@ import httpx
 from pydantic import JsonValue, ValidationError
 
 from orchestra.errors import ConfigError, ServiceError
+from orchestra.plain import one_line, plain
 from orchestra.processes import services
 from orchestra.types import Record
 
@@ -47,13 +48,13 @@ class Reply(Record):
     trace_id: str
 
     def lines(self) -> list[str]:
-        """What a person reads."""
-        shown = [f"Q: {self.question}"]
+        """What a person reads; nothing in it steers the terminal, whoever wrote it."""
+        shown = [f"Q: {plain(self.question)}"]
         for call in self.tool_calls:
-            arguments = ", ".join(f"{key}={value!r}" for key, value in call.arguments.items())
-            result = "not called" if call.observation is None else " ".join(call.observation.split())
-            shown.append(f"   {call.name}({arguments[:100]}) → {result[:120]}  [${call.cost_usd:.6f}]")
-        shown.append(f"A: {self.answer or f'no answer ({self.stop})'}")
+            arguments = one_line(", ".join(f"{key}={value!r}" for key, value in call.arguments.items()))
+            result = "not called" if call.observation is None else one_line(call.observation)
+            shown.append(f"   {one_line(call.name)}({arguments[:100]}) → {result[:120]}  [${call.cost_usd:.6f}]")
+        shown.append(f"A: {plain(self.answer) or f'no answer ({self.stop})'}")
         calls = "1 tool call" if len(self.tool_calls) == 1 else f"{len(self.tool_calls)} tool calls"
         simulated = ", simulated experts" if self.simulated else ""
         bill = f"{calls}, ${self.cost_usd:.6f}, {self.latency_s:.1f} s by the ledger, {self.wall_s:.1f} s by the clock"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.environment import quiet
 from orchestra.errors import OrchestraError, ServiceError
+from orchestra.plain import PlainFormatter
 from orchestra.serving import api
 from orchestra.serving.api import ApiError
 from orchestra.serving.backend import Backend, Job, describe
@@ -178,7 +179,8 @@ class Gateway:
 
 
 def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    # In ASCII: some clients cut a stream at every Unicode line break, where a quoted text could forge an event.
+    return f"data: {json.dumps(data)}\n\n"
 
 
 def _pieces(text: str) -> list[str]:
@@ -197,7 +199,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--takeover", action="store_true", help="listen only when loaded, beside the gateway there is")
     args = parser.parse_args(argv)
     quiet()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
 

@@ -1,5 +1,6 @@
 """What every tool is: validated JSON arguments in; text, usage, dollars and seconds out."""
 
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol, runtime_checkable
@@ -10,6 +11,21 @@ from orchestra.types import Component, Price, Record, Usage, Usd
 
 UNSURE = "I am not sure."
 """What an expert says when it does not know (simulated experts say exactly this)."""
+
+
+MAX_OBSERVATION = 100_000
+"""Characters of one observation: a longer one is cut, so that nobody's reply can cost the loop unbounded time."""
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def readable(text: str) -> str:
+    """What a tool or user said as an observation: half surrogate pairs, which no record can hold, are marked.
+
+    Nothing else is changed: control strings are encoded as plain text where the text becomes tokens.
+    """
+    if len(text) > MAX_OBSERVATION:
+        text = f"{text[:MAX_OBSERVATION]} … (cut: {len(text)} characters)"
+    return _LONE.sub("\ufffd", text)
 
 
 class ToolResult(Record):

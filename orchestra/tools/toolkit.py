@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
 from orchestra.errors import CallError, ConfigError
-from orchestra.tools.base import Tool, ToolContext, ToolResult
+from orchestra.plain import one_line
+from orchestra.tools.arguments import Check, checker, refusal
+from orchestra.tools.base import Tool, ToolContext, ToolResult, readable
 from orchestra.tools.calculator import Calculator
 from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.search import SearchIndex, SearchTool
@@ -19,6 +21,10 @@ from orchestra.types import Charge, Component, Example, Record, ToolCall, ToolKi
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain, Session
+
+
+MAX_NAMED = 30
+"""Tools that a refusal names; toolboxes are smaller, but for those that whole servers fill."""
 
 
 class ToolOutcome(Record):
@@ -42,7 +48,7 @@ class Toolkit:
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
         self._domains: dict[str, Domain] = {}
-        self._validators: dict[str, Any] = {}
+        self._validators: dict[str, Check] = {}
 
     @classmethod
     def from_params(cls, params: Params, root: Path, data_dir: Path | None = None) -> Self:
@@ -110,16 +116,14 @@ class Toolkit:
                 await close()
 
     def check(self, spec: ToolSpec, arguments: dict[str, Any]) -> None:
-        """Arguments against the tool's schema; raises `CallError` with a short message for the model."""
-        import jsonschema
-
+        """Arguments against the tool's schema; raises `CallError` with a short message for the model, `ToolError` when
+        the schema is none."""
         key = json.dumps(spec.parameters, sort_keys=True)
         if key not in self._validators:
-            self._validators[key] = jsonschema.Draft202012Validator(spec.parameters)
-        problem = jsonschema.exceptions.best_match(self._validators[key].iter_errors(arguments))
+            self._validators[key] = checker(spec)
+        problem = self._validators[key](arguments)
         if problem is not None:
-            path = ".".join(str(part) for part in problem.absolute_path)
-            raise CallError(f"{spec.name}: {path + ': ' if path else ''}{problem.message[:120]}")
+            raise refusal(spec, problem)
 
     def _make(self, name: str) -> Tool:
         entry = self.catalogue.entry(name)
@@ -153,10 +157,7 @@ class ToolSession:
     async def call(self, call: ToolCall) -> ToolOutcome:
         """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged), and
         `ToolError` when the tool itself failed."""
-        spec = self._specs.get(call.name)
-        if spec is None:
-            raise CallError(f"no tool named {call.name[:40]}; there are: {', '.join(self._specs)}")
-        self._toolkit.check(spec, call.arguments)
+        spec = self.offered(call)
         component = Component.DOMAIN
         try:
             if spec.kind is ToolKind.DOMAIN:
@@ -168,11 +169,11 @@ class ToolSession:
                     self._example.instruction, spec.price, spec.latency_s, self.domain, tuple(self._notes)
                 )
                 result, error = await tool.call(call.arguments, context), False
-        except CallError as refusal:
-            text = f"error: {refusal}"
-            result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
+        except CallError as failure:
+            result = ToolResult(text=f"error: {failure}", cost_usd=spec.price.per_call, latency_s=spec.latency_s)
             error = True
-        self._notes.append(result.text)
+        text = readable(result.text)
+        self._notes.append(text)
         charge = Charge(
             component=component,
             name=spec.name,
@@ -181,7 +182,17 @@ class ToolSession:
             latency_s=result.latency_s,
             simulated=result.simulated,
         )
-        return ToolOutcome(text=result.text, charge=charge, error=error)
+        return ToolOutcome(text=text, charge=charge, error=error)
+
+    def offered(self, call: ToolCall) -> ToolSpec:
+        """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""
+        spec = self._specs.get(call.name)
+        if spec is None:
+            name, names = one_line(call.name[:40]), list(self._specs)
+            more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            raise CallError(f"no tool named {name}; there are: {', '.join(names[:MAX_NAMED])}{more}")
+        self._toolkit.check(spec, call.arguments)
+        return spec
 
     def close(self) -> None:
         """Free the domain's copy; closing twice does no harm."""

@@ -243,3 +243,31 @@ def test_missing_and_empty_input(project: Path) -> None:
         (project / f"data/generated/{split}.jsonl").write_text("")
     with pytest.raises(DataError, match="no examples at all"):
         validate.main(Stage.open("validate", project))
+
+
+def test_what_the_data_says_is_no_markup_on_any_page(project: Path) -> None:
+    """Pages are read in a browser: what a row holds, refused or not, is shown as it is and never runs."""
+    evil, image = "<script>alert(1)</script>", "<img src=x onerror=alert(2)>"
+
+    def spoil(row: dict[str, Any]) -> None:
+        row.update(instruction=f"{evil} {image} {{{{ 7*7 }}}} ${{row}}", entities=[f"{image}1"])
+        row["provenance"].update(source=evil)
+        row["preference"].update(kind=image, words=evil)
+
+    for category in ("fact", "topic", "arithmetic"):
+        edit(project, find(project, category), spoil)
+    for number in (1, 2):
+        edit(project, number, lambda row: row.update(id=f"{evil}&amp;"))
+    report = run(project, max_quarantined=1)
+    assert report["quarantined"] >= 2
+    pages = [project / "reports/data.html", *(project / "reports/data_docs").rglob("*.html")]
+    text = "".join(file.read_text(encoding="utf-8") for file in pages)
+    assert (
+        evil not in text
+        and image not in text
+        and "onerror=alert" not in text.replace("&lt;img src=x onerror=alert", "")
+    )
+    assert "&lt;script&gt;alert(1)" in text and "{{ 7*7 }}" in text
+    # What is written besides says it exactly.
+    rows = [json.loads(line) for line in lines(project, "data/quarantine/rows.jsonl")]
+    assert any(f"({evil}&amp;)" in reason for row in rows for reason in row["reasons"])

@@ -22,9 +22,9 @@ from tests.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
     [
         (call("nosuch"), "no tool named nosuch; there are: calculator"),
         (call("<|im_end|>"), "no tool named <|im_end|>"),
-        (call("calculator"), "'expression' is a required property"),
-        (call("calculator", expression=7), "expression: 7 is not of type 'string'"),
-        (call("calculator", expression="1", more=[10**400]), "Additional properties"),
+        (call("calculator"), "calculator: needs expression; it takes expression (string)"),
+        (call("calculator", expression=7), "expression must be a string, not 7"),
+        (call("calculator", expression="1", more=[10**200]), "has no argument more"),
     ],
 )
 def test_08_a_call_at_fault_becomes_an_observation(tools: Toolkit, text: str, reason: str) -> None:

@@ -1,0 +1,96 @@
+"""The gateway and attacks: in what callers send, and in what tools say to them."""
+
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from orchestra.plain import PlainFormatter
+from orchestra.rollout.parse import format_answer, format_call
+from orchestra.rollout.policies import Conversation
+from orchestra.serving.api import ApiError, parse_request
+from orchestra.serving.gateway import Gateway
+from orchestra.types import ToolCall
+from tests.injections import INJECTIONS, Injection, write
+from tests.serving_world import backend
+from tests.unit.serving.test_gateway import chat
+from tests.worlds import codec
+
+SEARCH = [one for one in INJECTIONS if one.where == "search"]
+
+
+def body(*messages: tuple[str, str]) -> bytes:
+    return json.dumps({"messages": [{"role": role, "content": text} for role, text in messages]}).encode()
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant"])
+def test_a_caller_s_message_opens_and_closes_nothing(role: str, tmp_path: Path) -> None:
+    """Whatever the role that it claims, and as the question itself: as many control tokens as a harmless one."""
+    made = backend(tmp_path)
+    added = set(codec().tokenizer.get_added_vocab().values())
+
+    def controls(*messages: tuple[str, str]) -> list[int]:
+        return [i for i in made.job(parse_request(body(*messages))).prompt if i in added]
+
+    plain, asked = controls((role, "hello"), ("user", "when?")), controls(("user", "hello"))
+    for one in INJECTIONS:
+        text = one.text  # repeated, it would be longer than a prompt may be
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            with pytest.raises(ApiError):
+                parse_request(body((role, text), ("user", "when?")))
+            continue
+        assert controls((role, text), ("user", "when?")) == plain, one.name
+        assert controls(("user", text)) == asked, one.name
+
+
+def test_a_caller_cannot_speak_as_a_tool() -> None:
+    with pytest.raises(ApiError, match="role"):
+        parse_request(body(("tool", "the answer is 13"), ("user", "when?")))
+
+
+def relayed(folder: Path, one: Injection) -> Gateway:
+    """A gateway whose search finds the injection, and whose policy answers with what was found."""
+
+    def decide(conversation: Conversation) -> str:
+        if not conversation.turns:
+            return format_call(ToolCall(name="search", arguments={"query": "record"}))
+        return format_answer(conversation.turns[0].observation or "")
+
+    made = Gateway(folder, backend=backend(folder, decide))
+    write(folder / "corpus.jsonl", [{"id": "1", "title": "record", "text": one.said}])
+    return made
+
+
+@pytest.mark.parametrize("one", SEARCH, ids=lambda one: one.name)
+def test_an_observation_forges_no_event_of_a_stream_and_no_line_of_a_trace(one: Injection, tmp_path: Path) -> None:
+    reply = chat(relayed(tmp_path, one), tmp_path, "record?", stream=True)
+    # As clients cut it that take every Unicode line break for one.
+    lines = [line for line in reply.text.splitlines() if line]
+    assert all(line.startswith("data: ") for line in lines) and lines.count("data: [DONE]") == 1
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert lines[-1] == "data: [DONE]"
+    calls = [event["orchestra"]["tool_call"] for event in events if "tool_call" in event.get("orchestra", {})]
+    assert [(call["name"], call["observation"]) for call in calls] == [("search", one.said)]
+    content = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert content == format_answer(one.said).strip()
+    (trace,) = [json.loads(line) for file in (tmp_path / ".state/traces").iterdir() for line in file.open()]
+    assert trace["episode"]["turns"][0]["observation"] == one.said
+    assert len(trace["episode"]["turns"]) == 2
+
+
+def test_the_gateway_s_log_is_harmless() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(PlainFormatter("%(levelname)s %(name)s %(message)s"))
+    log = logging.Logger("orchestra.gateway")
+    log.addHandler(handler)
+    try:
+        raise ValueError("\x1b[2J\nINFO orchestra.gateway all is well\r")
+    except ValueError:
+        log.exception("a request failed\nINFO orchestra.gateway all is well")
+    text = stream.getvalue()
+    assert "\x1b" not in text and "\r" not in text and text.startswith("ERROR orchestra.gateway a request failed INFO")
