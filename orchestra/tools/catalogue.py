@@ -32,6 +32,8 @@ class Simulated(Record):
     """How much less often it is right on hard questions than on the others."""
     hard_unsure: Share | None = None
     """`unsure` on hard questions: who knows little does not notice it. None: the same."""
+    failures: Share = 0.0
+    """Share of the questions at which its service fails, always the same ones."""
 
     def chance(self, topic: str, hard_share: float, *, hard: bool) -> float:
         """How often it is right on hard or other questions of a topic; over both, `hard_share` of them hard, its skill.
@@ -71,6 +73,8 @@ class Entry(Record):
     api_key_env: str | None = None
     endpoint_model: str | None = None
     """The model's name at the endpoint (openai)."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    """Tokens that one reply may have (openai). None: as many as the endpoint allows, so that no cap can be kept."""
     deadline_s: float = Field(default=300, gt=0)
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
@@ -125,17 +129,11 @@ class Catalogue:
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
         """Read tools and the prices that hold on `price_date` (ISO); raises `ConfigError` of one line."""
-        where = str(catalogue_path)
         try:
             day = date.fromisoformat(price_date)
         except ValueError:
             raise ConfigError(f"price_date {price_date!r} is no date", where="world", fix="write YYYY-MM-DD") from None
-        try:
-            file = CatalogueFile.model_validate(read_mapping(catalogue_path))
-        except ValidationError as error:
-            raise ConfigError(first_problem(error), where=where, fix="mend that entry") from None
-        for name, entry in file.tools.items():
-            _check(name, entry, file.topics, where)
+        file = read_catalogue(catalogue_path)
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
@@ -209,6 +207,17 @@ class Catalogue:
     @cached_property
     def _strengths(self) -> dict[str, float]:
         return {n: sum(self.skill(n, topic) for topic in self.topics) / len(self.topics) for n in self.entries}
+
+
+def read_catalogue(path: Path) -> CatalogueFile:
+    """tools.yaml as written, its entries checked; raises `ConfigError` of one line."""
+    try:
+        file = CatalogueFile.model_validate(read_mapping(path))
+    except ValidationError as error:
+        raise ConfigError(first_problem(error), where=str(path), fix="mend that entry") from None
+    for name, entry in file.tools.items():
+        _check(name, entry, file.topics, str(path))
+    return file
 
 
 def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:

@@ -18,6 +18,7 @@ class Endpoint:
 
     def __init__(self, name: str, entry: Entry, *, attempts: int = 3, backoff_s: float = 0.5) -> None:
         assert entry.base_url_env is not None and entry.endpoint_model is not None
+        self._limit = {} if entry.max_output_tokens is None else {"max_completion_tokens": entry.max_output_tokens}
         self._chat = Chat(
             name,
             model=entry.endpoint_model,
@@ -32,7 +33,7 @@ class Endpoint:
         """Ask the question (default: the instruction and what is known so far); raises `ToolError`."""
         question = str(arguments.get("question") or "\n".join([context.instruction, *context.notes]))
         began = time.monotonic()
-        reply = await self._chat.ask({"messages": [{"role": "user", "content": question}]})
+        reply = await self._chat.ask({"messages": [{"role": "user", "content": question}], **self._limit})
         return ToolResult(
             text=reply.text,
             usage=reply.usage,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
 from orchestra.errors import CallError, ConfigError
+from orchestra.ledger import Purse
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.calculator import Calculator
 from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.search import SearchIndex, SearchTool
 from orchestra.tools.simulated import AnswerBook, SimulatedExpert
+from orchestra.tools.worst import worst_usd
 from orchestra.types import Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class Toolkit:
     domain_folders: dict[str, Path]
     data_dir: Path
     """Holds corpus.jsonl and answers.jsonl; read at the first search or expert call."""
+    purse: Purse | None = None
+    """Where everything that is called, and the policy that calls, is booked, and what caps it; None: nobody counts."""
 
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -151,12 +156,26 @@ class ToolSession:
         self.domain: Session | None = copy or (self.world.open() if self.world is not None else None)
 
     async def call(self, call: ToolCall) -> ToolOutcome:
-        """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged), and
-        `ToolError` when the tool itself failed."""
+        """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged),
+        `ToolError` when the tool itself failed, and `BudgetError` where the toolkit's purse refuses it."""
         spec = self._specs.get(call.name)
         if spec is None:
             raise CallError(f"no tool named {call.name[:40]}; there are: {', '.join(self._specs)}")
         self._toolkit.check(spec, call.arguments)
+        purse = self._toolkit.purse
+        if purse is None:
+            return await self._run(spec, call)
+        with purse.hold(self._worst_usd(spec, call) if purse.cap_usd is not None else Decimal(0)):
+            outcome = await self._run(spec, call)
+            purse.book(outcome.charge)
+        return outcome
+
+    def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:
+        entry = None if spec.kind is ToolKind.DOMAIN else self._toolkit.catalogue.entry(spec.tool)
+        said = [self._example.instruction, *self._notes, json.dumps(call.arguments)]
+        return worst_usd(spec, entry, sum(len(text.encode()) for text in said))
+
+    async def _run(self, spec: ToolSpec, call: ToolCall) -> ToolOutcome:
         component = Component.DOMAIN
         try:
             if spec.kind is ToolKind.DOMAIN:
