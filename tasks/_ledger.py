@@ -8,7 +8,6 @@ from pathlib import Path
 
 from orchestra.jsonl import read_jsonl
 from orchestra.ledger import Purse, total
-from orchestra.training import ranks
 from orchestra.types import Charge, add_up
 from tasks._stage import Stage
 
@@ -34,21 +33,21 @@ def run_ledger(root: Path, run: str) -> Iterator[None]:
             os.environ[LEDGER] = before
 
 
-def open_purse(stage: Stage, folder: Path | None = None) -> Purse:
+def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Purse:
     """The purse of this process: its run's, or outside of a flow one in `folder` (default: the stage's work folder).
 
     Several ranks book in a file each and share what the cap has left: together they cannot cross it.
     """
     named = os.environ.get(LEDGER)
     first = Path(named) if named else (folder or stage.work_dir()) / "ledger.jsonl"
-    own = first if ranks.rank() == 0 else first.with_name(f"{first.stem}-rank{ranks.rank()}.jsonl")
+    own = first if rank == 0 else first.with_name(f"{first.stem}-rank{rank}.jsonl")
     cap = stage.params.budget.run_usd
     if cap is not None:
         files = first.parent.glob(f"{first.stem}*.jsonl")
         others_usd = add_up(_spent(file) for file in files if file != own)
         with localcontext(rounding=ROUND_FLOOR):
             own_usd = _spent(own)
-            cap = own_usd + (cap - own_usd - others_usd) / ranks.world()
+            cap = own_usd + (cap - own_usd - others_usd) / ranks
     return Purse(own, cap, stage.name)
 
 

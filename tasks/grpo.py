@@ -44,7 +44,7 @@ def train(stage: Stage) -> None:
     params, settings = stage.params, stage.params.grpo
     codec = Codec.load(stage.root / BASE)
     toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.purse = purse = open_purse(stage)
+    toolkit.purse = purse = open_purse(stage, rank=ranks.rank(), ranks=ranks.world())
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
