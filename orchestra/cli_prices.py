@@ -1,6 +1,7 @@
 """`orchestra prices`, `reprice`, `forecast` and `ledger`: what things cost, would have cost, will cost, and did."""
 
 import json
+from collections.abc import Iterator
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -92,15 +93,13 @@ def repriced(root: Path, run: Path, day: date, examples: Path, policy: str | Non
     book, catalogue = PriceBook.load(root / world.prices), read_catalogue(root / world.catalogue)
     known = {example.id: example for example in read_jsonl(examples, Example, fix="--examples names the file")}
 
-    def episodes() -> "list[Episode]":
-        found = []
+    def episodes() -> Iterator[Episode]:
         for number, line in stream_lines(file, fix="name a folder with episodes.jsonl, or a file of episodes"):
             episode = parse_line(line, Episode)
             if isinstance(episode, str):
                 raise DataError(episode, where=f"{file}:{number}", fix="name a file of episodes")
             if policy is None or episode.policy == policy:
-                found.append(episode)
-        return found
+                yield episode
 
     done = Repricer(catalogue, book, parse_date(held), day).run(episodes(), known)
     return done.model_dump_json(indent=2) if as_json else "\n".join(lines(done))
@@ -118,9 +117,7 @@ def forecast(
 
 
 def ledger(
-    file: Annotated[
-        Path | None, typer.Argument(help="A ledger; default: that of the last run of the pipeline.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="A ledger; default: the last run's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
 ) -> None:
     """What was spent, by phase and component: calls, cache hits, tokens, dollars, seconds."""

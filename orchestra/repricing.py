@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from pydantic import Field
 
+from orchestra.errors import DataError
 from orchestra.ledger import cost_of
 from orchestra.tools.catalogue import CatalogueFile
 from orchestra.tools.prices import PriceBook
@@ -60,13 +61,17 @@ class Repricer:
 
     def run(self, episodes: Iterable[Episode], examples: Mapping[str, Example]) -> Repriced:
         """Every charge of every episode. Raises `ConfigError` where the book has no price on one of the days, and
-        `KeyError` for an example that is not there."""
+        `DataError` for an example that is not there."""
         done = Repriced(recorded_on=self.recorded_on, as_of=self.as_of)
         count, simulated, unexplained, total = 0, False, 0, done.total
         components, policies, kept = dict(done.components), dict(done.policies), dict(done.kept)
         for episode in episodes:
             count, simulated = count + 1, simulated or episode.simulated
-            specs = {spec.name: spec for spec in examples[episode.example_id].toolbox}
+            example = examples.get(episode.example_id)
+            if example is None:
+                fix = "name the examples of that run: --examples FILE"
+                raise DataError(f"no example {episode.example_id}", where="reprice", fix=fix)
+            specs = {spec.name: spec for spec in example.toolbox}
             for charge in episode.charges:
                 spec = None if charge.component is Component.POLICY else specs.get(charge.name)
                 key = self._key(charge, spec)

@@ -104,14 +104,24 @@ def checkpoint(name: str, folder: Path, price: Price) -> Contender:
     return Contender(name, build, Codec.load(folder), price)
 
 
-def rules(stage: Stage, examples: list[Example], toolkit: Toolkit, names: Sequence[str] = ()) -> list[Contender]:
-    """The rule baselines that params.yaml names, or those of `names`; their own tokens are free."""
+def rules(
+    stage: Stage,
+    examples: list[Example],
+    toolkit: Toolkit,
+    names: Sequence[str] = (),
+    train: list[Example] | None = None,
+) -> list[Contender]:
+    """The rule baselines that params.yaml names, or those of `names`; their own tokens are free.
+
+    `train` is what routers learn from (default: all that was validated).
+    """
     names = names or stage.params.evaluate.baselines
     for name in names:
         rule(name)  # An unknown one is an error before anything is asked.
     with phase("knowledge"):
         right = asyncio.run(who_is_right(examples, toolkit)) if ORACLE in names else {}
-        lessons, share = _lessons(stage, toolkit) if any(name.startswith(LEARNED) for name in names) else ([], 1.0)
+        learned = any(name.startswith(LEARNED) for name in names)
+        lessons, share = _lessons(stage, toolkit, train) if learned else ([], 1.0)
     knowledge = Knowledge(toolkit.catalogue, right, lessons, share, stage.params.rollout.max_turns)
     codec = Codec.load(stage.root / "models" / REFERENCE)
 
@@ -121,10 +131,10 @@ def rules(stage: Stage, examples: list[Example], toolkit: Toolkit, names: Sequen
     return [contender(name) for name in names]
 
 
-def _lessons(stage: Stage, toolkit: Toolkit) -> tuple[list[Lesson], float]:
+def _lessons(stage: Stage, toolkit: Toolkit, train: list[Example] | None) -> tuple[list[Lesson], float]:
     """How every expert fared on the training questions, and the share of training examples that these are."""
-    file = stage.root / "data/validated/train.jsonl"
-    train = read_jsonl(file, Example, fix="run the validate stage again")
+    if train is None:
+        train = read_jsonl(stage.root / "data/validated/train.jsonl", Example, fix="run the validate stage again")
     lessons = asyncio.run(take_lessons(train, toolkit))
     return lessons, len(lessons) / max(1, len(train))
 
