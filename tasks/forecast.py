@@ -5,19 +5,22 @@ booked and capped like the stage itself.
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra.errors import ConfigError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines import LEARNED, ORACLE
+from orchestra.evaluation.knowledge import take_lessons, who_is_right
 from orchestra.evaluation.run import Contender
 from orchestra.forecast import Forecast, Piece
 from orchestra.ledger import Purse
@@ -26,7 +29,7 @@ from orchestra.rollout.policies import Policy
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.io import read_examples, split_watched
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example
+from orchestra.types import Episode, Example
 from tasks import evaluate, grpo
 from tasks._stage import Stage, run
 
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
 BATCH = 16
 """Examples of one sampled batch. The stages take larger ones, so that their time is rather less than is forecast."""
+
+LOGGED_STEPS = 10
+"""SFT says every so many steps how it goes."""
 
 
 @dataclass
@@ -89,17 +95,17 @@ class Forecaster:
 
         params, root = self.stage.params, self.stage.root
         source = root / (params.model.base or params.model.recipe)
-        codec, found, episodes = Codec.load(source), self.sampled(), []
+        codec, episodes = Codec.load(source), list[Episode]()
         examples = self._training()
         teacher = teacher_policy(self.toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
         batches = self.batches(examples)
-        for batch in batches:
-            with found.unit():
-                episodes += rollout(
-                    batch, teacher, codec, self.toolkit, params.rollout, price=self.toolkit.catalogue.policy_price
-                )
+        price = self.toolkit.catalogue.policy_price
+        found = self._each(
+            batches,
+            lambda batch: episodes.extend(rollout(batch, teacher, codec, self.toolkit, params.rollout, price=price)),
+        )
         model = load_model(source) if params.model.base else new_model(source, params.sft.seed)
-        need = (self.sample + 1) * params.sft.batch_size
+        need = (self.sample + 1) * LOGGED_STEPS * params.sft.batch_size
         few = [episodes[index % len(episodes)] for index in range(need)]
         steps = self._steps(
             lambda log: train_sft(model, codec, few, params.sft.model_copy(update={"epochs": 1}), self.work, log)
@@ -122,12 +128,11 @@ class Forecaster:
         codec, price = Codec.load(root / grpo.BASE), self.toolkit.catalogue.policy_price
         examples, watched = split_watched(read_examples(self._train_file), settings.eval_examples, where="forecast")
         model = load_model(root / grpo.BASE)
-        checks = self.sampled()
         policy = TransformersPolicy("", name="grpo", model=model, eos_id=codec.eos_id)
         batches = self.batches(watched)
-        for batch in batches:
-            with checks.unit():
-                rollout(batch, policy, codec, self.toolkit, params.rollout, price=price)
+        checks = self._each(
+            batches, lambda batch: rollout(batch, policy, codec, self.toolkit, params.rollout, price=price)
+        )
         # A first step also warms up; no check and no checkpoint falls into the sample.
         few = settings.model_copy(
             update={"steps": self.sample + 1, "eval_every": self.sample + 2, "save_steps": self.sample + 2}
@@ -152,34 +157,31 @@ class Forecaster:
         """Each policy over the held-out examples, and what rules are told beforehand."""
         stage, toolkit, params = self.stage, self.toolkit, self.stage.params
         examples = evaluate.heldout(stage)
-        batches, lessons = self.batches(examples), self.batches(read_examples(self._train_file))
-        knowledge, contenders = self.sampled(), list[Contender]()
-        for number, (batch, train) in enumerate(zip(batches, lessons, strict=True)):
-            with knowledge.unit():
-                made = evaluate.rules(stage, batch, toolkit, train=train)
-            contenders = [*contenders, *made] if number == 0 else contenders
-        size = len(batches[0])
+        batches, names = self.batches(examples), params.evaluate.baselines
+        train = read_examples(self._train_file)
+        lessons, size = self.batches(train), len(batches[0])
         pieces = []
-        names = params.evaluate.baselines
-        if ORACLE in names or any(name.startswith(LEARNED) for name in names):
-            # Both kinds of knowledge are drawn together; the longer list decides how often.
-            longest = max(len(examples), len(read_examples(self._train_file)))
-            pieces.append(knowledge.piece("what rules know", f"batch of {size} of each split", longest / size))
+        if ORACLE in names:
+            told = self._each(batches, lambda batch: asyncio.run(who_is_right(batch, toolkit)))
+            pieces.append(told.piece("what the oracle knows", f"batch of {size}", len(examples) / size))
+        if any(name.startswith(LEARNED) for name in names):
+            told = self._each(lessons, lambda batch: asyncio.run(take_lessons(batch, toolkit)))
+            each = len(lessons[0])
+            pieces.append(told.piece("what routers learn from", f"batch of {each}", len(train) / each))
+        contenders = evaluate.rules(stage, batches[0], toolkit, train=lessons[0])
         folders = {name: stage.root / "models" / name for name in params.evaluate.policies}
         models = [evaluate.checkpoint(name, path, toolkit.catalogue.policy_price) for name, path in folders.items()]
         for contender in [*models, *contenders]:
-            found, built = self.sampled(), contender.build()
+            file = self.work / f"{contender.name}.jsonl"
+            built = contender.build()
+            ready = Contender(contender.name, partial(_same, built), contender.codec, contender.price)
 
-            def same(policy: Policy = built) -> Policy:
-                return policy
+            def attempt(batch: list[Example], ready: Contender = ready, file: Path = file) -> None:
+                file.unlink(missing_ok=True)
+                running.evaluate([ready], batch, toolkit, params.rollout, file=file)
 
-            for number, batch in enumerate(batches):
-                ready = Contender(contender.name, same, contender.codec, contender.price)
-                with found.unit():
-                    running.evaluate(
-                        [ready], batch, toolkit, params.rollout, file=self.work / f"{contender.name}-{number}.jsonl"
-                    )
-            pieces.append(found.piece(contender.name, f"batch of {size}", len(examples) / size))
+            tried = self._each(batches, attempt)
+            pieces.append(tried.piece(contender.name, f"batch of {size}", len(examples) / size))
         return pieces
 
     @property
@@ -189,6 +191,13 @@ class Forecaster:
     def _training(self) -> list[Example]:
         watched = self.stage.params.grpo.eval_examples
         return split_watched(read_examples(self._train_file), watched, where=str(self._train_file))[0]
+
+    def _each(self, batches: list[list[Example]], work: Callable[[list[Example]], object]) -> Sampled:
+        found = self.sampled()
+        for batch in batches:
+            with found.unit():
+                work(batch)
+        return found
 
     def _steps(self, train: Callable[[Callable[[dict[str, float], int], None]], object]) -> Sampled:
         """Train, and take what passes between the first step's end and each later one's."""
@@ -200,10 +209,14 @@ class Forecaster:
                 marks.append((step, time.monotonic(), float(found.purse.spent_usd)))
 
         train(log)
-        for (_, began, before), (_, ended, after) in zip(marks, marks[1:], strict=False):
-            found.seconds.append(ended - began)
-            found.usd.append(after - before)
+        for (first, began, before), (last, ended, after) in pairwise(marks):
+            found.seconds.append((ended - began) / (last - first))
+            found.usd.append((after - before) / (last - first))
         return found
+
+
+def _same(policy: Policy) -> Policy:
+    return policy
 
 
 def main(stage: Stage) -> None:
