@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Script = list[tuple[int, Any, float]] | Callable[[dict[str, Any]], Any]
-"""Either (status, body, seconds) in turn, the last one for ever; or what to reply to a request, as such or as an object.
-Status 0 hangs up without a word."""
+"""Either (status, body, seconds) in turn, the last one for ever; or what to reply to a request, as such a triple or as
+an object. Status 0 hangs up without a word."""
 
 
-def answer(content: str | None = "Kelmar", **message: Any) -> dict[str, Any]:
+def answer(content: Any = "Kelmar", **message: Any) -> dict[str, Any]:
     """A chat completion of 100 tokens read, 40 of them from a cache, and 7 written."""
     counts = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
     choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": "stop"}
@@ -29,6 +29,8 @@ class Double(ThreadingHTTPServer):
         self.script, self.asked, self.keys = script, list[Any](), list[str | None]()
         self.headers: dict[str, str] = {}
         """Sent with every reply."""
+        self.heads: list[dict[str, str]] = []
+        self.lock = threading.Lock()
         self.connections = 0
         self.at_once = self.most_at_once = 0
 
@@ -58,11 +60,14 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server.asked.append(request)
         server.keys.append(self.headers.get("authorization"))
+        server.heads.append(dict(self.headers))
         status, body, seconds = server.reply(request)
-        server.at_once += 1
-        server.most_at_once = max(server.most_at_once, server.at_once)
+        with server.lock:
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
         threading.Event().wait(seconds)
-        server.at_once -= 1
+        with server.lock:
+            server.at_once -= 1
         if status == 0:
             self.close_connection = True
             return

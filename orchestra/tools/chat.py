@@ -100,6 +100,7 @@ class Chat:
     async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
         """Ask within the provider's limits and the deadline, unless the breaker is open. Waiting for a place is not the
         endpoint's time."""
+        self._client.get()  # Its first import takes a second, which is nobody's deadline.
         async with self._provider.place():
             await self._provider.pace()
             probe = self._breaker.admit()
