@@ -132,7 +132,7 @@ class Chat:
             retry=retry_if_exception_type(_Passing),
             wait=self._pause,
             stop=stop_after_attempt(self._attempts) | stop_before_delay(self._deadline_s),
-            before_sleep=lambda _: self._provider.pace(),
+            before_sleep=self._pace,
             reraise=True,
         )
         try:
@@ -142,6 +142,10 @@ class Chat:
             what = f"{error} after {number} attempt{'s' if number > 1 else ''}"
             raise EndpointError(what, where=self.name, fix="see the endpoint's log") from None
 
+    async def _pace(self, state: "RetryCallState") -> None:
+        """Another attempt is another request to the provider."""
+        await self._provider.pace()
+
     def _pause(self, state: "RetryCallState") -> float:
         """Seconds before the next attempt: growing, never the same for two callers, and what the endpoint asks for."""
         error = state.outcome.exception() if state.outcome is not None else None
@@ -150,11 +154,15 @@ class Chat:
 
     async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
         import httpx2
-        from openai import APIConnectionError, APIStatusError
+        from openai import APIConnectionError, APIStatusError, omit
 
+        # The SDK would send what the environment holds for OpenAI to every provider.
+        headers = {"OpenAI-Organization": omit, "OpenAI-Project": omit} | ({} if self._key else {"Authorization": omit})
         attempt()
         try:
-            response = await self._client.get().post("/chat/completions", cast_to=httpx2.Response, body=body)
+            response = await self._client.get().post(
+                "/chat/completions", cast_to=httpx2.Response, body=body, options={"headers": headers}
+            )
         except asyncio.CancelledError:
             lost(None)
             raise
@@ -186,18 +194,13 @@ class Chat:
         return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name)
 
     def _connect(self) -> Any:
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Omit, Timeout
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
-        # The SDK would add what the environment holds for OpenAI to every provider's requests.
-        headers: dict[str, Any] = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-        if not self._key:
-            headers["Authorization"] = Omit()
         timeout = Timeout(None, connect=CONNECT_S)  # Everything else is ended by the deadline.
         return AsyncOpenAI(
             api_key=self._key or "none",
             base_url=self._url,
             max_retries=0,
-            default_headers=headers,
             http_client=DefaultAsyncHttpxClient(timeout=timeout),
         )
 

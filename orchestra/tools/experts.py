@@ -32,6 +32,7 @@ PROMPTS = {
 """What an expert is told about its role; a generalist is only asked."""
 CUT = "[cut off here: its reply was too long]"
 MAX_QUERY = 200
+_MARKS = " \"'`*"
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)\n?```", re.DOTALL)
 
 
@@ -145,4 +146,5 @@ def program(reply: Reply, where: str = "") -> str | None:
 
 def query(text: str) -> str:
     """The query in a reply: its last line without marks around it."""
-    return text.strip().splitlines()[-1].strip(" \"'`*").removeprefix("Query:").strip()[:MAX_QUERY] or text[:MAX_QUERY]
+    last = text.strip().splitlines()[-1].strip(_MARKS).removeprefix("Query:").strip(_MARKS)
+    return (last or text)[:MAX_QUERY]

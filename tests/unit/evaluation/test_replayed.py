@@ -73,9 +73,7 @@ def test_it_replays_to_the_same_bytes_without_an_endpoint(monkeypatch: pytest.Mo
     with serving(solve) as double:
         recorded, episodes, first = run(monkeypatch, tmp_path, "record", double)
         asked = len(double.asked)
-    assert (first.replayed, first.asked) == (0, asked + 8), (
-        "each policy runs two programs of its own and two of the coder's"
-    )
+    assert (first.replayed, first.asked) == (0, asked + 8), "each policy has four programs run"
     replayed, again, second = run(monkeypatch, tmp_path, "replay", None)
     assert replayed == recorded and again == episodes
     assert (second.replayed, second.asked) == (first.asked, 0)

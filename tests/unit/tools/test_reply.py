@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.tools.failures import ReplyError, Unusable
@@ -70,7 +70,7 @@ def test_usage_that_is_not_said_is_not_counted() -> None:
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-json_values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+json_values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=4)
 keys = st.sampled_from(["content", "tool_calls", "refusal", "finish_reason", "message", "usage", "prompt_tokens"])
 messages = st.dictionaries(keys, json_values)
 shaped = st.fixed_dictionaries(
@@ -79,6 +79,7 @@ shaped = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(json_values | shaped)
 def test_garbage_is_an_error_of_its_type_or_text(raw: Any) -> None:
     try:
