@@ -1,7 +1,6 @@
 """A third of all calls fails, hangs or returns garbage: no crash, no false verdict, deadlines kept, exact dollars."""
 
 import asyncio
-import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from tests.scripts import call
 from tests.worlds import PRICE, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=4, max_turn_tokens=200, max_tokens=4000)
-DEADLINE_S = 3.0
-COUNT = 80
-LONELY = 30
-"""Examples from the last on ask an expert without a fallback."""
+DEADLINE_S = 0.5
+"""Of the expert that hangs; the others have time enough on any machine."""
+COUNT, LONELY, HANGING = 80, 30, 6
+"""Examples; the last of them ask an expert without a fallback, and the first one that hangs."""
 
 
 def solve(request: dict[str, Any]) -> str:
@@ -42,16 +41,16 @@ def decide(conversation: Conversation) -> str:
 
 
 def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    proxy = FaultProxy(solve, seed=5, share=0.3, hang_s=2 * DEADLINE_S, only={"real", "spare", "alone"})
-    entry = expert(deadline_s=DEADLINE_S)
+    proxy = FaultProxy(solve, seed=5, share=0.25, hangs="hangs")
+    saved, slow = expert(fallback="spare"), expert(fallback="spare", deadline_s=DEADLINE_S)
     with serving(proxy) as double:
         limits = ProviderLimits(attempts=2, failures=1000, concurrency=32)
-        experts = {"real": entry.model_copy(update={"fallback": "spare"}), "spare": entry, "alone": entry}
+        experts = {"real": saved, "spare": expert(), "alone": expert(), "hangs": slow}
         kit = real(monkeypatch, toolkit(tmp_path), double, limits, **experts)
-        offered = [[kit.catalogue.spec("real"), kit.catalogue.spec("spare")], [kit.catalogue.spec("alone")]]
+        asked = ["hangs"] * HANGING + ["real"] * (COUNT - HANGING - LONELY) + ["alone"] * LONELY
         examples = [
-            example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1), toolbox=offered[n >= COUNT - LONELY])
-            for n in range(COUNT)
+            example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1), toolbox=[kit.catalogue.spec(name)])
+            for n, name in enumerate(asked)
         ]
 
         async def whole() -> list[Episode]:
@@ -61,11 +60,9 @@ def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.Monke
             finally:
                 await kit.aclose()
 
-        began = time.monotonic()
         episodes = asyncio.run(whole())
-        wall_s = time.monotonic() - began
-    struck = [fault for _, fault in proxy.committed if fault is not None]
-    assert 0.2 < len(struck) / len(proxy.committed) < 0.4 and any(fault.hangs for fault in struck)
+    struck = [fault for fault in proxy.committed if fault is not None]
+    assert 0.25 < len(struck) / len(proxy.committed) < 0.4
 
     failed = [episode for episode in episodes if episode.stop is StopReason.TOOL_FAILURE]
     assert 0 < len(failed) < LONELY, "some calls fail for good, most are saved by another attempt or the fallback"
@@ -73,9 +70,9 @@ def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.Monke
     assert all(episode.solved for episode in episodes if episode not in failed), "no failure counts as unsolved"
     assert any("failed; spare answers" in (turn.observation or "") for e in episodes for turn in e.turns)
 
-    assert wall_s < 2 * DEADLINE_S + 5, "each of two experts has its own deadline"
-    waits = [charge.latency_s for episode in episodes for charge in episode.charges]
-    assert max(waits) < DEADLINE_S + 1
+    hung = [charge for episode in episodes for charge in episode.charges if charge.name == "hangs"]
+    waits = [charge.latency_s for charge in hung if charge.latency_s]
+    assert len(waits) == HANGING and all(DEADLINE_S <= wait < DEADLINE_S + 5 for wait in waits)
 
     spent = [charge for episode in episodes for charge in episode.charges]
     price = kit.catalogue.prices["real"]
