@@ -97,11 +97,10 @@ class Repricer:
     def _key(self, charge: Charge, spec: ToolSpec | None) -> str | None:
         if charge.component is Component.POLICY:
             return self.file.policy_price
-        if spec is None:
-            return None
-        if spec.tool.startswith("domain:"):
+        if spec is not None and spec.tool.startswith("domain:"):
             return self.file.domain_tool.price
-        entry = self.file.tools.get(spec.tool)
+        # A fallback, or a tool at work for an expert, may be one that the example does not offer.
+        entry = self.file.tools.get(charge.name if spec is None else spec.tool)
         return None if entry is None else entry.price
 
     def _costs(self, charge: Charge, key: str | None, spec: ToolSpec | None) -> Costs:
@@ -137,12 +136,11 @@ def _explained(charge: Charge, price: Price) -> bool:
 def lines(done: Repriced) -> list[str]:
     """A table for a person: dollars to a hundredth of a cent; the exact ones are in the JSON."""
     simulated = ", simulated experts" if done.simulated else ""
-    head = ("", "calls", "recorded", f"list {done.recorded_on}", f"list {done.as_of}", "change")
-    groups = [("component", done.components), ("policy", done.policies)]
+    head: tuple[str, ...] = ("", "calls", "recorded", f"list {done.recorded_on}", f"list {done.as_of}", "change")
     rows = [head]
-    for _, group in groups:
-        rows += [_row(str(name), costs) for name, costs in group.items()]
-        rows.append(_row("total", done.total))
+    rows += [_row(component, costs) for component, costs in done.components.items()]
+    rows += [_row(f"policy {policy}", costs) for policy, costs in done.policies.items()]
+    rows.append(_row("total", done.total))
     width = [max(len(row[column]) for row in rows) for column in range(len(head))]
     text = [f"{done.episodes} episodes{simulated}; US dollars"]
     for row in rows:

@@ -47,6 +47,8 @@ def main(stage: Stage) -> None:
     episodes = running.evaluate(
         contenders, examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
     )
+    if toolkit.cassette is not None:
+        stage.say(toolkit.cassette.summary())
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed

@@ -228,8 +228,8 @@ async def _take_turn(
         if budget_usd is not None and spent + _expected_usd(conversation.example, call) > budget_usd:
             live.stop = StopReason.BUDGET
         else:
-            observation, charge = await _call(live, call)
-            charges += [charge] if charge is not None else []
+            observation, spent_on = await _call(live, call)
+            charges += spent_on
     shown: list[int] = []
     if live.stop is None and observation is not None:
         shown = codec.observation(observation)
@@ -253,16 +253,17 @@ async def _take_turn(
         on_turn(conversation, turn)
 
 
-async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Charge | None]:
-    """Run one call: its observation, or an error message for the model; infrastructure failures end the episode."""
+async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charge]]:
+    """Run one call: its observation, or an error message for the model, and what it cost, be it that it failed;
+    infrastructure failures end the episode."""
     try:
         outcome = await live.session.call(call)
     except CallError as failure:
-        return f"error: {failure}", None
-    except ToolError:
+        return f"error: {failure}", ()
+    except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
-        return None, None
-    return outcome.text, outcome.charge
+        return None, failure.charges
+    return outcome.text, (outcome.charge, *outcome.besides)
 
 
 async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str | None, Charge | None]:

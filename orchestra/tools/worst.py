@@ -6,7 +6,7 @@ from decimal import Decimal
 from orchestra.errors import ConfigError
 from orchestra.ledger import cost_of
 from orchestra.tools.catalogue import Entry
-from orchestra.types import ToolSpec, Usage
+from orchestra.types import EXACT, ToolSpec, Usage
 
 SPREAD = 1.25
 """A simulated expert's reply and time are at most this much over the expected ones."""
@@ -14,8 +14,13 @@ OVERHEAD_TOKENS = 200
 """What a provider's template may add to a request's own tokens."""
 
 
-def worst_usd(spec: ToolSpec, entry: Entry | None, said_bytes: int) -> Decimal:
-    """Dollars at most. `entry`: of the catalogue, None for a domain's tool; `said_bytes`: all that the call may send.
+PROMPT_BYTES = 1000
+"""What an expert is told about its role, and a request's settings, at most."""
+
+
+def worst_usd(spec: ToolSpec, entry: Entry | None = None, said_bytes: int = 0, attempts: int = 1) -> Decimal:
+    """Dollars at most. `entry`: of the catalogue, None for a domain's tool; `said_bytes`: what the call may send, as
+    JSON; `attempts`: how often a model may be asked, since a lost reply may be billed.
 
     No token is shorter than a byte, no reply longer than `max_output_tokens`, nothing runs longer than its deadline.
     Raises `ConfigError` for a model whose replies have no limit: no cap can be kept with it.
@@ -26,11 +31,12 @@ def worst_usd(spec: ToolSpec, entry: Entry | None, said_bytes: int) -> Decimal:
     if entry.implementation == "simulated":
         usage = entry.usage.model_copy(update={"output_tokens": math.ceil(entry.usage.output_tokens * SPREAD)})
         return cost_of(price, usage, seconds=spec.latency_s * SPREAD + 0.001)
-    usage = entry.usage
-    if entry.implementation == "openai":
-        if entry.max_output_tokens is None:
-            what = f"a cap of dollars is set, and replies of {spec.tool} have no limit"
-            raise ConfigError(what, where="the catalogue", fix=f"give tools.{spec.tool} max_output_tokens")
-        usage = Usage(input_tokens=said_bytes + OVERHEAD_TOKENS, output_tokens=entry.max_output_tokens)
     seconds = max(spec.latency_s, entry.deadline_s if price.per_second else 0.0)
-    return cost_of(price, usage, seconds=seconds)
+    if entry.implementation != "openai":
+        return cost_of(price, entry.usage, seconds=seconds)
+    if entry.max_output_tokens is None:
+        what = f"a cap of dollars is set, and replies of {spec.tool} have no limit"
+        raise ConfigError(what, where="the catalogue", fix=f"give tools.{spec.tool} max_output_tokens")
+    read = said_bytes + PROMPT_BYTES + OVERHEAD_TOKENS
+    once = cost_of(price, Usage(input_tokens=read, output_tokens=entry.max_output_tokens), seconds=seconds)
+    return EXACT.multiply(once, Decimal(attempts))

@@ -98,7 +98,7 @@ def endpoint(**update: Any) -> Catalogue:
 
 def test_a_real_expert_s_worst_is_every_byte_read_and_all_it_may_write() -> None:
     spec = catalogue().spec("gpt-5")
-    assert worst_usd(spec, endpoint(max_output_tokens=1000).entry("gpt-5"), 800) == Decimal("0.01125")
+    assert worst_usd(spec, endpoint(max_output_tokens=1000).entry("gpt-5"), 800, 3) == Decimal("0.0125") * 3
     with pytest.raises(ConfigError, match=r"give tools\.gpt-5 max_output_tokens"):
         worst_usd(spec, endpoint().entry("gpt-5"), 800)
 
