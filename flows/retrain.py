@@ -18,10 +18,11 @@ from flows._summary import Summary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
 from orchestra.config import load_params
-from orchestra.errors import ConfigError, OrchestraError
+from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.plain import plain
 from orchestra.workspace import Screen
 from tasks import _dvc
+from tasks._ledger import run_ledger
 from tasks._stage import Stage
 from tasks._tracking import Recorder
 
@@ -128,7 +129,10 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
         load_params(root / "params.yaml")
         recorder = Recorder.open(root, str(run.id), run.name)
         try:
-            state = _run_all(root, recorder, until, set(force or []))
+            with run_ledger(root, recorder.parent):
+                state = _run_all(root, recorder, until, set(force or []))
+        except (_dvc.StageCapped, BudgetError) as end:
+            state = Completed(name="Capped", message=str(end))
         except BaseException as failure:
             recorder.finish(recorder.parent, _line(failure))
             raise

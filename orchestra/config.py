@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from orchestra.documents import parse_yaml
 from orchestra.errors import ConfigError
-from orchestra.types import Category
+from orchestra.types import Category, Usd
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
@@ -91,6 +91,8 @@ class Rollout(Section):
     """Tokens the policy may write in one turn."""
     max_tokens: Positive
     """Prompt and completion of one episode together."""
+    budget_usd: Annotated[float, Field(gt=0)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Dollars that one episode may spend: a call that could cross it ends the episode. None: no cap."""
 
 
 class Habits(Section):
@@ -222,10 +224,18 @@ class Deploy(Section):
     smoke_examples: Positive
 
 
+class Budget(Section):
+    """What may be spent. It decides no result, so it makes no stage stale."""
+
+    run_usd: Usd | None = None
+    """Dollars of one run of the pipeline, its stages together; a call that could cross it ends the run."""
+
+
 class Params(Section):
     """The whole of params.yaml."""
 
     profile: str
+    budget: Budget = Budget()
     world: World
     synthesize: Synthesize
     validate_: Validate = Field(alias="validate")

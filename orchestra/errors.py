@@ -1,6 +1,12 @@
 """The failure vocabulary: whose fault a failure is, and whether trying again can help."""
 
+from __future__ import annotations
+
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestra.types import Charge
 
 from orchestra.plain import one_line
 
@@ -51,6 +57,8 @@ class ToolError(OrchestraError):
 
     fault = Fault.TOOL
     retryable = True
+    charges: tuple[Charge, ...] = ()
+    """What the failed call cost all the same, and how long it took."""
 
 
 class JudgeError(OrchestraError):

@@ -3,7 +3,8 @@
 Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewards.group)──> Reward
 """
 
-from decimal import Decimal
+from collections.abc import Iterable
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -11,11 +12,21 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Usd = Annotated[Decimal, Field(ge=0)]
 """Dollars, exact; written to JSON as a string so that nothing is lost."""
+EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow])
+"""Arithmetic of dollars: wide enough that nothing is rounded, and an error where it would have to be."""
 
 
 def _unset(value: object) -> bool:
     """Fields added later are written only where they say something, so that rows without them keep their bytes."""
-    return value is None or value == ()
+    return value is None or value == () or value == ""
+
+
+def add_up(amounts: Iterable[Decimal]) -> Decimal:
+    """The exact sum: parts in any order and grouping make the same total."""
+    total = Decimal(0)
+    for amount in amounts:
+        total = EXACT.add(total, amount)
+    return total
 
 
 class Record(BaseModel):
@@ -214,6 +225,8 @@ class Charge(Record):
     cost_usd: Usd = Decimal(0)
     latency_s: float = Field(default=0.0, ge=0)
     simulated: bool = False
+    phase: str = Field(default="", exclude_if=_unset)
+    """In a ledger: when it was spent, such as `evaluate/sft`: the stage, what within it, the policy."""
 
 
 class Turn(Record):
@@ -269,7 +282,7 @@ class Episode(Record):
 
     @property
     def cost_usd(self) -> Decimal:
-        return sum((charge.cost_usd for charge in self.charges), Decimal(0))
+        return add_up(charge.cost_usd for charge in self.charges)
 
     @property
     def latency_s(self) -> float:

@@ -14,6 +14,7 @@ import yaml
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.processes import FLOW_PID, kill_tree, spawn
+from tasks._stage import CAPPED
 
 NOISE = re.compile(
     r"^(Running stage |> exec |(Generating|Updating) lock file|To (track|enable) |\s+(git add|dvc config) "
@@ -33,6 +34,10 @@ class StageKilled(StageError):
     """A stage was ended by a signal (out of memory, by hand): it goes on from its last checkpoint when run again."""
 
     retryable = True
+
+
+class StageCapped(StageError):
+    """The next call of a stage could have crossed the cap of dollars: it goes on from there when it is run again."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,8 @@ def stage_env(extra: Mapping[str, str]) -> dict[str, str]:
 def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
     """DVC ends with 255 whatever went wrong, so the text decides."""
     said = [line.removeprefix("error: ").removeprefix(f"{name}: ") for line in tail if line.startswith("error: ")]
+    if said and said[-1].startswith(CAPPED):
+        return StageCapped(said[-1].removeprefix(CAPPED), where=name)
     if said:
         return StageError(f"{said[-1]} (all it said: .state/logs/{name}.log)", where=name)
     text = "\n".join(tail)

@@ -18,7 +18,7 @@ import yaml
 
 from orchestra.config import Params, load_params
 from orchestra.environment import quiet
-from orchestra.errors import ConfigError, DataError, OrchestraError
+from orchestra.errors import BudgetError, ConfigError, DataError, OrchestraError
 from orchestra.plain import one_line, plain
 from orchestra.processes import FLOW_PID, die_with_parent
 from orchestra.workspace import whole_folder
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 EXIT_ERROR = 2
 """Exit code of a stage that said in one line what is wrong."""
+CAPPED = "capped: "
+"""How the line of a stage begins that a cap of dollars has ended."""
 
 
 class Meter:
@@ -168,6 +170,9 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
         stage = Stage.open(name)
         main(stage)
         stage.flush()
+    except BudgetError as end:
+        print(f"error: {name}: {CAPPED}{end}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_ERROR)
     except OrchestraError as error:
         print(f"error: {name}: {error}", file=sys.stderr, flush=True)
         sys.exit(EXIT_ERROR)

@@ -1,9 +1,11 @@
 """evaluate: the trained model, the SFT model and the rules over the held-out examples; table, plots, episodes."""
 
 import asyncio
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestra.checkpoint import hash_dir, hash_file, verify_manifest
 from orchestra.errors import DataError
@@ -15,10 +17,12 @@ from orchestra.evaluation.report import REFERENCE, Comparison, evidence, markdow
 from orchestra.evaluation.run import Contender
 from orchestra.evaluation.statistics import flat_metrics, summarise
 from orchestra.jsonl import read_jsonl
+from orchestra.ledger import parts, phase
 from orchestra.rollout.policies import Policy
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, Price
+from orchestra.types import Episode, Example, Price
+from tasks._ledger import open_purse, tell
 from tasks._stage import Stage, run
 
 CODE = ("rollout", "rewards/outcome.py", "tools", "domains", "types.py", "ledger.py")
@@ -30,6 +34,7 @@ def main(stage: Stage) -> None:
     params, root = stage.params, stage.root
     examples = heldout(stage)
     toolkit = Toolkit.from_params(params, root)
+    toolkit.purse = open_purse(stage)
     folders = {name: root / "models" / name for name in params.evaluate.policies}
     for folder in folders.values():
         verify_manifest(folder)
@@ -42,6 +47,8 @@ def main(stage: Stage) -> None:
     episodes = running.evaluate(
         contenders, examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
     )
+    if toolkit.cassette is not None:
+        stage.say(toolkit.cassette.summary())
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed
@@ -59,10 +66,24 @@ def main(stage: Stage) -> None:
     with stage.write_dir("reports/evaluation") as folder:
         shutil.copyfile(file, folder / "episodes.jsonl")
         write_report(comparison, folder)
+        (folder / "ledger.json").write_text(json.dumps(spent(episodes), indent=2) + "\n", encoding="utf-8")
+    tell(stage, toolkit.purse)
     metrics = flat_metrics(summaries)
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path("reports/evaluation"))
     print(markdown(comparison), flush=True)
+
+
+def spent(episodes: Mapping[str, Sequence[Episode]]) -> dict[str, Any]:
+    """What each policy spent, by component, in exact decimals: ledger.json."""
+    ledgers = {
+        name: parts((charge for episode in found for charge in episode.charges), lambda charge: charge.component)
+        for name, found in episodes.items()
+    }
+    return {
+        name: {part: told.model_dump(mode="json") for part, told in sorted(found.items())}
+        for name, found in ledgers.items()
+    }
 
 
 def heldout(stage: Stage) -> list[Example]:
@@ -85,13 +106,24 @@ def checkpoint(name: str, folder: Path, price: Price) -> Contender:
     return Contender(name, build, Codec.load(folder), price)
 
 
-def rules(stage: Stage, examples: list[Example], toolkit: Toolkit, names: Sequence[str] = ()) -> list[Contender]:
-    """The rule baselines that params.yaml names, or those of `names`; their own tokens are free."""
+def rules(
+    stage: Stage,
+    examples: list[Example],
+    toolkit: Toolkit,
+    names: Sequence[str] = (),
+    train: list[Example] | None = None,
+) -> list[Contender]:
+    """The rule baselines that params.yaml names, or those of `names`; their own tokens are free.
+
+    `train` is what routers learn from (default: all that was validated).
+    """
     names = names or stage.params.evaluate.baselines
     for name in names:
         rule(name)  # An unknown one is an error before anything is asked.
-    right = asyncio.run(who_is_right(examples, toolkit)) if ORACLE in names else {}
-    lessons, share = _lessons(stage, toolkit) if any(name.startswith(LEARNED) for name in names) else ([], 1.0)
+    with phase("knowledge"):
+        right = asyncio.run(who_is_right(examples, toolkit)) if ORACLE in names else {}
+        learned = any(name.startswith(LEARNED) for name in names)
+        lessons, share = _lessons(stage, toolkit, train) if learned else ([], 1.0)
     knowledge = Knowledge(toolkit.catalogue, right, lessons, share, stage.params.rollout.max_turns)
     codec = Codec.load(stage.root / "models" / REFERENCE)
 
@@ -101,10 +133,10 @@ def rules(stage: Stage, examples: list[Example], toolkit: Toolkit, names: Sequen
     return [contender(name) for name in names]
 
 
-def _lessons(stage: Stage, toolkit: Toolkit) -> tuple[list[Lesson], float]:
+def _lessons(stage: Stage, toolkit: Toolkit, train: list[Example] | None) -> tuple[list[Lesson], float]:
     """How every expert fared on the training questions, and the share of training examples that these are."""
-    file = stage.root / "data/validated/train.jsonl"
-    train = read_jsonl(file, Example, fix="run the validate stage again")
+    if train is None:
+        train = read_jsonl(stage.root / "data/validated/train.jsonl", Example, fix="run the validate stage again")
     lessons = asyncio.run(take_lessons(train, toolkit))
     return lessons, len(lessons) / max(1, len(train))
 
@@ -116,6 +148,7 @@ def measure(stage: Stage, folder: Path, name: str) -> Evidence:
     digest, present = hash_dir(folder), data_hash(stage, examples)
     file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
     toolkit = Toolkit.from_params(params, stage.root)
+    toolkit.purse = open_purse(stage, file.parent)
     contender = checkpoint(name, folder, toolkit.catalogue.policy_price)
     episodes = running.evaluate(
         [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)

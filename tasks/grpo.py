@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra.errors import DataError
+from orchestra.ledger import phase
 from orchestra.rewards.check import check_weights
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
@@ -16,6 +17,7 @@ from orchestra.training.good import restore
 from orchestra.training.health import averages, outcomes
 from orchestra.types import Example
 from tasks._checkpoints import save_checkpoint
+from tasks._ledger import open_purse, tell
 from tasks._stage import Stage, run
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def train(stage: Stage) -> None:
     params, settings = stage.params, stage.params.grpo
     codec = Codec.load(stage.root / BASE)
     toolkit = Toolkit.from_params(params, stage.root)
+    toolkit.purse = purse = open_purse(stage, rank=ranks.rank(), ranks=ranks.world())
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
@@ -56,7 +59,8 @@ def train(stage: Stage) -> None:
 
     def evaluate(current: "PreTrainedModel") -> dict[str, float]:
         policy = TransformersPolicy("", name="grpo", model=current, eos_id=codec.eos_id)
-        episodes = rollout(watched, policy, codec, toolkit, params.rollout, price=price)
+        with phase("watch"):
+            episodes = rollout(watched, policy, codec, toolkit, params.rollout, price=price)
         found = outcomes(episodes, {example.id: example for example in watched})
         stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items() if "/" not in k))
         return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
@@ -84,6 +88,7 @@ def train(stage: Stage) -> None:
             save_checkpoint(stage, trained, codec, "models/grpo", base=BASE, data=data)
     if ranks.rank() != 0:
         return
+    tell(stage, purse)
     if result.resumed_from:
         stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:

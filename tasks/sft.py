@@ -9,6 +9,7 @@ from orchestra.synthesis.io import read_examples, split_watched
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
 from tasks._checkpoints import save_checkpoint
+from tasks._ledger import open_purse, tell
 from tasks._stage import Stage, run
 
 
@@ -21,6 +22,7 @@ def main(stage: Stage) -> None:
     source = Path(params.model.base or params.model.recipe)
     codec = Codec.load(stage.root / source)
     toolkit = Toolkit.from_params(params, stage.root)
+    toolkit.purse = open_purse(stage)
     data = stage.root / "data/validated/train.jsonl"
     examples, _ = split_watched(read_examples(data), params.grpo.eval_examples, where=str(data))
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
@@ -31,6 +33,7 @@ def main(stage: Stage) -> None:
     )  # fmt: skip
     kept = [e for e in episodes if e.counted and well_formed(e)]
     spent_usd = float(sum(e.cost_usd for e in episodes))
+    tell(stage, toolkit.purse)
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     model = load_model(stage.root / source) if params.model.base else new_model(stage.root / source, params.sft.seed)

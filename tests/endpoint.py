@@ -8,10 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Script = list[tuple[int, Any, float]] | Callable[[dict[str, Any]], Any]
-"""Either (status, body, seconds) in turn, the last one for ever; or what to reply to a request, as an object."""
+"""Either (status, body, seconds) in turn, the last one for ever; or what to reply to a request, as such a triple or as
+an object. Status 0 hangs up without a word."""
 
 
-def answer(content: str | None = "Kelmar", **message: Any) -> dict[str, Any]:
+def answer(content: Any = "Kelmar", **message: Any) -> dict[str, Any]:
     """A chat completion of 100 tokens read, 40 of them from a cache, and 7 written."""
     counts = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
     choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": "stop"}
@@ -26,6 +27,12 @@ class Double(ThreadingHTTPServer):
     def __init__(self, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script, self.asked, self.keys = script, list[Any](), list[str | None]()
+        self.headers: dict[str, str] = {}
+        """Sent with every reply."""
+        self.heads: list[dict[str, str]] = []
+        self.lock = threading.Lock()
+        self.connections = 0
+        self.at_once = self.most_at_once = 0
 
     @property
     def url(self) -> str:
@@ -33,12 +40,19 @@ class Double(ThreadingHTTPServer):
 
     def reply(self, request: dict[str, Any]) -> tuple[int, Any, float]:
         if callable(self.script):
-            return 200, answer(json.dumps(self.script(request))), 0
+            said = self.script(request)
+            return said if isinstance(said, tuple) else (200, answer(json.dumps(said)), 0)
         return self.script[min(len(self.asked), len(self.script)) - 1]
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        assert isinstance(self.server, Double)
+        self.server.connections += 1
 
     def do_POST(self) -> None:
         server = self.server
@@ -46,12 +60,23 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server.asked.append(request)
         server.keys.append(self.headers.get("authorization"))
+        server.heads.append(dict(self.headers))
         status, body, seconds = server.reply(request)
+        with server.lock:
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
         threading.Event().wait(seconds)
+        with server.lock:
+            server.at_once -= 1
+        if status == 0:
+            self.close_connection = True
+            return
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
+            for name, value in server.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
         except (BrokenPipeError, ConnectionResetError):

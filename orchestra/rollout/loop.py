@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from orchestra.config import Rollout
 from orchestra.errors import CallError, JudgeError, ToolError
-from orchestra.ledger import cost_of, total
+from orchestra.ledger import Purse, cost_of, phase, total
 from orchestra.rewards.outcome import verify
 from orchestra.rollout.policies import Conversation, Generation, Policy
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.rollout.written import read_turn
 from orchestra.tools.base import readable
-from orchestra.types import Charge, Component, Episode, Example, Price, StopReason, ToolCall, Turn, Usage, Verdict
+from orchestra.types import (
+    Charge,
+    Component,
+    Episode,
+    Example,
+    Price,
+    StopReason,
+    ToolCall,
+    Turn,
+    Usage,
+    Verdict,
+    add_up,
+)
 
 if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
@@ -32,10 +45,11 @@ OnTurn = Callable[[Conversation, Turn], None]
 
 @dataclass(frozen=True)
 class PolicyRates:
-    """What the policy's own tokens cost, in dollars and modelled seconds."""
+    """What the policy's own tokens cost, in dollars and modelled seconds, and where they are booked."""
 
     price: Price
     seconds_per_token: float = SECONDS_PER_TOKEN
+    purse: Purse | None = None
 
 
 @dataclass(eq=False)
@@ -71,10 +85,15 @@ async def run_episodes(
     """Attempt every example `samples` times; episodes come back in order, a group's episodes together.
 
     `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
-    `judge=False` leaves the verdict unknown. `budget_usd` caps each episode: a call that could cross it is refused.
-    `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
+    `judge=False` leaves the verdict unknown. `budget_usd` caps each episode, as `limits` may: a call that could cross
+    it is refused. `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
+    Everything is booked in the toolkit's purse; raises `BudgetError` when the next call could cross its cap, after
+    those under way have come to their end.
     """
-    rates, asked = PolicyRates(price), user or ScriptedUser()
+    rates, asked = PolicyRates(price, purse=toolkit.purse), user or ScriptedUser()
+    if limits.budget_usd is not None:
+        most = Decimal(str(limits.budget_usd))
+        budget_usd = most if budget_usd is None else min(budget_usd, most)
     rendered = list(prompts) if prompts is not None else [codec.prompt(example) for example in examples]
     jobs = [
         Conversation(example, prompt, sample)
@@ -85,7 +104,8 @@ async def run_episodes(
     for start in range(0, len(jobs), batch):
         lives = [_Live(c, toolkit.open(c.example)) for c in jobs[start : start + batch]]
         try:
-            await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn, asked)
+            with phase(policy.name):
+                await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn, asked)
             episodes += [_finish(live, policy.name, judge) for live in lives]
         finally:
             for live in lives:
@@ -130,12 +150,11 @@ async def _run_batch(
             ready = [(a, min(r, limits.max_turn_tokens)) for a, r in zip(active, room, strict=True) if r >= 1]
             if not ready:
                 break
-            generations = await policy.generate([a.conversation for a, _ in ready], [r for _, r in ready])
-            await asyncio.gather(
-                *(
-                    _take_turn(live, generation, codec, limits, rates, budget_usd, on_turn, user)
-                    for (live, _), generation in zip(ready, generations, strict=True)
-                )
+            conversations, allowed = [a.conversation for a, _ in ready], [r for _, r in ready]
+            generations, written = await _generate(policy, conversations, allowed, rates)
+            await _all(
+                _take_turn(live, generation, charge, codec, limits, budget_usd, on_turn, user)
+                for (live, _), generation, charge in zip(ready, generations, written, strict=True)
             )
         for live in lives:
             live.stop = live.stop or StopReason.TURN_LIMIT
@@ -143,12 +162,41 @@ async def _run_batch(
         policy.end()
 
 
+async def _generate(
+    policy: Policy, conversations: list[Conversation], allowed: list[int], rates: PolicyRates
+) -> tuple[list[Generation], list[Charge]]:
+    """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the purse's cap."""
+    purse, dearest = rates.purse, rates.price.model_copy(update={"cached_input_per_million": None})
+    worst = Decimal(0)
+    if purse is not None and purse.cap_usd is not None:
+        usages = (
+            Usage(input_tokens=conversation.length, output_tokens=most)
+            for conversation, most in zip(conversations, allowed, strict=True)
+        )
+        worst = add_up(cost_of(dearest, usage) for usage in usages)
+    with purse.hold(worst) if purse is not None else nullcontext():
+        generations = await policy.generate(conversations, allowed)
+        pairs = zip(conversations, generations, strict=True)
+        charges = [_policy_charge(conversation, generation, rates) for conversation, generation in pairs]
+        for charge in charges:
+            if purse is not None:
+                purse.book(charge)
+    return generations, charges
+
+
+async def _all(turns: Iterable[Awaitable[None]]) -> None:
+    """Every turn to its end, also when one fails: what is under way is paid for and must be booked."""
+    for ended in await asyncio.gather(*turns, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
 async def _take_turn(
     live: _Live,
     generation: Generation,
+    written: Charge,
     codec: Codec,
     limits: Rollout,
-    rates: PolicyRates,
     budget_usd: Decimal | None,
     on_turn: OnTurn | None,
     user: UserSimulator,
@@ -156,7 +204,7 @@ async def _take_turn(
     """Read what the policy wrote, do what it asks, and append the turn."""
     conversation = live.conversation
     text = codec.decode(generation.ids)
-    charges = [_policy_charge(conversation, generation, rates)]
+    charges = [written]
     call: ToolCall | None = None
     error: str | None = None
     observation: str | None = None
@@ -181,8 +229,8 @@ async def _take_turn(
         if budget_usd is not None and spent + _expected_usd(conversation.example, call) > budget_usd:
             live.stop = StopReason.BUDGET
         else:
-            observation, charge = await _call(live, call)
-            charges += [charge] if charge is not None else []
+            observation, spent_on = await _call(live, call)
+            charges += spent_on
     shown: list[int] = []
     if live.stop is None and observation is not None:
         shown = codec.observation(observation)
@@ -206,16 +254,17 @@ async def _take_turn(
         on_turn(conversation, turn)
 
 
-async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Charge | None]:
-    """Run one call: its observation, or an error message for the model; infrastructure failures end the episode."""
+async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charge]]:
+    """Run one call: its observation, or an error message for the model, and what it cost, be it that it failed;
+    infrastructure failures end the episode."""
     try:
         outcome = await live.session.call(call)
     except CallError as failure:
-        return f"error: {failure}", None
-    except ToolError:
+        return f"error: {failure}", ()
+    except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
-        return None, None
-    return outcome.text, outcome.charge
+        return None, failure.charges
+    return outcome.text, (outcome.charge, *outcome.besides)
 
 
 async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str | None, Charge | None]:

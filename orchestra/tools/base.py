@@ -1,13 +1,14 @@
 """What every tool is: validated JSON arguments in; text, usage, dollars and seconds out."""
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
-from orchestra.types import Component, Price, Record, Usage, Usd
+from orchestra.types import Charge, Component, Price, Record, Usage, Usd
 
 UNSURE = "I am not sure."
 """What an expert says when it does not know (simulated experts say exactly this)."""
@@ -36,6 +37,10 @@ class ToolResult(Record):
     cost_usd: Usd = Decimal(0)
     latency_s: float = Field(default=0.0, ge=0)
     simulated: bool = False
+    besides: tuple[Charge, ...] = ()
+    """What the call cost besides: lost attempts, tools that an expert's work was given to, an expert that failed."""
+    by: str | None = None
+    """Shown name of the fallback that answered; None: the tool that was called."""
 
 
 class DomainSession(Protocol):
@@ -62,6 +67,11 @@ class ToolContext:
     domain: DomainSession | None = None
     notes: tuple[str, ...] = field(default=())
     """Observations so far, oldest first: what an expert may read besides the instruction."""
+    name: str = ""
+    """The tool's shown name: what its charges are booked under."""
+    ask: Callable[[str, dict[str, JsonValue]], Awaitable[tuple[str, tuple[Charge, ...]]]] | None = None
+    """Calls another tool of the catalogue at this example's price of it: its text and what it cost; raises as
+    `Tool.call` does."""
 
 
 @runtime_checkable

@@ -1,7 +1,8 @@
 """Every tool there is, priced on a day: the entries that toolboxes are sampled from."""
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
@@ -13,10 +14,14 @@ from pydantic import Field, JsonValue, ValidationError
 from orchestra.errors import ConfigError
 from orchestra.ledger import cost_of
 from orchestra.tools.prices import PriceBook, first_problem, read_mapping
+from orchestra.tools.provider import ProviderLimits
 from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Implementation = Literal["calculator", "search", "python", "simulated", "openai"]
+TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
+"""Roles of real experts, and the argument of another tool that takes what they write; None: it is the answer."""
+HELPERS = {"code": "python", "query": "search"}
 MASTERED = 0.75
 """Skill from which a specialist's description names a topic without reserve."""
 
@@ -32,6 +37,8 @@ class Simulated(Record):
     """How much less often it is right on hard questions than on the others."""
     hard_unsure: Share | None = None
     """`unsure` on hard questions: who knows little does not notice it. None: the same."""
+    failures: Share = 0.0
+    """Share of the questions at which its service fails, always the same ones."""
 
     def chance(self, topic: str, hard_share: float, *, hard: bool) -> float:
         """How often it is right on hard or other questions of a topic; over both, `hard_share` of them hard, its skill.
@@ -71,9 +78,31 @@ class Entry(Record):
     api_key_env: str | None = None
     endpoint_model: str | None = None
     """The model's name at the endpoint (openai)."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    """Tokens that one reply may have (openai). None: as many as the endpoint allows, so that no cap can be kept."""
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """What else a request says, such as temperature or reasoning_effort (openai)."""
+    hands_to: str | None = None
+    """The tool that what it writes is given to: a code writer's interpreter, a query writer's search."""
+    fallback: str | None = None
+    """The expert that is asked where this one fails; it is charged at its own price, and named in the result."""
     deadline_s: float = Field(default=300, gt=0)
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
+
+    @property
+    def provider(self) -> str:
+        """Who is paid: the first part of its price."""
+        return self.price.partition("/")[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """What of the entry decides its replies, for cassettes: not what is only read by policies and people."""
+        return json.dumps(self.model_dump(mode="json", exclude=UNHEARD), sort_keys=True)
+
+
+UNHEARD = {"description", "parameters", "price", "latency_s", "usage", "source", "fallback", "hands_to"}
+"""Fields that the tool itself never sees."""
 
 
 class DomainDefaults(Record):
@@ -90,6 +119,8 @@ class CatalogueFile(Record):
     topics: list[str]
     hard_share: Share = 0.0
     """Share of the topic questions that are hard."""
+    providers: dict[str, ProviderLimits] = Field(default_factory=dict)
+    """How each provider's models are asked, by the first part of their price; the defaults where it is not named."""
     tools: dict[str, Entry]
     domain_tool: DomainDefaults
     policy_price: str
@@ -121,26 +152,24 @@ class Catalogue:
     """Of the orchestrator's own tokens."""
     hard_share: float = 0.0
     """Share of the topic questions that are hard."""
+    providers: dict[str, ProviderLimits] = field(default_factory=dict)
+    """How each provider's models are asked."""
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
         """Read tools and the prices that hold on `price_date` (ISO); raises `ConfigError` of one line."""
-        where = str(catalogue_path)
         try:
             day = date.fromisoformat(price_date)
         except ValueError:
             raise ConfigError(f"price_date {price_date!r} is no date", where="world", fix="write YYYY-MM-DD") from None
-        try:
-            file = CatalogueFile.model_validate(read_mapping(catalogue_path))
-        except ValidationError as error:
-            raise ConfigError(first_problem(error), where=where, fix="mend that entry") from None
-        for name, entry in file.tools.items():
-            _check(name, entry, file.topics, where)
+        file = read_catalogue(catalogue_path)
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
         topics, defaults = tuple(file.topics), file.domain_tool
-        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share)
+        return cls(
+            topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share, providers=file.providers
+        )
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""
@@ -211,6 +240,18 @@ class Catalogue:
         return {n: sum(self.skill(n, topic) for topic in self.topics) / len(self.topics) for n in self.entries}
 
 
+def read_catalogue(path: Path) -> CatalogueFile:
+    """tools.yaml as written, its entries checked; raises `ConfigError` of one line."""
+    try:
+        file = CatalogueFile.model_validate(read_mapping(path))
+    except ValidationError as error:
+        raise ConfigError(first_problem(error), where=str(path), fix="mend that entry") from None
+    for name, entry in file.tools.items():
+        _check(name, entry, file.topics, str(path))
+        _check_helpers(name, file.tools, str(path))
+    return file
+
+
 def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
     if entry.implementation == "simulated":
         missing = set(topics) - set(entry.simulated.skills if entry.simulated else ())
@@ -219,6 +260,25 @@ def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
     if entry.implementation == "openai" and not (entry.base_url_env and entry.endpoint_model):
         fix = "name the environment variable of its address and the model's name there"
         raise ConfigError(f"tools.{name}: openai needs base_url_env and endpoint_model", where=where, fix=fix)
+
+
+def _check_helpers(name: str, tools: dict[str, Entry], where: str) -> None:
+    """What a real expert relies on: a known role, a tool that takes what it writes, a fallback that ends."""
+    entry = tools[name]
+    if entry.implementation == "openai" and entry.role not in TAKEN:
+        raise ConfigError(f"tools.{name}: no role {entry.role!r:.40}", where=where, fix=f"one of: {', '.join(TAKEN)}")
+    takes = TAKEN.get(entry.role)
+    if entry.implementation == "openai" and takes is not None:
+        helper = tools.get(entry.hands_to or "")
+        if helper is None or takes not in helper.parameters.get("properties", {}):  # type: ignore[operator]
+            what = f"tools.{name}: a {entry.role} needs a tool that takes its {takes}"
+            raise ConfigError(what, where=where, fix=f"name it in hands_to, such as {HELPERS[takes]}")
+    seen, after = [name], entry.fallback
+    while after is not None:
+        if after not in tools or tools[after].kind is not ToolKind.EXPERT or after in seen:
+            what = f"tools.{name}: the fallback {after} is no expert, or one that failed already"
+            raise ConfigError(what, where=where, fix="name another expert of the catalogue")
+        seen, after = [*seen, after], tools[after].fallback
 
 
 def rounded(value: float) -> float:

@@ -1,19 +1,37 @@
-"""Any OpenAI-compatible chat endpoint: a deadline, bounded retries, typed errors and a cassette."""
+"""Any OpenAI-compatible chat endpoint: a deadline, bounded retries, a circuit breaker, typed errors and a cassette.
+
+Requests go through the official `openai` SDK: authentication, pooled connections and the kinds of HTTP failure are its.
+Retries are ours, since a purse has to agree to each attempt and is told which may be billed, and so is reading the
+reply, since the SDK takes any JSON for a completion. litellm would add no provider that is needed, for all speak this
+protocol, and it sees every key of an installation: its releases 1.82.7 and 1.82.8 stole them (March 2026, issue 24521).
+"""
 
 import asyncio
 import random
-import re
+import time
 from collections.abc import Callable
-from typing import Any
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from orchestra.errors import ToolError
-from orchestra.tools.cassette import Cassette, Reply
+from orchestra.tools.breaker import Breaker
+from orchestra.tools.cassette import Cassette, Slot
+from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
+from orchestra.tools.provider import PerLoop, Provider
+from orchestra.tools.reply import Reply, read_reply
 from orchestra.types import Usage
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """HTTP statuses that may pass by themselves."""
-Hook = Callable[[], None]
-_SURROGATE = re.compile("[\ud800-\udfff]")
+OURS = frozenset({400, 413, 422})
+"""HTTP statuses that say that the request is wrong, not that the endpoint is down."""
+MAX_BACKOFF_S = 30.0
+CONNECT_S = 10.0
+OnAttempt = Callable[[], None]
+OnLost = Callable[[Usage | None], None]
 
 
 class Chat:
@@ -27,107 +45,208 @@ class Chat:
         url: str,
         key: str = "",
         deadline_s: float = 300,
-        attempts: int = 3,
+        attempts: int | None = None,
         backoff_s: float = 0.5,
         cassette: Cassette | None = None,
+        entry: str = "",
+        provider: Provider | None = None,
     ) -> None:
-        self.name, self.model, self._attempts = name, model, attempts
-        self._url, self._key = url.rstrip("/") + "/chat/completions", key
+        """`attempts`: None for the provider's. `entry`: what of the catalogue decides a reply, for the cassette."""
+        self.name, self.model = name, model
+        self._url, self._key, self._entry = url, key, entry
+        self._provider = provider or Provider()
+        limits = self._provider.limits
+        self._attempts = limits.attempts if attempts is None else attempts
+        self._breaker = Breaker(name, limits.failures, limits.open_s)
         self._deadline_s, self._backoff_s, self._cassette = deadline_s, backoff_s, cassette
-        self._client: tuple[asyncio.AbstractEventLoop, Any] | None = None
+        self._client: PerLoop[Any] = PerLoop(self._connect)
 
-    async def ask(self, body: dict[str, Any], *, on_attempt: Hook | None = None, on_lost: Hook | None = None) -> Reply:
-        """The reply to `body`, to which the model's name is added; raises `ToolError`.
+    async def ask(
+        self, body: dict[str, Any], *, on_attempt: OnAttempt | None = None, on_lost: OnLost | None = None
+    ) -> Reply:
+        """The reply to `body`, to which the model's name is added; raises `EndpointError` or one of its kinds.
 
-        `on_attempt` is called before anything is sent, and may refuse by raising; `on_lost` after every attempt whose
-        reply never came or could not be read, since it may still be billed.
+        `on_attempt` is called before anything is sent, and may refuse by raising. `on_lost` is called after every
+        attempt that gave no answer and may be billed all the same: with its usage, None where that is not known.
         """
         body = {"model": self.model, **body}
-        attempt, lost = on_attempt or _nothing, on_lost or _nothing
-        recorded = self._cassette.find(body) if self._cassette is not None else None
-        if recorded is not None:
-            return recorded
+        slot = self._cassette.slot(body, self._entry, secret=self._key) if self._cassette is not None else None
+        if slot is not None and slot.found is not None:
+            return _replayed(slot)
+        lost: list[Usage | None] = []
+
+        def note(usage: Usage | None) -> None:
+            lost.append(usage)
+            if on_lost is not None:
+                on_lost(usage)
+
         try:
-            async with asyncio.timeout(self._deadline_s):
-                answered = await self._ask(body, attempt, lost)
-        except TimeoutError:
-            raise ToolError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
-        reply = self._read(answered, lost)
-        if self._cassette is not None:
-            self._cassette.add(body, reply, secret=self._key)
+            reply = await self._admitted(body, on_attempt or _nothing, note)
+        except EndpointError as error:
+            error.lost = tuple(lost)
+            if slot is not None:
+                slot.keep(Failure.of(error))
+            raise
+        reply = reply.model_copy(update={"lost": tuple(lost)})
+        if slot is not None:
+            slot.keep(reply)
         return reply
 
     async def aclose(self) -> None:
         """Close the pooled connections."""
-        if self._client is not None:
-            _, client = self._client
-            self._client = None
-            await client.aclose()
+        client = self._client.pop()
+        if client is not None:
+            await client.close()
 
-    async def _ask(self, body: dict[str, Any], attempt: Hook, lost: Hook) -> Any:
-        import httpx
-
-        problem = "never asked"
-        for number in range(self._attempts):
-            if number:
-                await asyncio.sleep(self._backoff_s * 2 ** (number - 1) * (0.5 + random.random()))
-            attempt()
+    async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+        """Ask within the provider's limits and the deadline, unless the breaker is open. Waiting for a place is not the
+        endpoint's time."""
+        self._client.get()  # Its first import takes a second, which is nobody's deadline.
+        async with self._provider.place():
+            await self._provider.pace()
+            probe = self._breaker.admit()
+            began = time.monotonic()
             try:
-                response = await self._pool().post(self._url, json=body)
-            except asyncio.CancelledError:
-                lost()
+                try:
+                    async with asyncio.timeout(self._deadline_s):
+                        reply = await self._persist(body, attempt, lost)
+                except TimeoutError:
+                    raise DeadlineError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
+            except EndpointError as error:
+                error.seconds = round(time.monotonic() - began, 3)
+                if _is_up(error):
+                    self._breaker.succeeded()
+                else:
+                    self._breaker.failed(probe)
                 raise
-            except httpx.TransportError as error:
-                problem = f"{type(error).__name__}: {error}".rstrip(": ")
-                if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                    lost()
-                continue
-            if response.status_code in RETRIED:
-                problem = f"HTTP {response.status_code}"
-                continue
-            if response.status_code != 200:
-                raise ToolError(f"HTTP {response.status_code}: {response.text[:200]}", where=self.name)
-            try:
-                return response.json()
-            except ValueError:
-                problem = "the reply is not JSON"
-                lost()
-        raise ToolError(f"{problem} after {self._attempts} attempts", where=self.name, fix="see the endpoint's log")
+            except BaseException:
+                self._breaker.ended(probe)
+                raise
+            self._breaker.succeeded()
+            return reply.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
-    def _pool(self) -> Any:
-        import httpx
+    async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+        """Attempts until one succeeds, fails for good, or no other would begin before the deadline."""
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_before_delay
 
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client[0] is not loop:
-            headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
-            timeout = httpx.Timeout(self._deadline_s, connect=10)
-            self._client = loop, httpx.AsyncClient(headers=headers, timeout=timeout)
-        return self._client[1]
-
-    def _read(self, reply: Any, lost: Hook) -> Reply:
-        """Text and tokens of a reply; an empty or refused one is the endpoint's failure, never an answer."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_Passing),
+            wait=self._pause,
+            stop=stop_after_attempt(self._attempts) | stop_before_delay(self._deadline_s),
+            before_sleep=self._pace,
+            reraise=True,
+        )
         try:
-            choice = reply["choices"][0]
-            content = choice["message"].get("content")
-            counts = reply.get("usage") or {}
-            cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-            usage = Usage(
-                input_tokens=counts.get("prompt_tokens") or 0,
-                cached_input_tokens=cached,
-                output_tokens=counts.get("completion_tokens") or 0,
+            return await retrying(self._once, body, attempt, lost)
+        except _Passing as error:
+            number = retrying.statistics["attempt_number"]
+            what = f"{error} after {number} attempt{'s' if number > 1 else ''}"
+            raise EndpointError(what, where=self.name, fix="see the endpoint's log") from None
+
+    async def _pace(self, state: "RetryCallState") -> None:
+        """Another attempt is another request to the provider."""
+        await self._provider.pace()
+
+    def _pause(self, state: "RetryCallState") -> float:
+        """Seconds before the next attempt: growing, never the same for two callers, and what the endpoint asks for."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** (state.attempt_number - 1)) * (0.5 + random.random())
+        return backoff_s + (error.retry_after_s if isinstance(error, _Passing) else 0.0)
+
+    async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+        import httpx2
+        from openai import APIConnectionError, APIStatusError, omit
+
+        # The SDK would send what the environment holds for OpenAI to every provider.
+        headers = {"OpenAI-Organization": omit, "OpenAI-Project": omit} | ({} if self._key else {"Authorization": omit})
+        attempt()
+        try:
+            response = await self._client.get().post(
+                "/chat/completions", cast_to=httpx2.Response, body=body, options={"headers": headers}
             )
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            lost()
-            what = f"a reply of another shape ({type(error).__name__}: {error})"
-            raise ToolError(
-                what, where=self.name, fix="check that the endpoint speaks OpenAI chat completions"
-            ) from None
-        if not isinstance(content, str) or not content.strip():
-            lost()
-            raise ToolError(f"an empty answer (finish_reason {choice.get('finish_reason')})", where=self.name)
-        # JSON can spell half of a surrogate pair, which is no text: no record could hold it.
-        text = _SURROGATE.sub("\ufffd", content).strip()
-        return Reply(text=text, usage=usage, counted=bool(counts.get("completion_tokens")))
+        except asyncio.CancelledError:
+            lost(None)
+            raise
+        except APIStatusError as error:
+            raise self._refusal(error.status_code, error.response) from None
+        except APIConnectionError as error:
+            cause = error.__cause__ or error
+            if not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
+                lost(None)
+            raise _Passing(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
+        try:
+            raw = response.json()
+        except (ValueError, RecursionError):
+            lost(None)
+            raise _Passing("the reply is not JSON") from None
+        try:
+            return read_reply(raw, self.name)
+        except ReplyError as error:
+            lost(error.usage)
+            raise
+
+    def _refusal(self, status: int, response: Any) -> Exception:
+        """What an HTTP status other than 200 means; such requests are not billed."""
+        if status in RETRIED:
+            asked_s = retry_after_s(response.headers.get("retry-after", ""))
+            return _Passing(f"HTTP {status}" + (f", it asks to wait {asked_s:g} s," if asked_s else ""), asked_s)
+        said = response.text[:200]
+        said = said.replace(self._key, "[secret]") if self._key else said
+        return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name)
+
+    def _connect(self) -> Any:
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
+
+        timeout = Timeout(None, connect=CONNECT_S)  # Everything else is ended by the deadline.
+        return AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self._url,
+            max_retries=0,
+            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=_certificates()),
+        )
+
+
+class _Passing(Exception):
+    """An attempt failed in a way that may pass."""
+
+    def __init__(self, what: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(what)
+        self.retry_after_s = retry_after_s
+
+
+def retry_after_s(header: str) -> float:
+    """Seconds that a Retry-After header asks for, as a number or a date; 0 when it says nothing."""
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except ValueError:
+        return 0.0
+
+
+def _replayed(slot: Slot) -> Reply:
+    """The recorded reply; raises the recorded failure."""
+    assert slot.found is not None
+    if slot.found.failure is not None:
+        raise slot.found.failure.error()
+    return Reply.model_validate(slot.found.reply).model_copy(update={"replayed": True})
+
+
+def _is_up(error: EndpointError) -> bool:
+    """Whether the endpoint works, and only this request or reply is of no use."""
+    if isinstance(error, ReplyError):
+        return error.unusable is not Unusable.SHAPE
+    return isinstance(error, RequestError)
+
+
+@cache
+def _certificates() -> Any:
+    """Read once a process: 80 ms of each client's 81."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _nothing() -> None:

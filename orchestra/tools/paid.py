@@ -2,23 +2,23 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
 
 from orchestra.ledger import Purse, cost_of
-from orchestra.tools.cassette import Reply
 from orchestra.tools.chat import Chat
+from orchestra.tools.reply import Reply
+from orchestra.tools.worst import OVERHEAD_TOKENS
 from orchestra.types import Charge, Component, Message, Price, Usage
-
-OVERHEAD_TOKENS = 200
-"""What a provider's template may add to a request's own tokens."""
 
 
 class PaidChat:
     """A chat endpoint whose calls are refused when they could cross the purse's cap.
 
-    Before an attempt its worst case is known: no token is shorter than a byte of the request, and at most `max_tokens`
-    come back. An attempt whose reply is lost, or does not say its tokens, is booked at that; a replayed call at 0.
+    Before an attempt its worst case is known, and held back until it ends: no token is shorter than a byte of the
+    request, and at most `max_tokens` come back. An attempt whose reply is lost, or does not say its tokens, is booked
+    at that; a reply that is of no use, at its tokens; a replayed call at 0.
     """
 
     def __init__(self, chat: Chat, price: Price, purse: Purse, component: Component) -> None:
@@ -33,17 +33,25 @@ class PaidChat:
             "max_completion_tokens": max_tokens,
             **(settings or {}),
         }
-        worst = Usage(input_tokens=len(json.dumps(body).encode()) + OVERHEAD_TOKENS, output_tokens=max_tokens)
+        worst = worst_usage(body, max_tokens)
         worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
         dearest = self._charge(worst, worst_usd)
-        reply = await self.chat.ask(
-            body, on_attempt=lambda: self.purse.check(worst_usd), on_lost=lambda: self.purse.book(dearest)
-        )
-        charge = dearest
-        if reply.replayed or reply.counted:
-            cost_usd = Decimal(0) if reply.replayed else cost_of(self.price, reply.usage)
-            charge = self._charge(reply.usage, cost_usd)
-        self.purse.book(charge)
+        with ExitStack() as held:
+
+            def attempt() -> None:
+                held.close()  # What an earlier attempt held: its end is known.
+                held.enter_context(self.purse.hold(worst_usd))
+
+            def lost(usage: Usage | None) -> None:
+                held.close()
+                self.purse.book(dearest if usage is None else self._charge(usage, cost_of(self.price, usage)))
+
+            reply = await self.chat.ask(body, on_attempt=attempt, on_lost=lost)
+            charge = dearest
+            if reply.replayed or reply.counted:
+                cost_usd = Decimal(0) if reply.replayed else cost_of(self.price, reply.usage)
+                charge = self._charge(reply.usage, cost_usd)
+            self.purse.book(charge)
         return reply, charge
 
     async def aclose(self) -> None:
@@ -52,3 +60,8 @@ class PaidChat:
 
     def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
         return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)
+
+
+def worst_usage(body: Mapping[str, Any], max_tokens: int) -> Usage:
+    """The most tokens that a request can cost: no token is shorter than a byte of it."""
+    return Usage(input_tokens=len(json.dumps(body).encode()) + OVERHEAD_TOKENS, output_tokens=max_tokens)

@@ -24,6 +24,13 @@ class PriceRow(Record):
     per_call: Usd = Decimal(0)
     per_second: Usd = Decimal(0)
     source: str
+    checked: date | None = None
+    """When somebody last saw that the source still says so."""
+
+    def looked_at(self, day: date) -> date:
+        """The last day up to `day` on which the row is known to have held."""
+        known = [self.effective_from] + ([self.checked] if self.checked is not None else [])
+        return max((one for one in known if one <= day), default=self.effective_from)
 
     @property
     def key(self) -> str:
@@ -67,12 +74,24 @@ class PriceBook:
 
     def at(self, key: str, day: date) -> Price:
         """The price of `provider/model` that holds on `day`; raises `ConfigError` when there is none."""
-        rows = [row for row in self._rows.get(key, []) if row.effective_from <= day]
-        if not rows:
-            later = self._rows.get(key)
+        row = self.row(key, day)
+        if row is None:
+            later = self.rows(key)
             what = f"no price for {key} on {day}" + (f" (the first is from {later[0].effective_from})" if later else "")
             raise ConfigError(what, where=self._where, fix=f"add a row for {key} effective on or before {day}")
-        return rows[-1].price
+        return row.price
+
+    def row(self, key: str, day: date) -> PriceRow | None:
+        """The row of `provider/model` that holds on `day`."""
+        return next((row for row in reversed(self.rows(key)) if row.effective_from <= day), None)
+
+    def rows(self, key: str) -> list[PriceRow]:
+        """Every row of `provider/model`, oldest first."""
+        return self._rows.get(key, [])
+
+    def every(self) -> list[PriceRow]:
+        """Every row of the book."""
+        return [row for rows in self._rows.values() for row in rows]
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import JsonValue
 
+from orchestra.errors import ToolError
 from orchestra.jsonl import read_jsonl
 from orchestra.ledger import cost_of
 from orchestra.tools.base import UNSURE, ToolContext, ToolResult
@@ -61,7 +62,7 @@ def uniform(*parts: str) -> float:
 
 
 class SimulatedExpert:
-    """One stand-in. The same question always gets the same answer, tokens and seconds."""
+    """One stand-in. The same question always gets the same answer, tokens and seconds, or the same failure."""
 
     component = Component.EXPERT
 
@@ -90,11 +91,14 @@ class SimulatedExpert:
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         question = str(arguments.get("question") or context.instruction)
+        if uniform(self.name, normalise(question), "failure") < self._behaviour.failures:
+            raise ToolError("it does not answer (simulated)", where=self.name)
         usage, length = self.usage(question)
+        latency_s = round(context.latency_s * length, 3)
         return ToolResult(
             text=self.reply(question),
             usage=usage,
-            cost_usd=cost_of(context.price, usage),
-            latency_s=round(context.latency_s * length, 3),
+            cost_usd=cost_of(context.price, usage, seconds=latency_s),
+            latency_s=latency_s,
             simulated=True,
         )

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
-from orchestra.errors import CallError, ConfigError
+from orchestra.errors import CallError, ConfigError, ToolError
+from orchestra.ledger import Purse
 from orchestra.plain import one_line
 from orchestra.tools.arguments import Check, checker, refusal
 from orchestra.tools.base import Tool, ToolContext, ToolResult, readable
 from orchestra.tools.calculator import Calculator
+from orchestra.tools.cassette import Cassette
 from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.provider import Provider, ProviderLimits
 from orchestra.tools.search import SearchIndex, SearchTool
 from orchestra.tools.simulated import AnswerBook, SimulatedExpert
-from orchestra.types import Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
+from orchestra.tools.taped import TapedTool
+from orchestra.tools.worst import worst_usd
+from orchestra.types import EXACT, Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain, Session
+
+UNTAPED = frozenset({"calculator", "search", "simulated", "openai"})
+"""Implementations that are the same twice, or that record what they send themselves; all others are taped."""
 
 
 MAX_NAMED = 30
@@ -34,6 +43,8 @@ class ToolOutcome(Record):
     charge: Charge
     error: bool = False
     """True when the tool refused (a precondition, a bad expression): `text` says why; the call is still charged."""
+    besides: tuple[Charge, ...] = ()
+    """What it cost besides `charge`: lost attempts, an interpreter, an expert that failed before its fallback."""
 
 
 @dataclass
@@ -44,9 +55,14 @@ class Toolkit:
     domain_folders: dict[str, Path]
     data_dir: Path
     """Holds corpus.jsonl and answers.jsonl; read at the first search or expert call."""
+    cassette: Cassette | None = None
+    """What records or replays every call that is not the same twice."""
+    purse: Purse | None = None
+    """Where everything that is called, and the policy that calls, is booked, and what caps it; None: nobody counts."""
 
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
+        self._providers: dict[str, Provider] = {}
         self._domains: dict[str, Domain] = {}
         self._validators: dict[str, Check] = {}
 
@@ -57,18 +73,18 @@ class Toolkit:
 
     @classmethod
     def of(cls, world: World, root: Path, data_dir: Path | None = None) -> Self:
-        """The same, of one section of the parameters."""
+        """The same, of one section of the parameters; ORCHESTRA_CASSETTE names the cassette."""
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
         folders = {name: root / "data/domains" / name for name in world.domains}
         for name, folder in folders.items():
             if not folder.is_dir():
                 raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
-        return cls(catalogue, folders, data_dir or root / "data/generated")
+        return cls(catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment())
 
     def anew(self) -> Self:
         """The same tools for another corpus and other answers; domains that are loaded already are shared."""
         other = replace(self)
-        other._domains, other._validators = self._domains, self._validators
+        other._domains, other._validators, other._providers = self._domains, self._validators, self._providers
         return other
 
     @cached_property
@@ -100,7 +116,11 @@ class Toolkit:
     def tool(self, name: str) -> Tool:
         """The implementation behind a catalogue entry, made at its first use."""
         if name not in self._tools:
-            self._tools[name] = self._make(name)
+            entry = self.catalogue.entry(name)
+            if self.cassette is None or entry.implementation in UNTAPED:
+                self._tools[name] = self._make(name)
+            else:
+                self._tools[name] = TapedTool(lambda: self._make(name), entry, self.cassette)
         return self._tools[name]
 
     def open(self, example: Example, copy: Session | None = None) -> ToolSession:
@@ -141,7 +161,9 @@ class Toolkit:
             case "openai":
                 from orchestra.tools.experts import Endpoint
 
-                return Endpoint(name, entry)
+                limits = self.catalogue.providers.get(entry.provider)
+                provider = self._providers.setdefault(entry.provider, Provider(limits))
+                return Endpoint(name, entry, provider=provider, cassette=self.cassette)
 
 
 class ToolSession:
@@ -155,34 +177,54 @@ class ToolSession:
         self.domain: Session | None = copy or (self.world.open() if self.world is not None else None)
 
     async def call(self, call: ToolCall) -> ToolOutcome:
-        """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged), and
-        `ToolError` when the tool itself failed."""
+        """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged),
+        `ToolError` when the tool itself failed, and `BudgetError` where the toolkit's purse refuses it."""
         spec = self.offered(call)
+        purse = self._toolkit.purse
+        if purse is None:
+            return await self._run(spec, call)
+        with purse.hold(self._worst_usd(spec, call) if purse.cap_usd is not None else Decimal(0)):
+            try:
+                outcome = await self._run(spec, call)
+            except ToolError as failure:
+                for charge in failure.charges:
+                    purse.book(charge)
+                raise
+            for charge in (outcome.charge, *outcome.besides):
+                purse.book(charge)
+        return outcome
+
+    def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:
+        """The most that the call can cost, with all that may be called in its course."""
+        if spec.kind is ToolKind.DOMAIN:
+            return worst_usd(spec)
+        catalogue = self._toolkit.catalogue
+        said_bytes = len(json.dumps([self._example.instruction, self._notes, call.arguments]))
+        worst, names = Decimal(0), [spec.tool]
+        while names:
+            entry = catalogue.entry(name := names.pop())
+            offered = spec if name == spec.tool else self._spec(name)
+            attempts = catalogue.providers.get(entry.provider, ProviderLimits()).attempts
+            worst = EXACT.add(worst, worst_usd(offered, entry, said_bytes, attempts))
+            names += [other for other in (entry.hands_to, entry.fallback) if other is not None]
+        return worst
+
+    async def _run(self, spec: ToolSpec, call: ToolCall) -> ToolOutcome:
         component = Component.DOMAIN
         try:
             if spec.kind is ToolKind.DOMAIN:
                 result, error = self._call_domain(spec, call), False
             else:
-                tool = self._toolkit.tool(spec.tool)
                 component = self._toolkit.catalogue.entry(spec.tool).component
-                context = ToolContext(
-                    self._example.instruction, spec.price, spec.latency_s, self.domain, tuple(self._notes)
-                )
-                result, error = await tool.call(call.arguments, context), False
+                result, error = await self._ask(spec.tool, spec, call.arguments), False
         except CallError as failure:
-            result = ToolResult(text=f"error: {failure}", cost_usd=spec.price.per_call, latency_s=spec.latency_s)
+            text = f"error: {failure}"
+            result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
             error = True
         text = readable(result.text)
         self._notes.append(text)
-        charge = Charge(
-            component=component,
-            name=spec.name,
-            usage=result.usage,
-            cost_usd=result.cost_usd,
-            latency_s=result.latency_s,
-            simulated=result.simulated,
-        )
-        return ToolOutcome(text=text, charge=charge, error=error)
+        charge = _charge(component, result.by or spec.name, result)
+        return ToolOutcome(text=text, charge=charge, error=error, besides=result.besides)
 
     def offered(self, call: ToolCall) -> ToolSpec:
         """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""
@@ -205,3 +247,55 @@ class ToolSession:
             raise CallError(f"{spec.name} needs a domain")
         text = self.domain.call(spec.tool.rpartition("/")[2], call.arguments)
         return ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
+
+    async def _ask(self, name: str, spec: ToolSpec, arguments: dict[str, Any]) -> ToolResult:
+        """Call a tool of the catalogue, offered as `spec`; where it fails its fallback, which the result then names.
+
+        Raises `ToolError` when the last one fails, its `charges` those of all of them.
+        """
+        failed: list[str] = []
+        spent: tuple[Charge, ...] = ()
+        while True:
+            price, latency_s, notes = spec.price, spec.latency_s, tuple(self._notes)
+            context = ToolContext(
+                self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help
+            )
+            try:
+                result = await self._toolkit.tool(name).call(arguments, context)
+            except ToolError as failure:
+                spent += failure.charges
+                fallback = self._toolkit.catalogue.entry(name).fallback
+                if fallback is None:
+                    failure.charges = spent
+                    raise
+                failed.append(spec.name)
+                name, spec = fallback, self._spec(fallback)
+                continue
+            if not failed:
+                return result
+            text = f"({', '.join(failed)} failed; {spec.name} answers) {result.text}"
+            return result.model_copy(update={"text": text, "by": spec.name, "besides": (*spent, *result.besides)})
+
+    async def _help(self, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:
+        """Another tool at work for an expert."""
+        spec = self._spec(name)
+        self._toolkit.check(spec, arguments)
+        result = await self._ask(name, spec, arguments)
+        component = self._toolkit.catalogue.entry(name).component
+        return result.text, (_charge(component, result.by or spec.name, result), *result.besides)
+
+    def _spec(self, name: str) -> ToolSpec:
+        """A catalogue entry as this example is offered it; at its list price where it is not."""
+        offered = (spec for spec in self._specs.values() if spec.tool == name)
+        return next(offered, None) or self._toolkit.catalogue.spec(name)
+
+
+def _charge(component: Component, name: str, result: ToolResult) -> Charge:
+    return Charge(
+        component=component,
+        name=name,
+        usage=result.usage,
+        cost_usd=result.cost_usd,
+        latency_s=result.latency_s,
+        simulated=result.simulated,
+    )

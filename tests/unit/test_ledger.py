@@ -1,12 +1,19 @@
 """The ledger: exact dollars that add up whatever the parts."""
 
+import random
+import tempfile
 from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.ledger import by_component, cost_of, total
-from orchestra.types import Charge, Component, Price, Usage
+from orchestra.errors import BudgetError
+from orchestra.jsonl import read_jsonl
+from orchestra.ledger import Part, Purse, by_component, cost_of, parts, phase, total
+from orchestra.types import Charge, Component, Price, Usage, add_up
 
 rates = st.decimals(min_value=0, max_value=1000, places=6)
 prices = st.builds(
@@ -19,7 +26,16 @@ prices = st.builds(
 )
 counts = st.integers(0, 10**7)
 usages = st.builds(Usage, input_tokens=counts, cached_input_tokens=counts, output_tokens=counts)
-charges = st.lists(st.builds(Charge, component=st.sampled_from(Component), name=st.just("x"), cost_usd=rates))
+dollars = st.decimals(min_value=0, max_value=10**15, allow_nan=False, allow_infinity=False, places=30) | rates
+seconds = st.floats(0, 1e6)
+charges = st.lists(
+    st.builds(
+        Charge, component=st.sampled_from(Component), name=st.just("x"), cost_usd=dollars, usage=usages,
+        latency_s=seconds,
+    ),
+    max_size=8,
+)  # fmt: skip
+phased = st.lists(st.tuples(st.sampled_from(["", "train", "watch"]), charges), max_size=3)
 
 
 def test_a_worked_example() -> None:
@@ -60,5 +76,93 @@ def test_calls_add_up(price: Price, usage: Usage, calls: int) -> None:
 
 @given(charges)
 def test_the_parts_add_up_to_the_total_exactly(spent: list[Charge]) -> None:
-    assert sum(by_component(spent).values(), Decimal(0)) == total(spent)
+    """In rational arithmetic, where nothing is ever rounded; Python's own 28 digits would not do."""
+    exact = sum((Fraction(charge.cost_usd) for charge in spent), Fraction(0))
+    assert Fraction(total(spent)) == exact
+    assert Fraction(add_up(by_component(spent).values())) == exact
     assert set(by_component(spent)) == {charge.component for charge in spent}
+    shuffled = random.Random(len(spent)).sample(spent, len(spent))
+    assert total(shuffled) == total(spent)
+
+
+@given(prices, usages, st.floats(0, 1e5))
+def test_a_cost_is_exact(price: Price, usage: Usage, ran_s: float) -> None:
+    cached = min(usage.cached_input_tokens, usage.input_tokens)
+    rate = price.input_per_million if price.cached_input_per_million is None else price.cached_input_per_million
+    tokens = Fraction(price.input_per_million) * (usage.input_tokens - cached) + Fraction(rate) * cached
+    tokens += Fraction(price.output_per_million) * usage.output_tokens
+    exact = tokens / 10**6 + Fraction(price.per_call) + Fraction(price.per_second) * Fraction(str(round(ran_s, 6)))
+    assert Fraction(cost_of(price, usage, seconds=ran_s)) == exact
+
+
+@settings(max_examples=40)
+@given(phased)
+def test_every_way_to_group_a_ledger_makes_the_same_total_and_so_does_the_file(
+    spent: list[tuple[str, list[Charge]]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        purse = Purse(path, None, "grpo")
+        for name, some in spent:
+            with phase(name):
+                for charge in some:
+                    purse.book(charge)
+        purse.close()
+        every = [charge for _, some in spent for charge in some]
+        whole = sum((Part.of(charge) for charge in every), Part())
+        assert sum(purse.by_component().values(), Part()) == sum(purse.by_phase().values(), Part()) == whole
+        assert whole.cost_usd == purse.spent_usd == total(every)
+        assert Fraction(whole.seconds) == sum((Fraction(str(charge.latency_s)) for charge in every), Fraction(0))
+        assert whole.calls == len(every) and whole.input_tokens == sum(c.usage.input_tokens for c in every)
+        again = Purse(path, None)
+        assert (again.by_component(), again.by_phase()) == (purse.by_component(), purse.by_phase())
+        if path.exists():
+            booked = read_jsonl(path, Charge)
+            assert [c.model_copy(update={"phase": ""}) for c in booked] == every
+            assert parts(booked, lambda c: c.phase) == purse.by_phase()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(rates, st.booleans()), max_size=12), rates)
+def test_what_is_booked_never_crosses_the_cap_though_calls_overlap(
+    calls: list[tuple[Decimal, bool]], cap: Decimal
+) -> None:
+    """Every call costs at most what was held for it; those that are still under way count at their worst."""
+    with tempfile.TemporaryDirectory() as folder:
+        purse, under_way = Purse(Path(folder) / "ledger.jsonl", cap), []
+        for worst, ends in calls:
+            hold = purse.hold(worst)
+            try:
+                hold.__enter__()
+            except BudgetError:
+                assert add_up([purse.spent_usd, *(held for _, held in under_way), worst]) > cap
+                continue
+            under_way.append((hold, worst))
+            if ends:
+                first, held = under_way.pop(0)
+                purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=held))
+                first.__exit__(None, None, None)
+        for hold, worst in under_way:
+            purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=worst))
+            hold.__exit__(None, None, None)
+        assert purse.spent_usd <= cap
+        purse.check(cap - purse.spent_usd)
+        purse.close()
+
+
+def test_phases_nest_under_the_root_and_end_with_their_block(tmp_path: Path) -> None:
+    purse, charge = Purse(tmp_path / "l.jsonl", None, "grpo"), Charge(component=Component.POLICY, name="policy")
+    purse.book(charge)
+    with phase("watch"), phase("tiny"):
+        purse.book(charge)
+    purse.book(charge)
+    assert {name: part.calls for name, part in purse.by_phase().items()} == {"grpo": 2, "grpo/watch/tiny": 1}
+    assert purse.summary() == "0.0000 USD (policy 0.0000 in 3 calls)"
+
+
+def test_a_refusal_says_what_is_spent_held_and_asked_for(tmp_path: Path) -> None:
+    purse = Purse(tmp_path / "l.jsonl", Decimal("1"))
+    purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=Decimal("0.5")))
+    with purse.hold(Decimal("0.4")), pytest.raises(BudgetError, match=r"0\.5 of 1 USD are spent, 0\.4 held .* 0\.2"):
+        purse.check(Decimal("0.2"))
+    purse.check(Decimal("0.5"))

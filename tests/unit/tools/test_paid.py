@@ -10,9 +10,10 @@ import pytest
 from orchestra.errors import BudgetError, ConfigError, ToolError
 from orchestra.jsonl import read_jsonl
 from orchestra.ledger import Purse, total
-from orchestra.tools.cassette import Cassette, Mode, Reply
+from orchestra.tools.cassette import Cassette, Mode
 from orchestra.tools.chat import Chat
 from orchestra.tools.paid import PaidChat
+from orchestra.tools.reply import Reply
 from orchestra.types import Charge, Component, Message, Price
 from tests.endpoint import Double, answer, serving
 
@@ -61,11 +62,11 @@ def test_what_was_recorded_is_replayed_in_order_without_a_connection_or_a_dollar
     assert total(ledger(tmp_path)) == 3 * COST
 
 
-def test_record_asks_anew_and_auto_asks_what_is_missing(tmp_path: Path) -> None:
+def test_record_takes_the_place_of_what_was_there_and_auto_asks_what_is_missing(tmp_path: Path) -> None:
     with serving([(200, answer("one"), 0), (200, answer("two"), 0)]) as double:
         ask(paid(tmp_path, double.url), "a?")
         assert ask(paid(tmp_path, double.url, mode="record"), "a?")[0][0].text == "two"
-        assert [reply.text for reply, _ in ask(paid(tmp_path, double.url), "a?", "b?")] == ["one", "two"]
+        assert [reply.text for reply, _ in ask(paid(tmp_path, double.url), "a?", "b?")] == ["two", "two"]
         assert len(double.asked) == 3
 
 
@@ -95,6 +96,7 @@ def test_the_cap_refuses_the_next_call_before_it_is_made(tmp_path: Path) -> None
         ([(200, b"<html>", 0.0), (200, answer(), 0.0)], 1),
         ([(503, {}, 0.0), (200, answer(), 0.0)], 0),
         ([(200, {**answer(), "usage": None}, 0.0)], 1),
+        ([(0, None, 0.0), (200, answer(), 0.0)], 1),
     ],
 )
 def test_what_may_have_been_billed_is_booked_at_its_worst(tmp_path: Path, script: Any, lost: int) -> None:
@@ -115,5 +117,8 @@ def test_a_lost_reply_counts_although_the_call_failed(tmp_path: Path) -> None:
         failing(double, 0.4)
     with serving([(401, {}, 0)]) as double:
         failing(double, 20)
-    assert [charge.cost_usd > COST for charge in ledger(tmp_path)] == [True]
-    assert not (tmp_path / "tape.jsonl").exists()
+    with serving([(200, answer(None), 0)]) as double:
+        failing(double, 20)
+    dearer = [charge.cost_usd > COST for charge in ledger(tmp_path)]
+    assert dearer == [True, False], "the lost reply at its worst, the refused request at nothing, the empty one at cost"
+    assert total(ledger(tmp_path)[1:]) == COST

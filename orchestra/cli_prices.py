@@ -1,0 +1,158 @@
+"""`orchestra prices`, `reprice`, `forecast` and `ledger`: what things cost, would have cost, will cost, and did."""
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra.errors import ConfigError, DataError
+
+app = typer.Typer(help="The dated price book.", no_args_is_help=True)
+
+STALE_DAYS = 365
+
+
+class Forecasted(StrEnum):
+    SFT = "sft"
+    GRPO = "grpo"
+    EVALUATE = "evaluate"
+
+
+AsOf = Annotated[str | None, typer.Option("--as-of", metavar="DATE", help="YYYY-MM-DD.")]
+
+
+@app.callback()
+def prices() -> None:
+    """The dated price book."""
+
+
+@app.command()
+def check(
+    as_of: AsOf = None,
+    days: Annotated[int, typer.Option(min=0, help="A price is stale when nobody looked for longer.")] = STALE_DAYS,
+) -> None:
+    """Find tools without a price, prices that nobody looked at for long (default: today), and figures without a source.
+
+    Exit code 1 when there is something to mend.
+    """
+    from orchestra.cli import workspace
+    from orchestra.config import load_params
+    from orchestra.tools.catalogue import read_catalogue
+    from orchestra.tools.price_check import check_prices, price_keys
+    from orchestra.tools.prices import PriceBook
+
+    root = workspace()
+    world = load_params(root / "params.yaml").world
+    day = date.today() if as_of is None else parse_date(as_of)
+    file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
+    findings = check_prices(file, book, day, days)
+    for finding in findings:
+        print(f"{finding.what}\n         mend: {finding.fix}")
+    print(f"{len(price_keys(file))} prices in use on {day}: {len(findings)} to look at")
+    if findings:
+        raise typer.Exit(1)
+
+
+def reprice(
+    run: Annotated[str, typer.Argument(help="A report folder, an episodes file, or the id of an MLflow run.")],
+    as_of: Annotated[str, typer.Option("--as-of", metavar="DATE", help="The day whose prices to take: YYYY-MM-DD.")],
+    examples: Annotated[Path | None, typer.Option(help="Of that run; default: data/validated/heldout.jsonl.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
+) -> None:
+    """What a past run would have cost under the prices of another day, by component and policy."""
+    from orchestra.cli import hand_over, workspace
+
+    here = Path.cwd()
+    root = workspace()
+    day = parse_date(as_of)
+    chosen = here / examples if examples is not None else root / "data/validated/heldout.jsonl"
+    if not (here / run).exists():
+        options = ["--examples", str(chosen), *(["--policy", policy] if policy else []), *["--json"] * as_json]
+        hand_over("tasks.reprice", run, "--as-of", day.isoformat(), *options)
+    print(repriced(root, here / run, day, chosen, policy, as_json=as_json))
+
+
+def repriced(root: Path, run: Path, day: date, examples: Path, policy: str | None, *, as_json: bool) -> str:
+    """The costs of the run in that folder or episodes file, as a table or as JSON."""
+    from orchestra.config import load_params
+    from orchestra.jsonl import parse_line, read_jsonl, stream_lines
+    from orchestra.repricing import Repricer, lines
+    from orchestra.tools.catalogue import read_catalogue
+    from orchestra.tools.prices import PriceBook
+    from orchestra.types import Episode, Example
+
+    world = load_params(root / "params.yaml").world
+    file = run / "episodes.jsonl" if run.is_dir() else run
+    told = file.with_name("comparison.json")
+    held = json.loads(told.read_text(encoding="utf-8"))["price_date"] if told.is_file() else world.price_date
+    book, catalogue = PriceBook.load(root / world.prices), read_catalogue(root / world.catalogue)
+    known = {example.id: example for example in read_jsonl(examples, Example, fix="--examples names the file")}
+
+    def episodes() -> Iterator[Episode]:
+        for number, line in stream_lines(file, fix="name a folder with episodes.jsonl, or a file of episodes"):
+            episode = parse_line(line, Episode)
+            if isinstance(episode, str):
+                raise DataError(episode, where=f"{file}:{number}", fix="name a file of episodes")
+            if policy is None or episode.policy == policy:
+                yield episode
+
+    done = Repricer(catalogue, book, parse_date(held), day).run(episodes(), known)
+    return done.model_dump_json(indent=2) if as_json else "\n".join(lines(done))
+
+
+def forecast(
+    stage: Annotated[Forecasted, typer.Argument(help="What to run a sample of.")],
+    sample: Annotated[int, typer.Option(min=2, help="Batches (evaluate, sft) or steps (grpo) to run.")] = 4,
+) -> None:
+    """Dollars and time of a stage before it starts, with 95 % intervals, from a sample that is run and paid for."""
+    from orchestra.cli import hand_over, workspace
+
+    workspace()
+    hand_over("tasks.forecast", stage.value, "--sample", str(sample))
+
+
+def ledger(
+    file: Annotated[Path | None, typer.Argument(help="A ledger; default: the last run's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
+) -> None:
+    """What was spent, by phase and component: calls, cache hits, tokens, dollars, seconds."""
+    from orchestra.cli import workspace
+    from orchestra.jsonl import read_jsonl
+    from orchestra.ledger import Part, parts
+    from orchestra.types import Charge
+
+    here = Path.cwd()
+    if file is None:
+        kept = sorted((workspace() / ".state/ledger").glob("*.jsonl"))
+        if not kept:
+            raise DataError("no run has been booked here", where=".state/ledger", fix="orchestra run, or name a file")
+    else:
+        kept = [here / file]
+    charges = [charge for one in kept for charge in read_jsonl(one, Charge, fix="name a ledger")]
+    groups: dict[str, Part] = {}
+    for (phase, component), part in parts(charges, lambda c: (c.phase, c.component)).items():
+        groups[f"{phase or '-'} · {component}"] = part
+    whole = sum(groups.values(), Part())
+    if as_json:
+        print(json.dumps({name: part.model_dump(mode="json") for name, part in [*groups.items(), ("total", whole)]}))
+        return
+    width = max(len(name) for name in [*groups, "total"])
+    print(f"{'':{width}}  {'calls':>8}  {'hits':>6}  {'tokens in':>10}  {'out':>10}  {'USD':>12}  {'seconds':>10}")
+    for name, part in [*groups.items(), ("total", whole)]:
+        counts = f"{part.calls:>8}  {part.cache_hits:>6}  {part.input_tokens:>10}  {part.output_tokens:>10}"
+        print(f"{name:{width}}  {counts}  {part.cost_usd:>12.6f}  {part.seconds:>10.1f}")
+    if any(charge.simulated for charge in charges):
+        print("with simulated experts")
+
+
+def parse_date(text: str) -> date:
+    """Raises `ConfigError` for what is no ISO date."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no date", where="--as-of", fix="write YYYY-MM-DD") from None

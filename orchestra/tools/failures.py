@@ -1,0 +1,97 @@
+"""How an endpoint fails: typed, with what it may have cost, and as a record that a cassette keeps."""
+
+from enum import StrEnum
+
+from orchestra.errors import CallError, ToolError
+from orchestra.types import Record, Usage
+
+
+class Unusable(StrEnum):
+    """Why a reply that came cannot be an answer."""
+
+    EMPTY = "empty"
+    TRUNCATED = "truncated"
+    """Nothing but thoughts, which the token limit cut off."""
+    TOOL_CALLS = "tool_calls"
+    """It calls tools of its own instead of answering."""
+    REFUSED = "refused"
+    SHAPE = "shape"
+    """JSON, but no chat completion."""
+
+
+class EndpointError(ToolError):
+    """An endpoint gave no answer."""
+
+    seconds: float = 0.0
+    """How long that took."""
+    lost: tuple[Usage | None, ...] = ()
+    """Attempts that may be billed: their usage, None where it is not known."""
+
+
+class DeadlineError(EndpointError):
+    """No answer in time."""
+
+
+class RequestError(EndpointError):
+    """The endpoint works and refuses this request."""
+
+
+class CircuitError(EndpointError):
+    """Not asked at all: it failed too often in a row."""
+
+    def __init__(self, what: str, *, wait_s: float = 0.0, where: str = "", fix: str = "") -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.wait_s = wait_s
+        """Seconds until it is asked again."""
+
+
+class ReplyError(EndpointError):
+    """A reply came, and there is no answer in it."""
+
+    def __init__(
+        self, what: str, *, unusable: Unusable, usage: Usage | None = None, where: str = "", fix: str = ""
+    ) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.unusable, self.usage = unusable, usage
+
+
+class Failure(Record):
+    """A failed call as a cassette keeps it, so that a run replays with its failures."""
+
+    kind: str
+    """Class of the error."""
+    what: str
+    where: str = ""
+    fix: str = ""
+    seconds: float = 0.0
+    lost: tuple[Usage | None, ...] = ()
+    unusable: Unusable | None = None
+    wait_s: float = 0.0
+
+    @classmethod
+    def of(cls, error: ToolError | CallError) -> "Failure":
+        kind = type(error).__name__
+        if isinstance(error, CallError):
+            return cls(kind=kind, what=str(error))
+        known = {name: value for name, value in vars(error).items() if name in cls.model_fields}
+        return cls(kind=kind, **known)
+
+    def error(self) -> ToolError | CallError:
+        """The error, as it was raised."""
+        if self.kind == CallError.__name__:
+            return CallError(self.what)
+        said = {"where": self.where, "fix": self.fix}
+        error: EndpointError
+        if self.unusable is not None:
+            error = ReplyError(self.what, unusable=self.unusable, **said)
+        elif self.kind == CircuitError.__name__:
+            error = CircuitError(self.what, wait_s=self.wait_s, **said)
+        elif self.kind in _PLAIN:
+            error = _PLAIN[self.kind](self.what, **said)
+        else:
+            return ToolError(self.what, **said)
+        error.seconds, error.lost = self.seconds, self.lost
+        return error
+
+
+_PLAIN = {kind.__name__: kind for kind in (EndpointError, DeadlineError, RequestError)}

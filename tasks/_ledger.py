@@ -1,0 +1,61 @@
+"""The run's ledger: one purse for everything that a stage calls, under the cap of params.yaml."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from pathlib import Path
+
+from orchestra.jsonl import read_jsonl
+from orchestra.ledger import Purse, total
+from orchestra.types import Charge, add_up
+from tasks._stage import Stage
+
+LEDGER = "ORCHESTRA_LEDGER"
+"""Environment variable of a flow's stages: the file that all of them book in."""
+LEDGERS = ".state/ledger"
+
+
+@contextlib.contextmanager
+def run_ledger(root: Path, run: str) -> Iterator[None]:
+    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`; those of other runs go."""
+    folder = root / LEDGERS
+    for other in folder.glob("*.jsonl"):
+        if not other.name.startswith(run):
+            other.unlink()
+    before = os.environ.get(LEDGER)
+    os.environ[LEDGER] = str(folder / f"{run}.jsonl")
+    try:
+        yield
+    finally:
+        os.environ.pop(LEDGER)
+        if before is not None:
+            os.environ[LEDGER] = before
+
+
+def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Purse:
+    """The purse of this process: its run's, or outside of a flow one in `folder` (default: the stage's work folder).
+
+    Several ranks book in a file each and share what the cap has left: together they cannot cross it.
+    """
+    named = os.environ.get(LEDGER)
+    first = Path(named) if named else (folder or stage.work_dir()) / "ledger.jsonl"
+    own = first if rank == 0 else first.with_name(f"{first.stem}-rank{rank}.jsonl")
+    cap = stage.params.budget.run_usd
+    if cap is not None:
+        files = first.parent.glob(f"{first.stem}*.jsonl")
+        others_usd = add_up(_spent(file) for file in files if file != own)
+        with localcontext(rounding=ROUND_FLOOR):
+            own_usd = _spent(own)
+            cap = own_usd + (cap - own_usd - others_usd) / ranks
+    return Purse(own, cap, stage.name)
+
+
+def _spent(file: Path) -> Decimal:
+    return total(read_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
+
+
+def tell(stage: Stage, purse: Purse) -> None:
+    """Say and log what the run has spent so far, by component."""
+    stage.say(f"spent in this run: {purse.summary()}")
+    stage.log_metrics({f"spent/{name}_usd": float(part.cost_usd) for name, part in purse.by_component().items()})

@@ -1,0 +1,86 @@
+"""A third of all calls fails, hangs or returns garbage: no crash, no false verdict, deadlines kept, exact dollars."""
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.config import Rollout
+from orchestra.ledger import by_component, cost_of, total
+from orchestra.rollout.loop import run_episodes
+from orchestra.rollout.parse import format_answer
+from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.tools.provider import ProviderLimits
+from orchestra.types import Component, Episode, StopReason
+from tests.endpoint import serving
+from tests.experts import expert, real
+from tests.faults import TOLD, FaultProxy
+from tests.scripts import call
+from tests.worlds import PRICE, codec, example, toolkit
+
+LIMITS = Rollout(max_turns=4, max_turn_tokens=200, max_tokens=4000)
+DEADLINE_S = 0.5
+"""Of the expert that hangs; the others have time enough on any machine."""
+COUNT, LONELY, HANGING = 80, 30, 6
+"""Examples; the last of them ask an expert without a fallback, and the first one that hangs."""
+
+
+def solve(request: dict[str, Any]) -> str:
+    """`what is 5+1?` → 6."""
+    number = request["messages"][-1]["content"].removeprefix("what is ").partition("+")[0]
+    return str(int(number) + 1)
+
+
+def decide(conversation: Conversation) -> str:
+    """Ask the expert that is offered, then say the last word of what came back."""
+    if not conversation.turns:
+        return call(conversation.example.toolbox[0].name, question=conversation.example.instruction)
+    return format_answer((conversation.turns[-1].observation or "").split()[-1])
+
+
+def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    proxy = FaultProxy(solve, seed=5, share=0.25, hangs="hangs")
+    saved, slow = expert(fallback="spare"), expert(fallback="spare", deadline_s=DEADLINE_S)
+    with serving(proxy) as double:
+        limits = ProviderLimits(attempts=2, failures=1000, concurrency=32)
+        experts = {"real": saved, "spare": expert(), "alone": expert(), "hangs": slow}
+        kit = real(monkeypatch, toolkit(tmp_path), double, limits, **experts)
+        asked = ["hangs"] * HANGING + ["real"] * (COUNT - HANGING - LONELY) + ["alone"] * LONELY
+        examples = [
+            example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1), toolbox=[kit.catalogue.spec(name)])
+            for n, name in enumerate(asked)
+        ]
+
+        async def whole() -> list[Episode]:
+            policy = ScriptedPolicy("script", decide, codec().turn)
+            try:
+                return await run_episodes(examples, policy, codec(), kit, LIMITS, price=PRICE)
+            finally:
+                await kit.aclose()
+
+        episodes = asyncio.run(whole())
+    struck = [fault for fault in proxy.committed if fault is not None]
+    assert 0.25 < len(struck) / len(proxy.committed) < 0.4
+
+    failed = [episode for episode in episodes if episode.stop is StopReason.TOOL_FAILURE]
+    assert 0 < len(failed) < LONELY, "some calls fail for good, most are saved by another attempt or the fallback"
+    assert all(episode.verdict is None and not episode.counted for episode in failed)
+    assert all(episode.solved for episode in episodes if episode not in failed), "no failure counts as unsolved"
+    assert any("failed; spare answers" in (turn.observation or "") for e in episodes for turn in e.turns)
+
+    hung = [charge for episode in episodes for charge in episode.charges if charge.name == "hangs"]
+    waits = [charge.latency_s for charge in hung if charge.latency_s]
+    assert len(waits) == HANGING and all(DEADLINE_S <= wait < DEADLINE_S + 5 for wait in waits)
+
+    spent = [charge for episode in episodes for charge in episode.charges]
+    price = kit.catalogue.prices["real"]
+    unknown = sum(fault.billed and not fault.told for fault in struck)
+    known = len(proxy.committed) - unknown - sum(not fault.billed for fault in struck)
+    booked = [charge for charge in spent if charge.component is Component.EXPERT]
+    lost = [charge for charge in booked if charge.usage.output_tokens == 500]
+    assert len(lost) == unknown > 0
+    assert total(booked) - total(lost) == known * cost_of(price, TOLD)
+    assert total(lost) >= unknown * cost_of(price, TOLD), "what is not known is never booked below what it was"
+    assert sum(by_component(spent).values(), Decimal(0)) == total(spent) == sum(e.cost_usd for e in episodes)
