@@ -1,7 +1,7 @@
 """Every tool there is, priced on a day: the entries that toolboxes are sampled from."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
@@ -12,11 +12,13 @@ from pydantic import Field, JsonValue, ValidationError
 
 from orchestra.errors import ConfigError
 from orchestra.ledger import cost_of
+from orchestra.tools.mcp.spec import McpServer, McpTool
 from orchestra.tools.prices import PriceBook, first_problem, read_mapping
+from orchestra.tools.schema import schema_problem
 from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Implementation = Literal["calculator", "search", "python", "simulated", "openai"]
+Implementation = Literal["calculator", "search", "python", "simulated", "openai", "mcp"]
 MASTERED = 0.75
 """Skill from which a specialist's description names a topic without reserve."""
 
@@ -71,6 +73,8 @@ class Entry(Record):
     api_key_env: str | None = None
     endpoint_model: str | None = None
     """The model's name at the endpoint (openai)."""
+    mcp: McpTool | None = None
+    """The tool behind it and what was imported (mcp); `orchestra tools import-mcp` writes it."""
     deadline_s: float = Field(default=300, gt=0)
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
@@ -90,6 +94,8 @@ class CatalogueFile(Record):
     topics: list[str]
     hard_share: Share = 0.0
     """Share of the topic questions that are hard."""
+    mcp_servers: dict[str, McpServer] = Field(default_factory=dict)
+    """By the names that tools call them."""
     tools: dict[str, Entry]
     domain_tool: DomainDefaults
     policy_price: str
@@ -121,6 +127,7 @@ class Catalogue:
     """Of the orchestrator's own tokens."""
     hard_share: float = 0.0
     """Share of the topic questions that are hard."""
+    mcp_servers: dict[str, McpServer] = field(default_factory=dict)
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
@@ -135,12 +142,13 @@ class Catalogue:
         except ValidationError as error:
             raise ConfigError(first_problem(error), where=where, fix="mend that entry") from None
         for name, entry in file.tools.items():
-            _check(name, entry, file.topics, where)
+            _check(name, entry, file, where)
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
         topics, defaults = tuple(file.topics), file.domain_tool
-        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share)
+        hard_share, servers = file.hard_share, file.mcp_servers
+        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, hard_share, servers)
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""
@@ -211,14 +219,20 @@ class Catalogue:
         return {n: sum(self.skill(n, topic) for topic in self.topics) / len(self.topics) for n in self.entries}
 
 
-def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
+def _check(name: str, entry: Entry, file: CatalogueFile, where: str) -> None:
+    problem = schema_problem(entry.parameters)
+    if problem is not None:
+        raise ConfigError(f"tools.{name}.parameters: {problem}", where=where, fix="write a JSON schema of an object")
     if entry.implementation == "simulated":
-        missing = set(topics) - set(entry.simulated.skills if entry.simulated else ())
+        missing = set(file.topics) - set(entry.simulated.skills if entry.simulated else ())
         if missing:
             raise ConfigError(f"tools.{name}: no skill for {', '.join(sorted(missing))}", where=where, fix="add it")
     if entry.implementation == "openai" and not (entry.base_url_env and entry.endpoint_model):
         fix = "name the environment variable of its address and the model's name there"
         raise ConfigError(f"tools.{name}: openai needs base_url_env and endpoint_model", where=where, fix=fix)
+    if entry.implementation == "mcp" and (entry.mcp is None or entry.mcp.server not in file.mcp_servers):
+        fix = "let `orchestra tools import-mcp` write the entry"
+        raise ConfigError(f"tools.{name}: mcp needs a tool of one of mcp_servers", where=where, fix=fix)
 
 
 def rounded(value: float) -> float:

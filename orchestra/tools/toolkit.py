@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
-from orchestra.errors import CallError, ConfigError
+from orchestra.errors import CallError, ConfigError, Fault
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.calculator import Calculator
 from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.mcp.session import Connection
+from orchestra.tools.schema import Arguments
 from orchestra.tools.search import SearchIndex, SearchTool
 from orchestra.tools.simulated import AnswerBook, SimulatedExpert
 from orchestra.types import Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
@@ -26,8 +28,9 @@ class ToolOutcome(Record):
 
     text: str
     charge: Charge
-    error: bool = False
-    """True when the tool refused (a precondition, a bad expression): `text` says why; the call is still charged."""
+    error: Fault | None = None
+    """Whose fault it is that the tool refused (a precondition, a bad expression): `text` says why; the call is still
+    charged. Where nothing came back at all, `call` raises instead."""
 
 
 @dataclass
@@ -42,7 +45,8 @@ class Toolkit:
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
         self._domains: dict[str, Domain] = {}
-        self._validators: dict[str, Any] = {}
+        self._arguments: dict[str, Arguments] = {}
+        self._connections: dict[str, Connection] = {}
 
     @classmethod
     def from_params(cls, params: Params, root: Path, data_dir: Path | None = None) -> Self:
@@ -60,9 +64,9 @@ class Toolkit:
         return cls(catalogue, folders, data_dir or root / "data/generated")
 
     def anew(self) -> Self:
-        """The same tools for another corpus and other answers; domains that are loaded already are shared."""
+        """The same tools for another corpus and other answers; domains that are loaded and MCP sessions are shared."""
         other = replace(self)
-        other._domains, other._validators = self._domains, self._validators
+        other._domains, other._arguments, other._connections = self._domains, self._arguments, self._connections
         return other
 
     @cached_property
@@ -111,15 +115,12 @@ class Toolkit:
 
     def check(self, spec: ToolSpec, arguments: dict[str, Any]) -> None:
         """Arguments against the tool's schema; raises `CallError` with a short message for the model."""
-        import jsonschema
-
         key = json.dumps(spec.parameters, sort_keys=True)
-        if key not in self._validators:
-            self._validators[key] = jsonschema.Draft202012Validator(spec.parameters)
-        problem = jsonschema.exceptions.best_match(self._validators[key].iter_errors(arguments))
-        if problem is not None:
-            path = ".".join(str(part) for part in problem.absolute_path)
-            raise CallError(f"{spec.name}: {path + ': ' if path else ''}{problem.message[:120]}")
+        if key not in self._arguments:
+            self._arguments[key] = Arguments(spec.parameters)
+        complaint = self._arguments[key].complaint(arguments)
+        if complaint is not None:
+            raise CallError(f"{spec.name}: {complaint}")
 
     def _make(self, name: str) -> Tool:
         entry = self.catalogue.entry(name)
@@ -138,6 +139,17 @@ class Toolkit:
                 from orchestra.tools.experts import Endpoint
 
                 return Endpoint(name, entry)
+            case "mcp":
+                from orchestra.tools.mcp.tool import ServerTool
+
+                assert entry.mcp is not None
+                return ServerTool(entry.mcp, self._connection(entry.mcp.server), entry.deadline_s)
+
+    def _connection(self, server: str) -> Connection:
+        """One for all tools of a server."""
+        if server not in self._connections:
+            self._connections[server] = Connection(server, self.catalogue.mcp_servers[server])
+        return self._connections[server]
 
 
 class ToolSession:
@@ -160,18 +172,18 @@ class ToolSession:
         component = Component.DOMAIN
         try:
             if spec.kind is ToolKind.DOMAIN:
-                result, error = self._call_domain(spec, call), False
+                result, error = self._call_domain(spec, call), None
             else:
                 tool = self._toolkit.tool(spec.tool)
                 component = self._toolkit.catalogue.entry(spec.tool).component
                 context = ToolContext(
                     self._example.instruction, spec.price, spec.latency_s, self.domain, tuple(self._notes)
                 )
-                result, error = await tool.call(call.arguments, context), False
+                result, error = await tool.call(call.arguments, context), None
         except CallError as refusal:
             text = f"error: {refusal}"
             result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
-            error = True
+            error = Fault.MODEL
         self._notes.append(result.text)
         charge = Charge(
             component=component,
