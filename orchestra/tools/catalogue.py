@@ -142,13 +142,16 @@ class Catalogue:
         except ValidationError as error:
             raise ConfigError(first_problem(error), where=where, fix="mend that entry") from None
         for name, entry in file.tools.items():
-            _check(name, entry, file, where)
+            _check(name, entry, file.topics, where)
+            _check_interface(name, entry, file.mcp_servers, where)
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
         topics, defaults = tuple(file.topics), file.domain_tool
         hard_share, servers = file.hard_share, file.mcp_servers
-        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, hard_share, servers)
+        return cls(
+            topics, file.tools, prices, defaults, domain_price, policy_price, hard_share=hard_share, mcp_servers=servers
+        )
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""
@@ -219,18 +222,22 @@ class Catalogue:
         return {n: sum(self.skill(n, topic) for topic in self.topics) / len(self.topics) for n in self.entries}
 
 
-def _check(name: str, entry: Entry, file: CatalogueFile, where: str) -> None:
-    problem = schema_problem(entry.parameters)
-    if problem is not None:
-        raise ConfigError(f"tools.{name}.parameters: {problem}", where=where, fix="write a JSON schema of an object")
+def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
     if entry.implementation == "simulated":
-        missing = set(file.topics) - set(entry.simulated.skills if entry.simulated else ())
+        missing = set(topics) - set(entry.simulated.skills if entry.simulated else ())
         if missing:
             raise ConfigError(f"tools.{name}: no skill for {', '.join(sorted(missing))}", where=where, fix="add it")
     if entry.implementation == "openai" and not (entry.base_url_env and entry.endpoint_model):
         fix = "name the environment variable of its address and the model's name there"
         raise ConfigError(f"tools.{name}: openai needs base_url_env and endpoint_model", where=where, fix=fix)
-    if entry.implementation == "mcp" and (entry.mcp is None or entry.mcp.server not in file.mcp_servers):
+
+
+def _check_interface(name: str, entry: Entry, servers: dict[str, McpServer], where: str) -> None:
+    """A tool is a function in the sense of the OpenAI tools array, whatever is behind it."""
+    problem = schema_problem(entry.parameters)
+    if problem is not None:
+        raise ConfigError(f"tools.{name}.parameters: {problem}", where=where, fix="write a JSON schema of an object")
+    if entry.implementation == "mcp" and (entry.mcp is None or entry.mcp.server not in servers):
         fix = "let `orchestra tools import-mcp` write the entry"
         raise ConfigError(f"tools.{name}: mcp needs a tool of one of mcp_servers", where=where, fix=fix)
 

@@ -1,11 +1,10 @@
-"""JSON schemas of arguments: looked over when a tool joins the catalogue, applied before every call."""
+"""JSON schemas of arguments, looked over when a tool joins the catalogue: no call should be the first to find out."""
 
 from collections.abc import Iterator
 from typing import Any
 
 MAX_COMPLAINT = 120
-"""Characters of a complaint: the model reads it."""
-TOO_DEEP = "nested too deeply"
+"""Characters of a problem's message."""
 
 
 def schema_problem(schema: dict[str, Any]) -> str | None:
@@ -14,58 +13,29 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
     Whatever would make a validation raise, or fetch another document, is found here, before any call.
     """
     import jsonschema
+    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     if schema.get("type") != "object" or not isinstance(schema.get("$schema", ""), str):
         return "the schema is not of type object"
-    kind = _kind(schema)
+    kind = jsonschema.Draft202012Validator
     try:
-        kind.check_schema(schema, format_checker=kind.FORMAT_CHECKER)
+        kind.check_schema(schema)
         resolver = _resolver(schema)
         for reference in _references(schema):
             if not reference.startswith("#"):
                 return f"the schema refers to another document, {reference[:60]}"
             resolver.lookup(reference)
-        if Arguments(schema).complaint({}) == TOO_DEEP:
-            return "the schema refers to itself without end"
+        # One that refers to itself without end does so on any arguments.
+        list(kind(schema, registry=Registry()).iter_errors({}))
     except jsonschema.SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
         return f"no JSON schema: {path + ': ' if path else ''}{error.message[:MAX_COMPLAINT]}"
     except Unresolvable as error:
         return f"the schema refers to what it does not hold, {error.ref[:60]}"
     except RecursionError:
-        return "the schema is nested too deeply"
+        return "the schema is nested too deeply, or refers to itself without end"
     return None
-
-
-class Arguments:
-    """A schema, ready to be applied many times."""
-
-    def __init__(self, schema: dict[str, Any]) -> None:
-        from referencing import Registry
-
-        # An empty registry: the default one would fetch what a schema refers to.
-        self._validator = _kind(schema)(schema, registry=Registry())
-
-    def complaint(self, arguments: dict[str, Any]) -> str | None:
-        """What is wrong with the arguments, in a few words for the model; None when nothing is."""
-        from jsonschema.exceptions import best_match
-
-        try:
-            problem = best_match(self._validator.iter_errors(arguments))
-        except RecursionError:
-            return TOO_DEEP
-        if problem is None:
-            return None
-        path = ".".join(str(part) for part in problem.absolute_path)
-        return f"{path + ': ' if path else ''}{problem.message[:MAX_COMPLAINT]}"
-
-
-def _kind(schema: dict[str, Any]) -> Any:
-    """The validator of the draft that the schema names; servers in other languages still write draft 7."""
-    import jsonschema
-
-    return jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
 
 
 def _resolver(schema: dict[str, Any]) -> Any:

@@ -12,15 +12,14 @@ from orchestra.config import Params, World
 from orchestra.errors import CallError, ConfigError, Fault
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.calculator import Calculator
-from orchestra.tools.catalogue import Catalogue
-from orchestra.tools.mcp.session import Connection
-from orchestra.tools.schema import Arguments
+from orchestra.tools.catalogue import Catalogue, Entry
 from orchestra.tools.search import SearchIndex, SearchTool
 from orchestra.tools.simulated import AnswerBook, SimulatedExpert
 from orchestra.types import Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain, Session
+    from orchestra.tools.mcp.session import Connection
 
 
 class ToolOutcome(Record):
@@ -30,7 +29,7 @@ class ToolOutcome(Record):
     charge: Charge
     error: Fault | None = None
     """Whose fault it is that the tool refused (a precondition, a bad expression): `text` says why; the call is still
-    charged. Where nothing came back at all, `call` raises instead."""
+    charged. Where nothing came back at all, `ToolSession.call` raises a typed error instead."""
 
 
 @dataclass
@@ -45,7 +44,7 @@ class Toolkit:
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
         self._domains: dict[str, Domain] = {}
-        self._arguments: dict[str, Arguments] = {}
+        self._validators: dict[str, Any] = {}
         self._connections: dict[str, Connection] = {}
 
     @classmethod
@@ -64,9 +63,10 @@ class Toolkit:
         return cls(catalogue, folders, data_dir or root / "data/generated")
 
     def anew(self) -> Self:
-        """The same tools for another corpus and other answers; domains that are loaded and MCP sessions are shared."""
+        """The same tools for another corpus and other answers; domains that are loaded and MCP servers are shared."""
         other = replace(self)
-        other._domains, other._arguments, other._connections = self._domains, self._arguments, self._connections
+        other._domains, other._validators = self._domains, self._validators
+        other._connections = self._connections
         return other
 
     @cached_property
@@ -115,12 +115,15 @@ class Toolkit:
 
     def check(self, spec: ToolSpec, arguments: dict[str, Any]) -> None:
         """Arguments against the tool's schema; raises `CallError` with a short message for the model."""
+        import jsonschema
+
         key = json.dumps(spec.parameters, sort_keys=True)
-        if key not in self._arguments:
-            self._arguments[key] = Arguments(spec.parameters)
-        complaint = self._arguments[key].complaint(arguments)
-        if complaint is not None:
-            raise CallError(f"{spec.name}: {complaint}")
+        if key not in self._validators:
+            self._validators[key] = jsonschema.Draft202012Validator(spec.parameters)
+        problem = jsonschema.exceptions.best_match(self._validators[key].iter_errors(arguments))
+        if problem is not None:
+            path = ".".join(str(part) for part in problem.absolute_path)
+            raise CallError(f"{spec.name}: {path + ': ' if path else ''}{problem.message[:120]}")
 
     def _make(self, name: str) -> Tool:
         entry = self.catalogue.entry(name)
@@ -140,16 +143,18 @@ class Toolkit:
 
                 return Endpoint(name, entry)
             case "mcp":
-                from orchestra.tools.mcp.tool import ServerTool
+                return self._make_mcp(entry)
 
-                assert entry.mcp is not None
-                return ServerTool(entry.mcp, self._connection(entry.mcp.server), entry.deadline_s)
+    def _make_mcp(self, entry: Entry) -> Tool:
+        """A tool of an MCP server; all tools of a server share its connection."""
+        from orchestra.tools.mcp.session import Connection
+        from orchestra.tools.mcp.tool import ServerTool
 
-    def _connection(self, server: str) -> Connection:
-        """One for all tools of a server."""
+        assert entry.mcp is not None
+        server = entry.mcp.server
         if server not in self._connections:
             self._connections[server] = Connection(server, self.catalogue.mcp_servers[server])
-        return self._connections[server]
+        return ServerTool(entry.mcp, self._connections[server], entry.deadline_s)
 
 
 class ToolSession:
@@ -172,18 +177,18 @@ class ToolSession:
         component = Component.DOMAIN
         try:
             if spec.kind is ToolKind.DOMAIN:
-                result, error = self._call_domain(spec, call), None
+                result, error = self._call_domain(spec, call), False
             else:
                 tool = self._toolkit.tool(spec.tool)
                 component = self._toolkit.catalogue.entry(spec.tool).component
                 context = ToolContext(
                     self._example.instruction, spec.price, spec.latency_s, self.domain, tuple(self._notes)
                 )
-                result, error = await tool.call(call.arguments, context), None
+                result, error = await tool.call(call.arguments, context), False
         except CallError as refusal:
             text = f"error: {refusal}"
             result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
-            error = Fault.MODEL
+            error = True
         self._notes.append(result.text)
         charge = Charge(
             component=component,
@@ -193,7 +198,7 @@ class ToolSession:
             latency_s=result.latency_s,
             simulated=result.simulated,
         )
-        return ToolOutcome(text=result.text, charge=charge, error=error)
+        return ToolOutcome(text=result.text, charge=charge, error=Fault.MODEL if error else None)
 
     def close(self) -> None:
         """Free the domain's copy; closing twice does no harm."""
