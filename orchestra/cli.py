@@ -198,6 +198,30 @@ def ask(
 
 
 @app.command()
+def mcp(
+    http: Annotated[int | None, typer.Option(metavar="PORT", help="On 127.0.0.1; default: stdin and stdout.")] = None,
+    url: Annotated[str | None, typer.Option(help="A gateway elsewhere.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Ask this one, in process, instead of the gateway.")] = None,
+) -> None:
+    """Be an MCP server whose one tool is the orchestrator: its result is answer, cost and calls."""
+    import asyncio
+
+    from orchestra.config import load_params
+    from orchestra.serving import mcp_server
+
+    if url is not None and checkpoint is not None:
+        raise ConfigError("--url and --checkpoint exclude each other", where="mcp", fix="leave one out")
+    here, root = Path.cwd(), workspace()
+    source: mcp_server.Source = mcp_server.Deployed(root, url)
+    if checkpoint is not None:
+        source = mcp_server.InProcess.load(root, here / checkpoint, load_params())
+    if http is not None:
+        mcp_server.serve_http(source, http)
+    else:
+        asyncio.run(mcp_server.serve_stdio(source))
+
+
+@app.command()
 def release(
     rollback: Annotated[bool, typer.Option("--rollback", help="Back to the version that was champion before.")] = False,
     to: Annotated[int | None, typer.Option(metavar="VERSION", help="To this one, which was champion once.")] = None,

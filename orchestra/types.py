@@ -211,6 +211,8 @@ class Component(StrEnum):
     DOMAIN = "domain"
     JUDGE = "judge"
     USER = "user_simulator"
+    MCP = "mcp"
+    """A tool of an MCP server."""
     GENERATOR = "generator"
     """A model that writes examples and domains."""
 

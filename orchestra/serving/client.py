@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 from pydantic import JsonValue, ValidationError
@@ -46,6 +46,17 @@ class Reply(Record):
     simulated: bool
     stop: str
     trace_id: str
+
+    @classmethod
+    def of(cls, question: str, text: str, made: dict[str, Any]) -> Self:
+        """From an answer's text and the `orchestra` object beside it (see `orchestra.serving.api.report`)."""
+        wanted = ("cost_usd", "latency_s", "wall_s", "engine", "version", "simulated", "stop", "trace_id")
+        return cls(
+            question=question,
+            answer=text,
+            tool_calls=tuple(Called.model_validate(call) for call in made["tool_calls"]),
+            **{key: made[key] for key in wanted},
+        )
 
     def lines(self) -> list[str]:
         """What a person reads; nothing in it steers the terminal, whoever wrote it."""
@@ -101,10 +112,10 @@ def ask(
     try:
         found = answer.json()
         if answer.status_code == 200:
-            return _reply(question, found["choices"][0]["message"]["content"], found["orchestra"])
+            return Reply.of(question, found["choices"][0]["message"]["content"], found["orchestra"])
         if found["error"]["type"] == "model_error":
             # The model's own failure is an outcome to look at: what it tried and what that cost.
-            return _reply(question, "", found["orchestra"])
+            return Reply.of(question, "", found["orchestra"])
         message = str(found["error"]["message"])
     except (ValueError, KeyError, IndexError, TypeError, ValidationError):
         what = f"HTTP {answer.status_code} with a body that is no chat completion"
@@ -112,13 +123,3 @@ def ask(
     if answer.status_code < 500:
         raise ConfigError(message, where=base)
     raise ServiceError(message, where=base, fix="try again; if it stays, see .state/logs/gateway.log")
-
-
-def _reply(question: str, text: str, made: dict[str, Any]) -> Reply:
-    wanted = ("cost_usd", "latency_s", "wall_s", "engine", "version", "simulated", "stop", "trace_id")
-    return Reply(
-        question=question,
-        answer=text,
-        tool_calls=tuple(Called.model_validate(call) for call in made["tool_calls"]),
-        **{key: made[key] for key in wanted},
-    )

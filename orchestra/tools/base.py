@@ -76,7 +76,11 @@ class ToolContext:
 
 @runtime_checkable
 class Tool(Protocol):
-    """Anything callable. Raise `CallError` for the model's faults, `ToolError` for the tool's own."""
+    """Anything callable. Raise `CallError` for the model's faults, `ToolError` for the tool's own.
+
+    A tool that needs more than its entry says has `async def ready() -> str` as well: how it is available here, or an
+    `OrchestraError` with what is missing (`orchestra tools list`); one that holds something open has `aclose`.
+    """
 
     component: Component
 

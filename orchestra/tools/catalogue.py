@@ -13,12 +13,14 @@ from pydantic import Field, JsonValue, ValidationError
 
 from orchestra.errors import ConfigError
 from orchestra.ledger import cost_of
+from orchestra.tools.mcp.spec import McpServer, McpTool
 from orchestra.tools.prices import PriceBook, first_problem, read_mapping
 from orchestra.tools.provider import ProviderLimits
+from orchestra.tools.schema import schema_problem
 from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Implementation = Literal["calculator", "search", "python", "simulated", "openai"]
+Implementation = Literal["calculator", "search", "python", "simulated", "openai", "mcp"]
 TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
 """Roles of real experts, and the argument of another tool that takes what they write; None: it is the answer."""
 HELPERS = {"code": "python", "query": "search"}
@@ -86,6 +88,8 @@ class Entry(Record):
     """The tool that what it writes is given to: a code writer's interpreter, a query writer's search."""
     fallback: str | None = None
     """The expert that is asked where this one fails; it is charged at its own price, and named in the result."""
+    mcp: McpTool | None = None
+    """The tool behind it and what was imported (mcp); `orchestra tools import-mcp` writes it."""
     deadline_s: float = Field(default=300, gt=0)
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
@@ -121,6 +125,8 @@ class CatalogueFile(Record):
     """Share of the topic questions that are hard."""
     providers: dict[str, ProviderLimits] = Field(default_factory=dict)
     """How each provider's models are asked, by the first part of their price; the defaults where it is not named."""
+    mcp_servers: dict[str, McpServer] = Field(default_factory=dict)
+    """By the names that tools call them."""
     tools: dict[str, Entry]
     domain_tool: DomainDefaults
     policy_price: str
@@ -154,6 +160,7 @@ class Catalogue:
     """Share of the topic questions that are hard."""
     providers: dict[str, ProviderLimits] = field(default_factory=dict)
     """How each provider's models are asked."""
+    mcp_servers: dict[str, McpServer] = field(default_factory=dict)
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
@@ -168,7 +175,15 @@ class Catalogue:
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
         topics, defaults = tuple(file.topics), file.domain_tool
         return cls(
-            topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share, providers=file.providers
+            topics,
+            file.tools,
+            prices,
+            defaults,
+            domain_price,
+            policy_price,
+            hard_share=file.hard_share,
+            providers=file.providers,
+            mcp_servers=file.mcp_servers,
         )
 
     def entry(self, name: str) -> Entry:
@@ -248,6 +263,7 @@ def read_catalogue(path: Path) -> CatalogueFile:
         raise ConfigError(first_problem(error), where=str(path), fix="mend that entry") from None
     for name, entry in file.tools.items():
         _check(name, entry, file.topics, str(path))
+        _check_interface(name, entry, file.mcp_servers, str(path))
         _check_helpers(name, file.tools, str(path))
     return file
 
@@ -279,6 +295,16 @@ def _check_helpers(name: str, tools: dict[str, Entry], where: str) -> None:
             what = f"tools.{name}: the fallback {after} is no expert, or one that failed already"
             raise ConfigError(what, where=where, fix="name another expert of the catalogue")
         seen, after = [*seen, after], tools[after].fallback
+
+
+def _check_interface(name: str, entry: Entry, servers: dict[str, McpServer], where: str) -> None:
+    """A tool is a function in the sense of the OpenAI tools array, whatever is behind it."""
+    problem = schema_problem(entry.parameters)
+    if problem is not None:
+        raise ConfigError(f"tools.{name}.parameters: {problem}", where=where, fix="write a JSON schema of an object")
+    if entry.implementation == "mcp" and (entry.mcp is None or entry.mcp.server not in servers):
+        fix = "let `orchestra tools import-mcp` write the entry"
+        raise ConfigError(f"tools.{name}: mcp needs a tool of one of mcp_servers", where=where, fix=fix)
 
 
 def rounded(value: float) -> float:

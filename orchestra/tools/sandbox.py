@@ -101,6 +101,10 @@ class Sandbox:
             _found[self.limits] = self._isolation
         return self._isolation
 
+    async def ready(self) -> str:
+        """What isolates programs here; raises `ToolError` where nothing does."""
+        return (await self.isolation()).value
+
 
 def code_of(arguments: dict[str, JsonValue]) -> str:
     code = arguments.get("code")

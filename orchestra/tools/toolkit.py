@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
-from orchestra.errors import CallError, ConfigError, ToolError
+from orchestra.errors import CallError, ConfigError, Fault, ToolError
 from orchestra.ledger import Purse
 from orchestra.plain import one_line
 from orchestra.tools.arguments import Check, checker, refusal
 from orchestra.tools.base import Tool, ToolContext, ToolResult, readable
 from orchestra.tools.calculator import Calculator
 from orchestra.tools.cassette import Cassette
-from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.catalogue import Catalogue, Entry
 from orchestra.tools.provider import Provider, ProviderLimits
 from orchestra.tools.search import SearchIndex, SearchTool
 from orchestra.tools.simulated import AnswerBook, SimulatedExpert
@@ -27,6 +27,7 @@ from orchestra.types import EXACT, Charge, Component, Example, Record, ToolCall,
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain, Session
+    from orchestra.tools.mcp.session import Connection
 
 UNTAPED = frozenset({"calculator", "search", "simulated", "openai"})
 """Implementations that are the same twice, or that record what they send themselves; all others are taped."""
@@ -41,8 +42,9 @@ class ToolOutcome(Record):
 
     text: str
     charge: Charge
-    error: bool = False
-    """True when the tool refused (a precondition, a bad expression): `text` says why; the call is still charged."""
+    error: Fault | None = None
+    """Whose fault it is that the tool refused (a precondition, a bad expression): `text` says why; the call is still
+    charged. Where nothing came back at all, `ToolSession.call` raises a typed error instead."""
     besides: tuple[Charge, ...] = ()
     """What it cost besides `charge`: lost attempts, an interpreter, an expert that failed before its fallback."""
 
@@ -65,6 +67,7 @@ class Toolkit:
         self._providers: dict[str, Provider] = {}
         self._domains: dict[str, Domain] = {}
         self._validators: dict[str, Check] = {}
+        self._connections: dict[str, Connection] = {}
 
     @classmethod
     def from_params(cls, params: Params, root: Path, data_dir: Path | None = None) -> Self:
@@ -82,9 +85,10 @@ class Toolkit:
         return cls(catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment())
 
     def anew(self) -> Self:
-        """The same tools for another corpus and other answers; domains that are loaded already are shared."""
+        """The same tools for another corpus and other answers; domains that are loaded and MCP servers are shared."""
         other = replace(self)
         other._domains, other._validators, other._providers = self._domains, self._validators, self._providers
+        other._connections = self._connections
         return other
 
     @cached_property
@@ -164,6 +168,19 @@ class Toolkit:
                 limits = self.catalogue.providers.get(entry.provider)
                 provider = self._providers.setdefault(entry.provider, Provider(limits))
                 return Endpoint(name, entry, provider=provider, cassette=self.cassette)
+            case "mcp":
+                return self._make_mcp(entry)
+
+    def _make_mcp(self, entry: Entry) -> Tool:
+        """A tool of an MCP server; all tools of a server share its connection."""
+        from orchestra.tools.mcp.session import Connection
+        from orchestra.tools.mcp.tool import ServerTool
+
+        assert entry.mcp is not None
+        server = entry.mcp.server
+        if server not in self._connections:
+            self._connections[server] = Connection(server, self.catalogue.mcp_servers[server])
+        return ServerTool(entry.mcp, self._connections[server], entry.deadline_s)
 
 
 class ToolSession:
@@ -224,7 +241,7 @@ class ToolSession:
         text = readable(result.text)
         self._notes.append(text)
         charge = _charge(component, result.by or spec.name, result)
-        return ToolOutcome(text=text, charge=charge, error=error, besides=result.besides)
+        return ToolOutcome(text=text, charge=charge, error=Fault.MODEL if error else None, besides=result.besides)
 
     def offered(self, call: ToolCall) -> ToolSpec:
         """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""

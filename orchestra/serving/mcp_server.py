@@ -1,0 +1,190 @@
+"""`orchestra mcp`: the orchestrator as a tool of an MCP server, over stdio or streamable HTTP on 127.0.0.1."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestra import __version__
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.serving import client
+from orchestra.serving.client import Reply
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+    from mcp_types import CallToolResult
+
+    from orchestra.config import Params
+    from orchestra.serving.backend import Backend
+
+HOST = "127.0.0.1"
+TOOL = "orchestrate"
+DESCRIPTION = (
+    "Solves a task with tools and larger models at a fraction of their cost, and says what it called and what that "
+    "cost. Give the whole task: it knows nothing of this conversation."
+)
+
+
+class Ask(BaseModel):
+    """The tool's arguments."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Annotated[str, Field(min_length=1, max_length=20_000, description="The task, whole.")]
+    preference: Annotated[
+        str | None, Field(max_length=500, description="cheap, fast, accurate, or the user's own words.")
+    ] = None
+    budget_usd: Annotated[
+        Decimal | None, Field(ge=0, allow_inf_nan=False, description="Dollars; a call that could cross it is not made.")
+    ] = None
+    max_turns: Annotated[int | None, Field(gt=0, description="Fewer turns than it would take.")] = None
+    domain: Annotated[str | None, Field(description="Offer this domain's tools, over a copy of its database.")] = None
+
+
+class Source(Protocol):
+    """What answers."""
+
+    async def ask(self, asked: Ask) -> Reply:
+        """Raises `OrchestraError`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The gateway: at `url`, or whichever serves in the workspace when it is asked."""
+
+    root: Path
+    url: str | None = None
+
+    async def ask(self, asked: Ask) -> Reply:
+        options = {"budget_usd": asked.budget_usd, "max_turns": asked.max_turns, "domain": asked.domain}
+        return await asyncio.to_thread(
+            client.ask, asked.question, asked.preference, root=self.root, url=self.url, **options
+        )
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """A checkpoint in this process."""
+
+    backend: Backend
+
+    @classmethod
+    def load(cls, root: Path, folder: Path, params: Params) -> Self:
+        """Read the checkpoint and everything a question needs; raises `OrchestraError`."""
+        from orchestra.checkpoint import hash_dir
+        from orchestra.serving.backend import Backend
+        from orchestra.serving.state import Serving, code_hash, fingerprint
+
+        if not (folder / "config.json").is_file():
+            raise ConfigError("no checkpoint here", where=str(folder), fix="name a folder such as models/grpo")
+        found = hash_dir(folder)
+        serving = Serving(
+            version=folder.name,
+            checkpoint=os.path.relpath(folder, root),
+            checkpoint_hash=found,
+            engine="in_process",
+            params=params.model_dump(mode="json", by_alias=True),
+            fingerprint=fingerprint(root, found, "in_process", params),
+            code=code_hash(),
+        )
+        return cls(Backend.load(root, serving))
+
+    async def ask(self, asked: Ask) -> Reply:
+        from orchestra.serving import api
+        from orchestra.serving.api import ApiError, ChatMessage, ChatRequest
+
+        began, serving = time.monotonic(), self.backend.serving
+        options = asked.model_dump(exclude={"question"})
+        request = ChatRequest(messages=[ChatMessage(role="user", content=asked.question)], **options)
+        try:
+            job = self.backend.job(request)
+        except ApiError as error:
+            raise ConfigError(error.message) from None
+        episode = await self.backend.run(job)
+        wall_s = time.monotonic() - began
+        made = api.report(episode, engine=serving.engine, version=serving.version, trace_id=job.trace_id, wall_s=wall_s)
+        refused = api.refusal(episode, made)
+        if refused is not None and refused.kind != "model_error":
+            raise ServiceError(refused.message, where=serving.version)
+        return Reply.of(asked.question, episode.answer or "", made)
+
+
+def build(source: Source) -> Server[Any]:
+    """The server: one tool, whose result is the answer and the account as text, and the whole reply as data."""
+    from mcp.server import Server
+    from mcp_types import ListToolsResult, Tool
+
+    tool = Tool(
+        name=TOOL,
+        description=DESCRIPTION,
+        input_schema=Ask.model_json_schema(),
+        output_schema=Reply.model_json_schema(),
+    )
+
+    async def listed(_context: Any, _params: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[tool])
+
+    async def called(_context: Any, params: Any) -> CallToolResult:
+        if params.name != TOOL:
+            return failed(f"no tool named {params.name[:60]}; there is: {TOOL}")
+        try:
+            return result(await source.ask(Ask.model_validate(params.arguments or {})))
+        except ValidationError as error:
+            first = error.errors()[0]
+            return failed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        except OrchestraError as error:
+            return failed(str(error))
+
+    return Server("orchestra", version=__version__, on_list_tools=listed, on_call_tool=called)
+
+
+def result(reply: Reply) -> CallToolResult:
+    """Answer, then calls and bill; an error where a limit came before an answer."""
+    from mcp_types import CallToolResult, TextContent
+
+    account = [line.strip() for line in reply.lines() if not line.startswith(("Q: ", "A: "))]
+    texts = (reply.answer or f"no answer ({reply.stop})", "\n".join(account))
+    return CallToolResult(
+        content=[TextContent(type="text", text=text) for text in texts],
+        structured_content=reply.model_dump(mode="json"),
+        is_error=not reply.answer,
+    )
+
+
+def failed(why: str) -> CallToolResult:
+    from mcp_types import CallToolResult, TextContent
+
+    return CallToolResult(content=[TextContent(type="text", text=f"error: {why}")], is_error=True)
+
+
+async def serve_stdio(source: Source) -> None:
+    """Serve one client over stdin and stdout until it hangs up."""
+    from mcp.server.stdio import stdio_server
+
+    server = build(source)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def serve_http(source: Source, port: int) -> None:
+    """Serve on 127.0.0.1 until told to end; 0 is any free port. Raises `ServiceError` when the port is taken."""
+    import uvicorn
+
+    app = build(source).streamable_http_app(host=HOST)
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as error:
+        raise ServiceError(f"port {port}: {error.strerror}", where=HOST, fix="give another --http") from None
+    print(f"MCP server at http://{HOST}:{listening.getsockname()[1]}/mcp", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)).run(sockets=[listening])

@@ -1,0 +1,267 @@
+"""Sessions with MCP servers: one for each server and event loop, opened at the first call and again when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+from urllib.parse import urlsplit
+
+from orchestra.errors import CallError, ToolError
+from orchestra.tools.mcp import leash
+from orchestra.tools.mcp.spec import McpServer, McpTool, Offer, changed
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult
+
+log = logging.getLogger("orchestra.tools")
+
+OPEN_S = 60.0
+"""For a server to start and say what it offers."""
+PAUSE_S = 5.0
+"""After a server that could not be opened: calls fail at once meanwhile, so that a batch does not wait for each."""
+LATE = 2
+"""This many calls in a row without an answer in time, and the server is opened anew."""
+MAX_PAGES = 50
+MAX_ERRORS = 1 << 20
+"""Bytes of a server's stderr that are kept."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Changed(ToolError):
+    """The server's tool is not the one that was imported; trying again cannot help."""
+
+    retryable = False
+
+
+class Connection:
+    """All sessions with one server. A call is sent once at most: what it did before the server died is not known."""
+
+    def __init__(self, name: str, server: McpServer) -> None:
+        """Raises `ConfigError` when a variable of the environment is not set."""
+        self.name, self.server = name, server.filled(name)
+        self.where = f"MCP server {name}"
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._lock = threading.Lock()
+        # What a server sends wrong is a typed error here; the SDK would log it with a traceback.
+        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+
+    async def offers(self) -> dict[str, Offer]:
+        """What the server offers now, by its names; raises `ToolError`."""
+        return (await self._session()).offers
+
+    async def call(self, tool: McpTool, arguments: dict[str, Any], deadline_s: float) -> CallToolResult:
+        """The server's result; raises `CallError` for what the model can mend, `ToolError` for the rest."""
+        session: _Session | None = None
+        try:
+            async with asyncio.timeout(deadline_s):
+                for again in (True, False):
+                    session = await self._session()
+                    if (why := changed(tool, session.offers)) is not None:
+                        raise Changed(why, where=self.where, fix=f"orchestra tools import-mcp {self.name}")
+                    result = await session.ask(tool.tool, arguments, again=again)
+                    if result is not None:
+                        return result
+        except TimeoutError:
+            if session is not None:
+                session.late += 1
+                if session.late >= LATE:
+                    session.over.set()
+            raise ToolError(f"no answer within {deadline_s:g} s", where=self.where) from None
+        raise AssertionError("the second attempt returns or raises")
+
+    async def aclose(self) -> None:
+        """End this loop's session, and its server's process with it."""
+        session = self._sessions.get(asyncio.get_running_loop())
+        if session is not None:
+            session.over.set()
+            await asyncio.wait([session.owner])
+
+    async def _session(self) -> _Session:
+        """The open session of this event loop; raises `ToolError` when the server cannot be opened."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            session = self._sessions.get(loop)
+            if session is None or session.ended:
+                living = {one: kept for one, kept in self._sessions.items() if not one.is_closed()}
+                session = _Session(self.where, self.server)
+                self._sessions = {**living, loop: session}
+        await asyncio.shield(session.opened)
+        if session.failure is not None:
+            raise ToolError(session.failure, where=self.where)
+        return session
+
+
+class _Session:
+    """One session. A task of its own opens and closes it, since the SDK's scopes must end where they began."""
+
+    def __init__(self, where: str, server: McpServer) -> None:
+        self.where, self.server = where, server
+        self.over = asyncio.Event()
+        """Set when it is to end, or when the server has ended it."""
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failure: str | None = None
+        """Why it could not be opened."""
+        self.failed_at = 0.0
+        self.offers: dict[str, Offer] = {}
+        self.late = 0
+        self._client: Client | None = None
+        self._errors = _errors()
+        self.owner = asyncio.create_task(self._own(), name=where)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the next call needs a new session; one that failed to open is left alone for a while."""
+        return self.over.is_set() and (self.failure is None or time.monotonic() - self.failed_at > PAUSE_S)
+
+    async def ask(self, tool: str, arguments: dict[str, Any], *, again: bool) -> CallToolResult | None:
+        """One call; None when the server has forgotten this session and did nothing (only where `again`)."""
+        from mcp import MCPError
+        from mcp_types import INVALID_PARAMS, INVALID_REQUEST
+
+        assert self._client is not None
+        if os.fstat(self._errors.fileno()).st_size > MAX_ERRORS:
+            self._errors.truncate(0)
+        try:
+            result = await self._client.call_tool(tool, arguments)
+        except MCPError as error:
+            if error.code == INVALID_PARAMS:
+                raise CallError(_line(error)) from None
+            if error.code == INVALID_REQUEST and "Session terminated" in error.message:
+                # A server that was started anew knows no session of before, and says so instead of doing anything.
+                self.over.set()
+                if again:
+                    return None
+            raise ToolError(_line(error), where=self.where) from None
+        except Exception as error:
+            # Whatever the SDK makes of a server that breaks the protocol.
+            raise ToolError(f"a reply that is none: {_line(error)}", where=self.where) from None
+        self.late = 0
+        return result
+
+    async def _own(self) -> None:
+        try:
+            async with asyncio.timeout(OPEN_S) as limit, self._connected() as client:
+                self.offers, self._client = await _offers(client), client
+                limit.reschedule(None)
+                self.opened.set_result(None)
+                await self.over.wait()
+        except Exception as error:
+            if not self.opened.done():
+                self.failure, self.failed_at = self._why(error), time.monotonic()
+                log.warning("%s: %s", self.where, self.failure)
+        finally:
+            self.over.set()
+            self._errors.close()
+            if not self.opened.done():
+                self.opened.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Client]:
+        """A client of the server, by the way that the catalogue names."""
+        import httpx2
+        from mcp import Client, StdioServerParameters, stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with contextlib.AsyncExitStack() as stack:
+            transport: Any
+            if self.server.url is None:
+                command = [*leashed(), *self.server.command]
+                started = StdioServerParameters(command=command[0], args=command[1:], env=self.server.env)
+                transport = stdio_client(started, errlog=self._errors)
+            else:
+                # Not through a proxy that the environment names, where the server is on this machine.
+                proxied = urlsplit(self.server.url).hostname not in LOOPBACK
+                timeout = httpx2.Timeout(30.0, read=None)
+                http = httpx2.AsyncClient(headers=self.server.headers, timeout=timeout, trust_env=proxied)
+                await stack.enter_async_context(http)
+                transport = streamable_http_client(self.server.url, http_client=http)
+            client = Client(_watched(transport, self.over), cache=None)
+            yield await stack.enter_async_context(client)
+
+    def _why(self, error: Exception) -> str:
+        """One line; what the server said last, where it said anything."""
+        if isinstance(error, TimeoutError):
+            return f"does not answer within {OPEN_S:g} s"
+        file = self._errors.fileno()
+        said = os.pread(file, 2000, max(0, os.fstat(file).st_size - 2000)).decode(errors="replace").strip().splitlines()
+        return f"cannot be opened: {said[-1][:200] if said else _line(error)}"
+
+
+class _Ending:
+    """A transport's read stream that tells when it has ended."""
+
+    def __init__(self, stream: Any, over: asyncio.Event) -> None:
+        self._stream, self._over = stream, over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> _Ending:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *ending: Any) -> None:
+        await self._stream.__aexit__(*ending)
+
+    def __aiter__(self) -> _Ending:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except BaseException:
+            self._over.set()
+            raise
+
+
+@contextlib.asynccontextmanager
+async def _watched(transport: Any, over: asyncio.Event) -> AsyncIterator[tuple[Any, Any]]:
+    async with transport as (read, write):
+        yield _Ending(read, over), write
+
+
+async def _offers(client: Client) -> dict[str, Offer]:
+    """Every tool that the server lists, over all pages."""
+    found: dict[str, Offer] = {}
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            words = (tool.description or tool.title or "").strip()
+            found[tool.name] = Offer(name=tool.name, description=words, parameters=tool.input_schema)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found
+
+
+def leashed() -> list[str]:
+    """What a server's command is put behind, so that it ends with this process; nothing where there is no Linux."""
+    if not sys.platform.startswith("linux"):
+        return []
+    return [sys.executable, "-I", "-S", str(Path(leash.__file__)), str(os.getpid())]
+
+
+def _errors() -> TextIO:
+    """Where a server's stderr goes: a file without a name, read when the server cannot be opened."""
+    file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - the session closes it
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    return file
+
+
+def _line(error: BaseException) -> str:
+    """The innermost reason in one short line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return " ".join(str(error).split())[:200] or type(error).__name__

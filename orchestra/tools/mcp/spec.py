@@ -1,0 +1,103 @@
+"""What the catalogue says of an MCP server and of its tools, and the hashes that tell when a server has changed."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from orchestra.errors import ConfigError
+from orchestra.types import Record
+
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class McpServer(Record):
+    """How a server is reached, e.g. `{command: [npx, -y, some-server], env: {TOKEN: "${SOME_TOKEN}"}}`.
+
+    In `env`, `headers` and `url`, `${NAME}` stands for a variable of our environment: no secret is in the catalogue.
+    """
+
+    command: tuple[str, ...] = ()
+    """A program that speaks MCP over its stdin and stdout, started in the working directory of the command we run."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Its environment, besides HOME, PATH and the like; nothing else of ours is passed on."""
+    url: str | None = None
+    """Or the address of a server that speaks streamable HTTP."""
+    headers: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.command) == (self.url is not None):
+            raise ValueError("a server has either a command or a url")
+        if self.env and not self.command:
+            raise ValueError("env belongs to a command; a url has headers")
+        if self.headers and self.url is None:
+            raise ValueError("headers belong to a url; a command has env")
+        return self
+
+    def filled(self, name: str) -> Self:
+        """The same with every `${NAME}` replaced; raises `ConfigError` for a variable that is not set."""
+
+        def fill(text: str) -> str:
+            for variable in VARIABLE.findall(text):
+                if not os.environ.get(variable):
+                    raise ConfigError(f"{variable} is not set", where=f"MCP server {name}", fix=f"export {variable}=…")
+            return VARIABLE.sub(lambda match: os.environ[match[1]], text)
+
+        changed: dict[str, Any] = {
+            "env": {key: fill(value) for key, value in self.env.items()},
+            "headers": {key: fill(value) for key, value in self.headers.items()},
+            "url": None if self.url is None else fill(self.url),
+        }
+        return self.model_copy(update=changed)
+
+
+class McpTool(Record):
+    """Which tool of which server stands behind a catalogue entry, and what it was when it was imported."""
+
+    server: str
+    tool: str
+    """Its name at the server."""
+    schema_hash: str
+    description_hash: str
+    """Of the server's own words: the entry's may be shortened by hand."""
+
+
+class Offer(Record):
+    """A tool as its server offers it now."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON schema of the arguments object."""
+
+    @property
+    def schema_hash(self) -> str:
+        return _hash(json.dumps(self.parameters, sort_keys=True, separators=(",", ":")))
+
+    @property
+    def description_hash(self) -> str:
+        return _hash(self.description)
+
+    def change(self, frozen: McpTool) -> str | None:
+        """What differs from the import; None where nothing does."""
+        if self.schema_hash != frozen.schema_hash:
+            return "schema"
+        return "description" if self.description_hash != frozen.description_hash else None
+
+
+def changed(frozen: McpTool, offers: Mapping[str, Offer]) -> str | None:
+    """Why a tool of the catalogue is not what its server offers now; None when it is."""
+    offer = offers.get(frozen.tool)
+    if offer is None:
+        return f"the server no longer offers {frozen.tool}"
+    change = offer.change(frozen)
+    return None if change is None else f"the {change} of {frozen.tool} has changed since it was imported"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
