@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from orchestra.errors import ConfigError
-from orchestra.synthesis.sources.tables import problem
+from orchestra.tables import problem
 from orchestra.types import Record
 
 
