@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestra import __version__, cli_data, cli_domains
+from orchestra import __version__, cli_data, cli_domains, cli_index
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_domains.app, name="domains")
+app.add_typer(cli_index.app, name="index")
 
 EXIT_ERROR = 2
 

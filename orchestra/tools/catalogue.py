@@ -16,7 +16,7 @@ from orchestra.tools.prices import PriceBook, first_problem, read_mapping
 from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Implementation = Literal["calculator", "search", "python", "simulated", "openai"]
+Implementation = Literal["calculator", "search", "web_search", "python", "simulated", "openai"]
 MASTERED = 0.75
 """Skill from which a specialist's description names a topic without reserve."""
 
@@ -67,11 +67,21 @@ class Entry(Record):
     implementation: Implementation
     simulated: Simulated | None = None
     base_url_env: str | None = None
-    """Environment variable that holds the endpoint's address (openai)."""
+    """Environment variable that holds the endpoint's address (openai; web_search, where it is not the provider's)."""
     api_key_env: str | None = None
     endpoint_model: str | None = None
     """The model's name at the endpoint (openai)."""
     deadline_s: float = Field(default=300, gt=0)
+    index: str | None = None
+    """Folder of a built index, relative to the workspace (search); None: the pipeline's own corpus."""
+    by: Literal["bm25", "dense", "hybrid"] = "bm25"
+    """How the index is searched."""
+    provider: str | None = None
+    """Whom to ask, one of orchestra/tools/web.py's PROVIDERS (web_search)."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Sent with every request, in the provider's own words (web_search)."""
+    results: int = Field(default=3, ge=1, le=20)
+    """How many passages or pages a search gives at most."""
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
 
@@ -219,6 +229,12 @@ def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
     if entry.implementation == "openai" and not (entry.base_url_env and entry.endpoint_model):
         fix = "name the environment variable of its address and the model's name there"
         raise ConfigError(f"tools.{name}: openai needs base_url_env and endpoint_model", where=where, fix=fix)
+    if entry.implementation == "web_search":
+        from orchestra.tools.web import PROVIDERS
+
+        if entry.provider not in PROVIDERS or entry.api_key_env is None:
+            fix = f"name the provider ({', '.join(PROVIDERS)}) and the environment variable of its key"
+            raise ConfigError(f"tools.{name}: web_search needs provider and api_key_env", where=where, fix=fix)
 
 
 def rounded(value: float) -> float:

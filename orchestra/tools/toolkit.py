@@ -38,6 +38,8 @@ class Toolkit:
     domain_folders: dict[str, Path]
     data_dir: Path
     """Holds corpus.jsonl and answers.jsonl; read at the first search or expert call."""
+    root: Path = Path()
+    """What the folders of indexes in the catalogue are relative to."""
 
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -57,7 +59,7 @@ class Toolkit:
         for name, folder in folders.items():
             if not folder.is_dir():
                 raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
-        return cls(catalogue, folders, data_dir or root / "data/generated")
+        return cls(catalogue, folders, data_dir or root / "data/generated", root)
 
     def anew(self) -> Self:
         """The same tools for another corpus and other answers; domains that are loaded already are shared."""
@@ -127,7 +129,16 @@ class Toolkit:
             case "calculator":
                 return Calculator()
             case "search":
-                return SearchTool(self.index)
+                if entry.index is None:
+                    return SearchTool(self.index)
+                from orchestra.tools.index.local import By
+                from orchestra.tools.index.tool import IndexSearch
+
+                return IndexSearch(self.root / entry.index, count=entry.results, by=By(entry.by))
+            case "web_search":
+                from orchestra.tools.web import WebSearch
+
+                return WebSearch.of(name, entry)
             case "python":
                 from orchestra.tools.sandbox import Sandbox
 

@@ -12,9 +12,10 @@ ROOT = Path(__file__).parents[2]
 HEAVY = (
     "torch", "trl", "transformers", "datasets", "accelerate", "mlflow", "prefect", "dvc", "great_expectations",
     "litellm", "faiss", "pandas", "numpy", "scipy", "matplotlib", "fastapi", "bm25s",
+    "sentence_transformers",
 )  # fmt: skip
 PLATFORM = {"prefect", "dvc", "mlflow", "great_expectations"}
-SLOW = {*PLATFORM, "trl", "transformers", "datasets", "accelerate", "litellm", "faiss"}
+SLOW = {*PLATFORM, "trl", "transformers", "datasets", "accelerate", "litellm", "faiss", "sentence_transformers"}
 OWN = {"orchestra/rollout/cache.py"}
 """Files that subclass what a slow library holds, and are themselves imported inside functions only."""
 LEVELS = [
