@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from orchestra.errors import ConfigError
 
+SAY_S = 15
+"""Seconds between two lines of progress."""
 app = typer.Typer(help="Local search: build an index of passages, ask it.", no_args_is_help=True)
 
 
@@ -25,13 +28,19 @@ def build_(
 ) -> None:
     """Index passages, one a row; says `unchanged` where the folder holds that index already."""
     from orchestra.tools.index.build import build, current, settings_of
-    from orchestra.workspace import Screen
 
-    screen = Screen()
+    said = time.monotonic()
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > SAY_S:
+            said = time.monotonic()
+            print(f"index: {done:,} passages so far", file=sys.stderr, flush=True)
+
     settings = settings_of(out, id_=id_, title=title, text=text, model=dense)
     made, word = current(sources, out, settings), "unchanged"
     if made is None:
-        made = build(sources, out, settings, on_progress=lambda done: screen(f"index: {done:,} passages"))
+        made = build(sources, out, settings, on_progress=progress)
         word = "built"
     print(f"{word}: {made.passages:,} passages in {out}, version {made.version}")
 

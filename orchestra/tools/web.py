@@ -31,9 +31,13 @@ class SearchRefused(ToolError):
 class Request:
     """One request to a provider."""
 
+    method: str
     url: str
     headers: dict[str, str]
-    body: dict[str, JsonValue]
+    params: dict[str, str] | None = None
+    """After the address."""
+    body: dict[str, JsonValue] | None = None
+    """Sent as JSON."""
 
 
 class Provider(Protocol):
@@ -64,7 +68,7 @@ class Tavily:
     def request(self, url: str, key: str, query: str, count: int, options: Mapping[str, JsonValue]) -> Request:
         # The depth decides the price (basic: one credit, advanced: two), so it is never left to Tavily.
         body: dict[str, JsonValue] = {"query": query, "max_results": count, "search_depth": "basic", **options}
-        return Request(f"{url}/search", {"authorization": f"Bearer {key}"}, body)
+        return Request("POST", f"{url}/search", {"authorization": f"Bearer {key}"}, body=body)
 
     def hits(self, reply: Any) -> list[Hit]:
         answer = [Hit(title="answer", text=reply["answer"])] if reply.get("answer") else []
@@ -145,7 +149,9 @@ class WebSearch:
             if number:
                 await asyncio.sleep(max(wait_s, self._backoff_s * 2 ** (number - 1) * (0.5 + random.random())))
             try:
-                response = await self._pool().post(request.url, json=request.body, headers=request.headers)
+                response = await self._pool().request(
+                    request.method, request.url, headers=request.headers, params=request.params, json=request.body
+                )
             except (httpx.RequestError, httpx.InvalidURL) as error:
                 problem, wait_s = f"{type(error).__name__}: {error}".rstrip(": "), 0.0
                 continue
