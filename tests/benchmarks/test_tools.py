@@ -14,4 +14,4 @@ def test_every_piece_is_found_and_joined() -> None:
 def test_search_is_measured(tmp_path: Path) -> None:
     figures = measure(300, tmp_path)
     assert figures.queries / figures.single.wall_s > 10 and figures.index_mb > 0.1
-    assert [row[0] for row in report(figures)][0] == "search, 300 passages: BM25 one by one"
+    assert report(figures)[0][0] == "search, 300 passages: BM25 one by one"
