@@ -150,14 +150,19 @@ def test_what_may_pass_is_tried_again() -> None:
         (plays(200, {"results": [{"title": "x"}]}), r"another shape \(KeyError: 'url'\)", 1),
         (plays(200, ["x"]), "another shape", 1),
         (plays(200, {"results": [{"title": "x", "url": 5, "content": "y"}]}), "another shape", 1),
-        (plays(200, RECORDED["ok"], 30), "no answer within 0.4 s", 1),
-        (plays(429, RECORDED["429"], retry_after="60"), "no answer within 0.4 s", 1),
     ],
 )
 def test_failures_are_typed_and_bounded(played: Any, said: str, times: int) -> None:
     with serving(played) as double, pytest.raises(ToolError, match=said) as caught:
-        ask(tavily(double, deadline_s=0.4))
+        ask(tavily(double))
     assert len(double.asked) == times and caught.value.retryable and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("played", [plays(200, RECORDED["ok"], 60), plays(429, RECORDED["429"], retry_after="60")])
+def test_the_deadline_holds_over_hangs_and_long_waits(played: Any) -> None:
+    with serving(played) as double, pytest.raises(ToolError, match=r"web: no answer within 0.5 s"):
+        ask(tavily(double, deadline_s=0.5))
+    assert len(double.asked) <= 1
 
 
 def test_where_nothing_listens_is_said() -> None:
