@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestra import __version__, cli_data, cli_domains, cli_prices, cli_tools
+from orchestra import __version__, cli_data, cli_domains, cli_index, cli_prices, cli_tools
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 
@@ -25,6 +25,7 @@ app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_domains.app, name="domains")
 app.add_typer(cli_tools.app, name="tools")
 app.add_typer(cli_prices.app, name="prices")
+app.add_typer(cli_index.app, name="index")
 for command in (cli_prices.reprice, cli_prices.forecast, cli_prices.ledger):
     app.command()(command)
 

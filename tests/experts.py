@@ -58,7 +58,7 @@ def real(
     named = {name: entry.model_copy(update={"endpoint_model": name}) for name, entry in experts.items()}
     prices = {name: _book().at(entry.price, date(2025, 11, 15)) for name, entry in named.items()}
     shipped = kit.catalogue
-    providers = {} if limits is None else {entry.provider: limits for entry in named.values()}
+    providers = {} if limits is None else {entry.vendor: limits for entry in named.values()}
     made = replace(shipped, entries=shipped.entries | named, prices=shipped.prices | prices, providers=providers)
     return Toolkit(made, kit.domain_folders, kit.data_dir, cassette=cassette)
 

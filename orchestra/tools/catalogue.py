@@ -20,7 +20,7 @@ from orchestra.tools.schema import schema_problem
 from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Implementation = Literal["calculator", "search", "python", "simulated", "openai", "mcp"]
+Implementation = Literal["calculator", "search", "web_search", "python", "simulated", "openai", "mcp"]
 TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
 """Roles of real experts, and the argument of another tool that takes what they write; None: it is the answer."""
 HELPERS = {"code": "python", "query": "search"}
@@ -76,7 +76,7 @@ class Entry(Record):
     implementation: Implementation
     simulated: Simulated | None = None
     base_url_env: str | None = None
-    """Environment variable that holds the endpoint's address (openai)."""
+    """Environment variable that holds the endpoint's address (openai; web_search, where it is not the provider's)."""
     api_key_env: str | None = None
     endpoint_model: str | None = None
     """The model's name at the endpoint (openai)."""
@@ -91,11 +91,21 @@ class Entry(Record):
     mcp: McpTool | None = None
     """The tool behind it and what was imported (mcp); `orchestra tools import-mcp` writes it."""
     deadline_s: float = Field(default=300, gt=0)
+    index: str | None = None
+    """Folder of a built index, relative to the workspace (search); None: the pipeline's own corpus."""
+    by: Literal["bm25", "dense", "hybrid"] = "bm25"
+    """How the index is searched."""
+    provider: str | None = None
+    """Whom to ask, one of orchestra/tools/web.py's PROVIDERS (web_search)."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Sent with every request, in the provider's own words (web_search)."""
+    results: int = Field(default=3, ge=1, le=20)
+    """How many passages or pages a search gives at most."""
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
 
     @property
-    def provider(self) -> str:
+    def vendor(self) -> str:
         """Who is paid: the first part of its price."""
         return self.price.partition("/")[0]
 
@@ -276,6 +286,12 @@ def _check(name: str, entry: Entry, topics: list[str], where: str) -> None:
     if entry.implementation == "openai" and not (entry.base_url_env and entry.endpoint_model):
         fix = "name the environment variable of its address and the model's name there"
         raise ConfigError(f"tools.{name}: openai needs base_url_env and endpoint_model", where=where, fix=fix)
+    if entry.implementation == "web_search":
+        from orchestra.tools.web import PROVIDERS
+
+        if entry.provider not in PROVIDERS or entry.api_key_env is None:
+            fix = f"name the provider ({', '.join(PROVIDERS)}) and the environment variable of its key"
+            raise ConfigError(f"tools.{name}: web_search needs provider and api_key_env", where=where, fix=fix)
 
 
 def _check_helpers(name: str, tools: dict[str, Entry], where: str) -> None:

@@ -61,6 +61,8 @@ class Toolkit:
     """What records or replays every call that is not the same twice."""
     purse: Purse | None = None
     """Where everything that is called, and the policy that calls, is booked, and what caps it; None: nobody counts."""
+    root: Path = Path()
+    """What the folders of indexes in the catalogue are relative to."""
 
     def __post_init__(self) -> None:
         self._tools: dict[str, Tool] = {}
@@ -82,7 +84,9 @@ class Toolkit:
         for name, folder in folders.items():
             if not folder.is_dir():
                 raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
-        return cls(catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment())
+        return cls(
+            catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment(), root=root
+        )
 
     def anew(self) -> Self:
         """The same tools for another corpus and other answers; domains that are loaded and MCP servers are shared."""
@@ -155,7 +159,16 @@ class Toolkit:
             case "calculator":
                 return Calculator()
             case "search":
-                return SearchTool(self.index)
+                if entry.index is None:
+                    return SearchTool(self.index)
+                from orchestra.tools.index.local import By
+                from orchestra.tools.index.tool import IndexSearch
+
+                return IndexSearch(self.root / entry.index, count=entry.results, by=By(entry.by))
+            case "web_search":
+                from orchestra.tools.web import WebSearch
+
+                return WebSearch.of(name, entry)
             case "python":
                 from orchestra.tools.sandbox import Sandbox
 
@@ -165,8 +178,8 @@ class Toolkit:
             case "openai":
                 from orchestra.tools.experts import Endpoint
 
-                limits = self.catalogue.providers.get(entry.provider)
-                provider = self._providers.setdefault(entry.provider, Provider(limits))
+                limits = self.catalogue.providers.get(entry.vendor)
+                provider = self._providers.setdefault(entry.vendor, Provider(limits))
                 return Endpoint(name, entry, provider=provider, cassette=self.cassette)
             case "mcp":
                 return self._make_mcp(entry)
@@ -221,7 +234,7 @@ class ToolSession:
         while names:
             entry = catalogue.entry(name := names.pop())
             offered = spec if name == spec.tool else self._spec(name)
-            attempts = catalogue.providers.get(entry.provider, ProviderLimits()).attempts
+            attempts = catalogue.providers.get(entry.vendor, ProviderLimits()).attempts
             worst = EXACT.add(worst, worst_usd(offered, entry, said_bytes, attempts))
             names += [other for other in (entry.hands_to, entry.fallback) if other is not None]
         return worst

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from orchestra.documents import parse_yaml
 from orchestra.errors import ConfigError
-from orchestra.synthesis.sources.tables import problem
+from orchestra.tables import problem
 from orchestra.types import Record
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from orchestra.errors import DataError
 from orchestra.synthesis.sources.published import Task
-from orchestra.synthesis.sources.tables import FORMATS, Row, parse_row, read_rows
+from orchestra.tables import FORMATS, Row, parse_row, read_rows
 
 QUESTION_FIELDS = ("question", "Prompt", "instruction")
 """What HLE, FRAMES and files of our own examples call the question."""

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from orchestra.errors import ConfigError
 from orchestra.synthesis.sources.published import KEY, narrow
-from orchestra.synthesis.sources.tables import Row, parse_row, read_rows, write_json_lines, write_parquet
+from orchestra.tables import Row, parse_row, read_rows, write_json_lines, write_parquet
 from orchestra.types import Example
 
 OTHER = "other"

@@ -14,7 +14,7 @@ from orchestra.errors import ConfigError
 from orchestra.synthesis.card import Tally
 from orchestra.synthesis.gate.gate import Gate, Refusals, chunks
 from orchestra.synthesis.sources.offer import Outside, Refused
-from orchestra.synthesis.sources.tables import whole
+from orchestra.tables import whole
 from orchestra.tools.simulated import BookEntry
 from orchestra.types import Example
 

@@ -17,7 +17,7 @@ from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.gate.overlap import words
 from orchestra.synthesis.sources.answers import verifier_of
 from orchestra.synthesis.sources.offer import Offer, Origin, Outside, Refused
-from orchestra.synthesis.sources.tables import Row, read_rows
+from orchestra.tables import Row, read_rows
 from orchestra.types import Category, Example
 
 UNKNOWN = "unknown"

@@ -12,7 +12,7 @@ from orchestra.errors import DataError
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.sources.offer import Offer, Origin, Outside, Refused
 from orchestra.synthesis.sources.published import KEY, Action, Task, narrow
-from orchestra.synthesis.sources.tables import parse_row, problem, read_rows
+from orchestra.tables import parse_row, problem, read_rows
 from orchestra.tools.catalogue import DomainToolLike
 from orchestra.types import Category, Example, ToolCall, Verifier
 

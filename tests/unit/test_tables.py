@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.synthesis.sources.tables import read_rows, whole, write_json_lines
+from orchestra.tables import read_rows, whole, write_json_lines
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "synthesis/sources/data"
 
 
 @pytest.mark.parametrize(

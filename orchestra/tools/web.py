@@ -1,0 +1,192 @@
+"""Web search: a provider knows its API's shapes; sending, deadline, retries and errors are the same for all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import JsonValue
+
+from orchestra.errors import ToolError
+from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.tools.catalogue import Entry, environment
+from orchestra.tools.hits import Hit, shown
+from orchestra.types import Component
+
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses that may pass by themselves."""
+
+
+class SearchRefused(ToolError):
+    """The provider refuses the key, the plan or the request: asking again cannot help."""
+
+    retryable = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request to a provider."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    params: dict[str, str] | None = None
+    """After the address."""
+    body: dict[str, JsonValue] | None = None
+    """Sent as JSON."""
+
+
+class Provider(Protocol):
+    """A search API's shapes. Another provider is one such class, named in PROVIDERS."""
+
+    url: str
+    """Where the API is unless the catalogue names a variable that says otherwise."""
+
+    def request(self, url: str, key: str, query: str, count: int, options: Mapping[str, JsonValue]) -> Request:
+        """What to send to find at most `count` pages; `options` are the catalogue's, in the API's own words."""
+        ...
+
+    def hits(self, reply: Any) -> list[Hit]:
+        """What a reply with status 200 holds; anything but a reply of the published shape may raise KeyError,
+        TypeError, AttributeError or ValueError."""
+        ...
+
+    def complaint(self, reply: Any) -> str:
+        """What a reply with another status complains of; raises as `hits` does."""
+        ...
+
+
+class Tavily:
+    """Tavily's POST /search, as its API reference describes it (docs.tavily.com; OpenAPI document 1.0.0)."""
+
+    url = "https://api.tavily.com"
+
+    def request(self, url: str, key: str, query: str, count: int, options: Mapping[str, JsonValue]) -> Request:
+        # The depth decides the price (basic: one credit, advanced: two), so it is never left to Tavily.
+        body: dict[str, JsonValue] = {"query": query, "max_results": count, "search_depth": "basic", **options}
+        return Request("POST", f"{url}/search", {"authorization": f"Bearer {key}"}, body=body)
+
+    def hits(self, reply: Any) -> list[Hit]:
+        answer = [Hit(title="answer", text=reply["answer"])] if reply.get("answer") else []
+        pages = [
+            Hit(title=page["title"] or "", url=page["url"], text=page["content"] or "") for page in reply["results"]
+        ]
+        return answer + pages
+
+    def complaint(self, reply: Any) -> str:
+        return str(reply["detail"]["error"])
+
+
+PROVIDERS: dict[str, type[Provider]] = {"tavily": Tavily}
+
+
+class WebSearch:
+    """A provider as a tool. One client per event loop, its connections pooled."""
+
+    component = Component.SEARCH
+
+    def __init__(
+        self,
+        name: str,
+        provider: Provider,
+        *,
+        key: str,
+        url: str | None = None,
+        count: int = 5,
+        options: Mapping[str, JsonValue] | None = None,
+        deadline_s: float = 30,
+        attempts: int = 3,
+        backoff_s: float = 0.5,
+    ) -> None:
+        self.name, self._provider, self._key = name, provider, key
+        self._url = (url or provider.url).rstrip("/")
+        self._count, self._options = count, dict(options or {})
+        self._deadline_s, self._attempts, self._backoff_s = deadline_s, attempts, backoff_s
+        self._client: tuple[asyncio.AbstractEventLoop, Any] | None = None
+
+    @classmethod
+    def of(cls, name: str, entry: Entry) -> WebSearch:
+        """The tool of a catalogue entry; raises `ConfigError` where a variable that it names is not set."""
+        assert entry.provider is not None and entry.api_key_env is not None
+        return cls(
+            name,
+            PROVIDERS[entry.provider](),
+            key=environment(entry.api_key_env, tool=name),
+            url=environment(entry.base_url_env, tool=name) if entry.base_url_env else None,
+            count=entry.results,
+            options=entry.options,
+            deadline_s=entry.deadline_s,
+        )
+
+    async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        """What the web says of `query`, at the price of a call; raises `ToolError`, and `SearchRefused` among them."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                hits = await self._search(str(arguments["query"]))
+        except TimeoutError:
+            raise ToolError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
+        latency_s = round(time.monotonic() - began, 3)
+        return ToolResult(text=shown(hits), cost_usd=context.price.per_call, latency_s=latency_s)
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        if self._client is not None:
+            _, client = self._client
+            self._client = None
+            await client.aclose()
+
+    async def _search(self, query: str) -> list[Hit]:
+        import httpx
+
+        request = self._provider.request(self._url, self._key, query, self._count, self._options)
+        problem, wait_s = "never asked", 0.0
+        for number in range(self._attempts):
+            if number:
+                await asyncio.sleep(max(wait_s, self._backoff_s * 2 ** (number - 1) * (0.5 + random.random())))
+            try:
+                response = await self._pool().request(
+                    request.method, request.url, headers=request.headers, params=request.params, json=request.body
+                )
+            except (httpx.RequestError, httpx.InvalidURL) as error:
+                problem, wait_s = f"{type(error).__name__}: {error}".rstrip(": "), 0.0
+                continue
+            if response.status_code == 200:
+                return self._hits(response)
+            problem, wait_s = self._complaint(response), _seconds(response.headers.get("retry-after"))
+            if response.status_code not in PASSING:
+                raise SearchRefused(problem, where=self.name, fix="see the provider's documentation of that status")
+        raise ToolError(f"{problem} after {self._attempts} attempts", where=self.name)
+
+    def _pool(self) -> Any:
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            self._client = loop, httpx.AsyncClient(timeout=httpx.Timeout(self._deadline_s, connect=10))
+        return self._client[1]
+
+    def _hits(self, response: Any) -> list[Hit]:
+        try:
+            return self._provider.hits(response.json())
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            what = f"a reply of another shape ({type(error).__name__}: {error})"
+            raise ToolError(what, where=self.name, fix="check the address, and the API's version") from None
+
+    def _complaint(self, response: Any) -> str:
+        """The status and what the reply says, if anything; never the key, should the reply repeat it."""
+        try:
+            said = self._provider.complaint(response.json())
+        except (KeyError, TypeError, AttributeError, ValueError):
+            said = response.text
+        said = said.replace(self._key, "[secret]")[:200]
+        return f"HTTP {response.status_code}{': ' + said if said else ''}"
+
+
+def _seconds(header: str | None) -> float:
+    """What a retry-after header asks for; 0 where it says nothing, or a date."""
+    return float(header) if header is not None and header.isdecimal() else 0.0
