@@ -105,13 +105,14 @@ def _vllm(root: Path) -> Iterator[Finding]:
 def _sandbox(_root: Path) -> Iterator[Finding]:
     import asyncio
 
-    from orchestra.tools.sandbox import Isolation, Sandbox
+    from orchestra.tools.cell import Isolation
+    from orchestra.tools.sandbox import Sandbox
 
     fix = "sudo apt-get install bubblewrap"
     try:
         used = asyncio.run(Sandbox().isolation())
     except OrchestraError as error:
-        yield Finding("error", "code sandbox", f"refuses every program: {error.what}", fix)
+        yield Finding("warning", "code sandbox", f"refuses every program: {error.what}", fix)
         return
     if used is Isolation.BUBBLEWRAP:
         yield Finding("ok", "code sandbox", "isolated by bubblewrap")

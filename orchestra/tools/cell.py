@@ -28,6 +28,8 @@ DEVICES = ["/dev/null", "/dev/urandom"]
 START_S = 60.0
 """The longest an interpreter may take to be ready: a busy machine, not a program."""
 MEMORY_EVERY_S = 0.2
+MOST_ERRORS = 1 << 20
+"""Bytes: of these the end is kept. A message about a program can be longer than the program."""
 
 
 class Isolation(StrEnum):
@@ -53,6 +55,7 @@ class Limits:
     scratch_bytes: int = 16 << 20
     scratch_files: int = 256
     output_bytes: int = 4_000
+    """Kept of what it prints; one that prints more is ended."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,16 @@ class Cell:
             raise ToolError(f"not ready after {START_S:g} s", where=self._where) from None
 
     async def run(self, code: str) -> Run:
-        """Run its one program; to be called once, after `ready`. On return nothing of it is left, nor when cancelled."""
+        """Run its one program: once, after `ready`. On return nothing of it is left, also when cancelled."""
         start = time.monotonic()
         (stdin, stdout, stderr), self._pipes = self._pipes, []
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         most = self.limits.output_bytes
-        program = asyncio.gather(_collect(stdout, most, ended), _collect(stderr, most, ended), _send(stdin, code))
+        program = asyncio.gather(
+            _collect(stdout, most, slice(most), ended),
+            _collect(stderr, max(most, MOST_ERRORS), slice(-most, None), ended),  # the last line says what it was
+            _send(stdin, code),
+        )
         memory = asyncio.ensure_future(_watch_memory(self._pid, self.limits.total_memory_bytes, ended))
         either: set[asyncio.Future[Any]] = {program, ended}
         try:
@@ -295,18 +302,19 @@ async def _readable(fd: int) -> None:
     await _until(loop.add_reader, loop.remove_reader, fd)
 
 
-async def _collect(pipe: IO[bytes], most: int, ended: asyncio.Future[str]) -> str:
-    """The first `most` bytes as text; the rest is read and forgotten, so that the writer never blocks."""
-    kept = b""
+async def _collect(pipe: IO[bytes], most: int, part: slice, ended: asyncio.Future[str]) -> str:
+    """A part of what is written, as text; the rest is read and forgotten, so that the writer never blocks."""
+    kept, size = b"", 0
     with pipe:
         while True:
             await _readable(pipe.fileno())
             chunk = os.read(pipe.fileno(), 65_536)
             if not chunk:
                 return kept.decode(errors="replace")
-            if len(kept) + len(chunk) > most and not ended.done():
+            size += len(chunk)
+            if size > most and not ended.done():
                 ended.set_result(f"more than {most} bytes of output")
-            kept = (kept + chunk)[:most]
+            kept = (kept + chunk)[part]
 
 
 async def _send(pipe: IO[bytes], code: str) -> None:

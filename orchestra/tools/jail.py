@@ -73,7 +73,7 @@ def program():
     if not code.endswith(b"\\0"):  # whoever started this interpreter is gone
         os._exit(1)
     os.close(0)
-    os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
     return compile(code[:-1].decode(), "<string>", "exec", dont_inherit=True)
 
 exec(globals().pop("program")())
