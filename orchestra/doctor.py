@@ -103,11 +103,22 @@ def _vllm(root: Path) -> Iterator[Finding]:
 
 
 def _sandbox(_root: Path) -> Iterator[Finding]:
-    if shutil.which("bwrap"):
-        yield Finding("ok", "bubblewrap", "there: the code sandbox has its own namespaces")
+    import asyncio
+
+    from orchestra.tools.cell import Isolation
+    from orchestra.tools.sandbox import Sandbox
+
+    fix = "sudo apt-get install bubblewrap"
+    try:
+        used = asyncio.run(Sandbox().isolation())
+    except OrchestraError as error:
+        yield Finding("warning", "code sandbox", f"refuses every program: {error.what}", fix)
+        return
+    if used is Isolation.BUBBLEWRAP:
+        yield Finding("ok", "code sandbox", "isolated by bubblewrap")
     else:
-        found = "not installed: the code sandbox has fewer walls"
-        yield Finding("warning", "bubblewrap", found, "sudo apt-get install bubblewrap")
+        lacks = "does not work here" if shutil.which("bwrap") else "is not installed"
+        yield Finding("warning", "code sandbox", f"isolated by the kernel's namespaces; bubblewrap {lacks}", fix)
 
 
 def _disk(root: Path) -> Iterator[Finding]:

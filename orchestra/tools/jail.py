@@ -1,20 +1,24 @@
-"""The way into the sandbox: namespaces, limits and a system-call filter, then the program. Run as a process of its own.
+"""The way into the sandbox: namespaces, limits and a filter of system calls, then an interpreter that waits.
 
-`python -I -S -c <this file> enter|confine '<json>'`: `enter` makes the namespaces with the kernel's calls; `confine`
-(inside bubblewrap) only sets limits and the filter. It imports the standard library alone, as there is nothing else
-inside. Once all is in place it writes `ready` to the descriptor `status`; a failure before that is not the program's.
+Run as a process of its own, `python -I -S -c <this file and a call of enter(…)>`: the source is handed over, as inside
+there is nothing but the standard library, and it imports little of that, as every program waits for it. `enter` makes
+the namespaces with the kernel's calls, or leaves that to bubblewrap, inside which `confine` sets limits and the filter.
+What it says on the descriptor `status`: the pid of the first process inside, whether system calls are filtered, and
+`ready` once the interpreter waits; a failure before that is not the program's.
 """
 
+from __future__ import annotations
+
 import ctypes
-import json
 import os
-import platform
 import resource
 import signal
 import struct
-import sys
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes longer to load than all the rest
+    from collections.abc import Callable
+    from typing import Any
 
 PROGRAM_ID = 1000
 """User and group id inside."""
@@ -28,7 +32,11 @@ EVERY_NAMESPACE = (
 )
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE = 1, 22, 24, 38, 4
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 22, 24, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+AF_UNIX = 1
+STATUS = 3
+"""Where the interpreter finds the descriptor `status`; it has no other but the three standard ones."""
 
 # Calls that reach beyond what the limits bound: new namespaces and mounts, memory outside the process, other processes'
 # memory, keyrings, kernel programming interfaces. Numbers by machine: (x86_64, aarch64).
@@ -41,11 +49,36 @@ DENIED = {
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
     "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
     "init_module": (175, 105), "finit_module": (313, 273), "kexec_load": (246, 104), "reboot": (169, 142),
-    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "mount_setattr": (442, 442),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
+    "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "statmount": (457, 457),
+    "listmount": (458, 458), "open_tree_attr": (467, 467), "swapon": (167, 224), "swapoff": (168, 225),
+    "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443), "delete_module": (176, 106),
+    "kexec_file_load": (320, 294), "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266), "sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "process_madvise": (440, 440),
+    "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "socket": (41, 198), "personality": (135, 92), "syslog": (103, 116),
 }  # fmt: skip
-MACHINES = {"x86_64": (0, 0xC000003E, 56, 435), "aarch64": (1, 0xC00000B7, 220, 435)}
-"""Column of `DENIED`, audit name of the machine, numbers of clone and clone3."""
+MACHINES = {"x86_64": (0, 0xC000003E, 56, 435, 53), "aarch64": (1, 0xC00000B7, 220, 435, 199)}
+"""Column of `DENIED`, audit name of the machine, numbers of clone, clone3 and socketpair."""
+
+WAIT = """
+def program():
+    import os
+    os.write(3, b"ready\\n")
+    os.close(3)
+    code = b""
+    while part := os.read(0, 65536):
+        code += part
+    if not code.endswith(b"\\0"):  # whoever started this interpreter is gone
+        os._exit(1)
+    os.close(0)
+    os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
+    return compile(code[:-1].decode(), "<string>", "exec", dont_inherit=True)
+
+exec(globals().pop("program")())
+"""
+"""What the interpreter runs: it takes a program, closed by a zero byte, from standard input, and becomes that."""
 
 
 class SetupError(Exception):
@@ -83,6 +116,10 @@ def enter(spec: dict[str, Any]) -> None:
     """Fork into new namespaces; this process stays outside, writes the id maps, waits, and exits as the program did."""
     die_with_parent()
     os.umask(0o022)
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # a machine that runs out of memory ends the untrusted first
+    if spec["bubblewrap"] and os.geteuid() != 0:
+        os.execv(spec["bubblewrap"][0], spec["bubblewrap"])
     ready_read, ready_write = os.pipe()
     mapped_read, mapped_write = os.pipe()
     child = os.fork()
@@ -108,21 +145,29 @@ def write_id_maps(child: int) -> None:
 
 
 def inside(spec: dict[str, Any], ready_write: int, mapped_read: int, mapped_write: int) -> None:
-    """In the new namespaces: fork once more to become process 1 of the new tree, whose end ends all that it started."""
+    """In the new namespaces: fork once more to become process 1 of the new tree, whose end ends all that it started.
+
+    Bubblewrap makes its own: as root it is given a user namespace with a second user, since the kernel does not limit
+    the processes of root.
+    """
     die_with_parent()
     os.close(mapped_write)
-    must(libc().unshare(EVERY_NAMESPACE), "unsharing namespaces")
+    must(libc().unshare(CLONE_NEWUSER if spec["bubblewrap"] else EVERY_NAMESPACE), "unsharing namespaces")
     os.write(ready_write, b"1")
     if not os.read(mapped_read, 1):
         raise SetupError("the id maps were refused")
+    if spec["bubblewrap"]:
+        os.execv(spec["bubblewrap"][0], spec["bubblewrap"])
     first = os.fork()
     if first == 0:
         guarded(lambda: process_one(spec))
+    os.write(spec["status"], b'"child-pid": %d\n' % first)  # as bubblewrap says it
     os._exit(exit_status(os.waitpid(first, 0)[1]))
 
 
 def process_one(spec: dict[str, Any]) -> None:
     die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing that the program sends may end this process
     build_root(spec)
     program = os.fork()
     if program == 0:
@@ -135,59 +180,65 @@ def process_one(spec: dict[str, Any]) -> None:
 
 def build_root(spec: dict[str, Any]) -> None:
     """A root of its own: an empty file system with what the interpreter needs, read-only, and a small scratch."""
+    name = spec["host_name"].encode()
+    must(libc().sethostname(name, len(name)), "naming the host")
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     root = spec["mount_point"]
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=400,mode=755")
     for path in spec["readable"]:
-        place = root + path
-        if os.path.islink(path):
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            os.symlink(os.readlink(path), place)
-        elif os.path.isdir(path):
-            os.makedirs(place, exist_ok=True)
-            mount(path, place, "", MS_BIND)
-            mount("none", place, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
-    os.makedirs(root + "/dev")
-    for device in ("/dev/null", "/dev/urandom"):
-        os.close(os.open(root + device, os.O_CREAT | os.O_WRONLY))
-        mount(device, root + device, "", MS_BIND)
+        bind(path, root + path)
+        mount("none", root + path, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    for path in spec["hidden"]:
+        mount("tmpfs", root + path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,nr_inodes=2,mode=755")
+    for device in spec["devices"]:
+        bind(device, root + device)
     os.makedirs(root + "/scratch")
-    size = f"size={spec['scratch_bytes']},nr_inodes={spec['scratch_files']},mode=777"
-    mount("tmpfs", root + "/scratch", "tmpfs", MS_NOSUID | MS_NODEV, size)
     os.chdir(root)
     must(libc().pivot_root(b".", b"."), "changing the root")
     must(libc().umount2(b".", MNT_DETACH), "leaving the old root")
     mount("none", "/", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
+def bind(path: str, place: str) -> None:
+    """Make a file or folder appear at another place too."""
+    if os.path.isdir(path):
+        os.makedirs(place, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
+    mount(path, place, "", MS_BIND)
+
+
 def confine(spec: dict[str, Any]) -> None:
-    """Limits, no privileges, the filter; then the program."""
-    status: int = spec["status"]
+    """The scratch, limits, no privileges, the filter; then the interpreter, with no descriptor but its own four."""
+    size = f"size={spec['scratch_bytes']},nr_inodes={spec['scratch_files']},mode=777"
+    mount("tmpfs", "/scratch", "tmpfs", MS_NOSUID | MS_NODEV, size)
     os.chdir("/scratch")
     os.umask(0o077)
     for name, limit in spec["limits"].items():
         resource.setrlimit(getattr(resource, name), (limit, limit))
-    if spec["namespaces"]:
-        for capability in range(64):
-            libc().prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)  # fails beyond the last capability
-        if os.getuid() == 0:
-            os.setgroups([])
-        os.setresgid(PROGRAM_ID, PROGRAM_ID, PROGRAM_ID)
-        os.setresuid(PROGRAM_ID, PROGRAM_ID, PROGRAM_ID)  # the capabilities end with the exec below
+    for capability in range(64):
+        libc().prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)  # fails beyond the last capability
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, "no ambient capabilities")
+    if os.getuid() == 0:
+        os.setgroups([])
+    os.setresgid(PROGRAM_ID, PROGRAM_ID, PROGRAM_ID)
+    os.setresuid(PROGRAM_ID, PROGRAM_ID, PROGRAM_ID)  # the capabilities end with the exec below
     prctl(PR_SET_NO_NEW_PRIVS, 1, "no new privileges")
     die_with_parent()
-    filtered = install_filter()
-    os.set_inheritable(status, False)
-    os.write(status, b"ready, system calls filtered" if filtered else b"ready")
+    if install_filter():
+        os.write(spec["status"], b"filtered\n")
+    os.dup2(spec["status"], STATUS)
+    os.closerange(STATUS + 1, 4096)
     os.execve(spec["program"][0], spec["program"], spec["environment"])
 
 
 def install_filter() -> bool:
     """A seccomp filter that refuses `DENIED`; False on a machine whose numbers are not known here."""
-    machine = MACHINES.get(platform.machine())
+    machine = MACHINES.get(os.uname().machine)
     if machine is None:
         return False
-    column, audit, clone, clone3 = machine
+    column, audit, clone, clone3, socketpair = machine
     load, equal, bits, back = 0x20, 0x15, 0x45, 0x06
     refuse, absent, allow, kill = 0x00050001, 0x00050026, 0x7FFF0000, 0x80000000  # EPERM, ENOSYS
     code = [(load, 0, 0, 4), (equal, 1, 0, audit), (back, 0, 0, kill), (load, 0, 0, 0)]
@@ -195,6 +246,8 @@ def install_filter() -> bool:
     for numbers in DENIED.values():
         code += [(equal, 0, 1, numbers[column]), (back, 0, 0, refuse)]
     code += [(equal, 0, 1, clone3), (back, 0, 0, absent)]  # its flags cannot be read; libc falls back to clone
+    code += [(equal, 0, 4, socketpair), (load, 0, 0, 16), (equal, 1, 0, AF_UNIX), (back, 0, 0, refuse)]
+    code += [(back, 0, 0, allow)]
     code += [(equal, 0, 3, clone), (load, 0, 0, 16), (bits, 0, 1, EVERY_NAMESPACE), (back, 0, 0, refuse)]
     code += [(back, 0, 0, allow)]
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
@@ -215,7 +268,3 @@ def guarded(step: Callable[[], object]) -> None:
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode())
     os._exit(125)
-
-
-if __name__ == "__main__":
-    guarded(lambda: {"enter": enter, "confine": confine}[sys.argv[1]](json.loads(sys.argv[2])))
