@@ -22,9 +22,6 @@ from orchestra.synthesis.shards import fingerprint
 from orchestra.synthesis.sources.answers import wrong_answers
 from orchestra.synthesis.workers import synthesize
 from orchestra.types import Example
-from tasks import synthesize as synthesize_stage
-from tasks import validate as validate_stage
-from tasks._stage import Stage
 from tests.worlds import ROOT, example
 
 SPLITS = ("train", "heldout")
@@ -73,6 +70,10 @@ def test_evolved_and_imported_examples_come_through_both_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The real stages, from a file in GeneralThought's schema to data/validated."""
+    from tasks import synthesize as synthesize_stage
+    from tasks import validate as validate_stage
+    from tasks._stage import Stage
+
     extra = [{"file": "data/extra/gt.jsonl", "split": "train"}]
     mix = {"topic": 0.4, "lookup": 0.3, "change": 0.3}
     workspace(tmp_path, ["ecommerce"], mix=mix, train_examples=60, heldout_examples=20, evolved_share=0.4, extra=extra)
