@@ -20,9 +20,11 @@ from orchestra.synthesis.generator import OfflineGenerator
 from orchestra.synthesis.io import in_band
 from orchestra.synthesis.solver import stumbling
 from orchestra.synthesis.verify import replay
+from orchestra.tools.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, ToolCall
-from tests.worlds import ROOT, codec
+from orchestra.types import Category, Example, ToolCall
+from tests.worlds import ROOT, codec, toolkit
+from tests.worlds import example as question
 
 LIMITS = Rollout(max_turns=6, max_turn_tokens=200, max_tokens=8000)
 GENERATOR = OfflineGenerator(3)
@@ -132,6 +134,24 @@ def test_what_execution_does_not_prove_is_refused(update: dict[str, object], why
         reasons.append(str(proven(example.model_copy(update={"verifier": verifier}), kit())))
     assert all(reason != "None" for reason in reasons)
     assert any(why in reason for reason in reasons), reasons
+
+
+def test_questions_pass_the_same_filters(tmp_path: Path) -> None:
+    """A question by its golden calls, a topic question by what a simulated expert of its toolbox knows."""
+    tools = toolkit(tmp_path)
+    call = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
+    topic = question(instruction="who wrote Opal?", answer="Tesk", category=Category.TOPIC)
+    assert proven(question(golden_calls=call), tools) is None and proven(topic, tools) is None
+    for example, why in (
+        (question(golden_calls=call, answer="889"), "the answer is not in the last observation"),
+        (question(), "it has no known solution"),
+        (question(golden_calls=call, kind="judge"), "only a judge can check its answer, and none is configured"),
+        (topic.model_copy(update={"instruction": "who wrote Agate?"}), "no simulated expert has heard of the question"),
+        (topic.model_copy(update={"toolbox": topic.toolbox[:2]}), "a topic question without an expert"),
+    ):
+        assert proven(example, tools) == why
+    tools.book.add(BookEntry(question=topic.instruction, topic="music", answer="Burr", wrong=()))
+    assert proven(topic, tools) == "no expert of the toolbox knows the answer"
 
 
 def test_a_user_is_there_only_where_it_must_be_asked() -> None:
