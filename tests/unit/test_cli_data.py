@@ -53,6 +53,16 @@ def test_import_card_export_and_back(workspace: Path, monkeypatch: pytest.Monkey
     assert (workspace / "back.jsonl").read_bytes() == (workspace / "data/imported/gt.jsonl").read_bytes()
 
 
+def test_what_simulated_experts_know_is_written_beside_and_judged_rows_are_told(workspace: Path) -> None:
+    shutil.copy(THOUGHTS, workspace / "thoughts.parquet")
+    said = orchestra("import", "thoughts.parquet", "--format", "general-thought", "--to", "gt.jsonl", "--judged")
+    assert "1 of them only a judge can check, and none is configured" in said
+    rows = [json.loads(line) for line in (workspace / "gt.answers.jsonl").read_text(encoding="utf-8").splitlines()]
+    known = {row["answer"]: row for row in rows}
+    assert set(known) == {"120", "Gravity"} and known["120"]["topic"] == "math"
+    assert all(len(row["wrong"]) == 3 and row["answer"] not in row["wrong"] for row in rows)
+
+
 def test_toolscale_must_be_accepted_first(workspace: Path) -> None:
     shutil.copy(TOOLSCALE, workspace / "toolscale.parquet")
     command = ("import", "toolscale.parquet", "--format", "toolscale", "--to", "ts.jsonl")

@@ -11,16 +11,20 @@ from orchestra.config import Rollout, load_params
 from orchestra.errors import DataError, ToolError
 from orchestra.rollout.parse import format_call
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import DomainTask, refuted
-from orchestra.synthesis.dress import dress
+from orchestra.synthesis.dress import Wardrobe
 from orchestra.synthesis.evolve import KINDS, MAX_WORDS, _Pool, evolved
-from orchestra.synthesis.filters import Duplicates, Refused, Solver, band, kept, proven
+from orchestra.synthesis.filters import Duplicates, Refused, Solver, kept, proven
 from orchestra.synthesis.generator import OfflineGenerator
+from orchestra.synthesis.io import in_band
 from orchestra.synthesis.solver import stumbling
 from orchestra.synthesis.verify import replay
+from orchestra.tools.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, ToolCall
-from tests.worlds import ROOT, codec
+from orchestra.types import Category, Example, ToolCall
+from tests.worlds import ROOT, codec, toolkit
+from tests.worlds import example as question
 
 LIMITS = Rollout(max_turns=6, max_turn_tokens=200, max_tokens=8000)
 GENERATOR = OfflineGenerator(3)
@@ -35,7 +39,8 @@ def kit(name: str = "mock") -> Toolkit:
 
 def dressed(task: DomainTask, name: str, domain: str = "mock") -> Example:
     config = load_params(ROOT / "params.yaml").synthesize
-    return dress(task, name, domain, kit(domain), config, "train", GENERATOR.origin)
+    world, wardrobe = kit(domain).domain(domain), Wardrobe(kit(domain).catalogue, config, "train")
+    return wardrobe.dress(draft_of(world, task), name, random.Random(name), GENERATOR.origin.of(task), world.tools)
 
 
 @lru_cache
@@ -131,6 +136,24 @@ def test_what_execution_does_not_prove_is_refused(update: dict[str, object], why
     assert any(why in reason for reason in reasons), reasons
 
 
+def test_questions_pass_the_same_filters(tmp_path: Path) -> None:
+    """A question by its golden calls, a topic question by what a simulated expert of its toolbox knows."""
+    tools = toolkit(tmp_path)
+    call = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
+    topic = question(instruction="who wrote Opal?", answer="Tesk", category=Category.TOPIC)
+    assert proven(question(golden_calls=call), tools) is None and proven(topic, tools) is None
+    for example, why in (
+        (question(golden_calls=call, answer="889"), "the answer is not in the last observation"),
+        (question(), "it has no known solution"),
+        (question(golden_calls=call, kind="judge"), "only a judge can check its answer, and none is configured"),
+        (topic.model_copy(update={"instruction": "who wrote Agate?"}), "no simulated expert has heard of the question"),
+        (topic.model_copy(update={"toolbox": topic.toolbox[:2]}), "a topic question without an expert"),
+    ):
+        assert proven(example, tools) == why
+    tools.book.add(BookEntry(question=topic.instruction, topic="music", answer="Burr", wrong=()))
+    assert proven(topic, tools) == "no expert of the toolbox knows the answer"
+
+
 def test_a_user_is_there_only_where_it_must_be_asked() -> None:
     example = next(one for one in harder() if one.user is not None)
     assert example.user is not None
@@ -165,7 +188,7 @@ def test_the_filters_keep_what_is_solvable_with_its_difficulty_and_give_reasons_
     for one in made:
         by_steps[len(one.verifier.golden_calls) > 2].append(one.difficulty or 0)
     assert sum(by_steps[True]) / len(by_steps[True]) < sum(by_steps[False]) / len(by_steps[False])
-    learning = band(made, 0.25, 0.75)
+    learning = in_band(made, (0.25, 0.75))
     assert learning and {one.difficulty for one in learning} <= {n / 8 for n in range(2, 7)}
     assert list(kept(stream[:5], kit(), solver, refused.append)) == made[:5]
     never = Solver(stumbling(codec().turn, 1, mistake=1.0), codec(), kit(), LIMITS)
@@ -183,4 +206,4 @@ def test_a_try_that_tools_failed_does_not_count(tmp_path: Path) -> None:
     refused: list[Refused] = []
     assert list(kept([example], kit(), solver, refused.append)) == []
     assert refused[0].why == "no try could be judged"
-    assert band([example], 0, 1) == []
+    assert in_band([example], (0.5, 0.6)) == [example]
