@@ -26,8 +26,7 @@ REPEATS = 200
 DOMAINS = ROOT / "data" / "domains"
 GOLDEN = (ToolCall(name="return_book", arguments={"book": 13}), ToolCall(name="pay_fine", arguments={"reader": "Brin"}))
 WRITTEN = (20, 200)
-"""Rows that the session judged has written beside those it should have: about what one call of a shipped tool may write,
-and many."""
+"""Rows that the session judged has written beside those it should have: about what a call may write, and many."""
 
 
 def grown(folder: Path, size: int = BYTES) -> Domain:

@@ -46,6 +46,8 @@ class Synthesize(Section):
     """Share of examples whose user states a preference; the rest are neutral."""
     renamed_share: Fraction = 0.0
     """Share of the training examples whose experts are renamed and re-described, so that names are read, not known."""
+    preferences: str | None = None
+    """A file of `orchestra data preferences` that preferences are drawn from; None: the fixed sentences."""
 
     @model_validator(mode="after")
     def _mix_adds_up(self) -> Self:

@@ -3,13 +3,14 @@
 import random
 
 from orchestra.config import Synthesize
+from orchestra.synthesis import wishes
 from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import DomainTask, Split
 from orchestra.synthesis.generator import Origin
-from orchestra.synthesis.preferences import NEUTRAL, preference
+from orchestra.synthesis.preferences import NEUTRAL
 from orchestra.synthesis.toolbox import sample_toolbox
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, Provenance, ToolKind, Verifier
+from orchestra.types import Example, Provenance, Verifier
 
 
 def dress(
@@ -28,8 +29,7 @@ def dress(
     toolbox = sample_toolbox(draft, toolkit.catalogue, world.tools, config, rng)
     wish = NEUTRAL
     if rng.random() < config.preference_share:
-        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
-        wish = preference(rng, split, experts, experts_matter=False)
+        wish = wishes.draw(config, toolkit.catalogue.topics, rng, split, toolbox, experts_matter=False)
     return Example(
         id=name,
         kind="domain",

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestra.config import Params
 from orchestra.errors import DataError
+from orchestra.synthesis import wishes
 from orchestra.synthesis.arithmetic import arithmetic
 from orchestra.synthesis.card import Tally
 from orchestra.synthesis.domain_drafts import DOMAIN_CATEGORIES, domain_drafts
@@ -16,7 +17,7 @@ from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.facts import PER_WORLD, World, fact, two_hop
 from orchestra.synthesis.generator import GENERATOR, LICENCE
 from orchestra.synthesis.names import Names
-from orchestra.synthesis.preferences import NEUTRAL, Split, preference
+from orchestra.synthesis.preferences import NEUTRAL, Split
 from orchestra.synthesis.share import Shard
 from orchestra.synthesis.toolbox import sample_toolbox
 from orchestra.synthesis.topics import topic_questions
@@ -25,7 +26,7 @@ from orchestra.synthesis.verify import answerable, replay
 from orchestra.tools.search import Document, SearchIndex
 from orchestra.tools.simulated import AnswerBook, BookEntry
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+from orchestra.types import Category, Example, Provenance, Verifier
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 MAX_UNANSWERABLE = 0.12
@@ -187,10 +188,10 @@ class _Maker:
         config, rng = self.params.synthesize, self.rng
         domain_tools = self.toolkit.domain(draft.domain).tools if draft.domain is not None else {}
         toolbox = sample_toolbox(draft, self.toolkit.catalogue, domain_tools, config, rng)
-        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
         wish = NEUTRAL
         if rng.random() < config.preference_share:
-            wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
+            topics, topical = self.toolkit.catalogue.topics, draft.category is Category.TOPIC
+            wish = wishes.draw(config, topics, rng, self.split, toolbox, experts_matter=topical)
         number = self.first + len(self.made.examples[self.split])
         made = Example(
             id=f"{self.split}-{number:06d}",

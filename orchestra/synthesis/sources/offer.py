@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestra.config import Synthesize
+from orchestra.synthesis import wishes
 from orchestra.synthesis.draft import Draft
-from orchestra.synthesis.preferences import NEUTRAL, Split, preference
+from orchestra.synthesis.preferences import NEUTRAL, Split
 from orchestra.synthesis.toolbox import sample_toolbox
 from orchestra.tools.catalogue import Catalogue, DomainToolLike
-from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+from orchestra.types import Category, Example, Provenance, Verifier
 
 GENERATOR = "orchestra.synthesis.sources"
 """The generator of rows that nobody generated: which code turned them into examples."""
@@ -60,10 +61,10 @@ class Offer:
         """The example called `name`; the same every time for one seed."""
         rng = random.Random(f"{self.settings.seed}:{self.split}:{name}")
         toolbox = sample_toolbox(draft, self.catalogue, domain_tools, self.settings, rng)
-        experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
         wish = NEUTRAL
         if rng.random() < self.settings.preference_share:
-            wish = preference(rng, self.split, experts, experts_matter=draft.category is Category.TOPIC)
+            topics, topical = self.catalogue.topics, draft.category is Category.TOPIC
+            wish = wishes.draw(self.settings, topics, rng, self.split, toolbox, experts_matter=topical)
         return Example(
             id=name,
             kind="question" if draft.domain is None else "domain",
