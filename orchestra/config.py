@@ -1,6 +1,7 @@
 """The schema of params.yaml: one section per stage; an unknown key or a wrong type is an error of one line."""
 
 import os
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -46,6 +47,8 @@ class Synthesize(Section):
     """Share of examples whose user states a preference; the rest are neutral."""
     renamed_share: Fraction = 0.0
     """Share of the training examples whose experts are renamed and re-described, so that names are read, not known."""
+    price_dates: list[date] = Field(default_factory=list)
+    """Each example's list prices are those of one of these days, drawn anew; empty: those of world.price_date."""
     preferences: str | None = None
     """A file of `orchestra data preferences` that preferences are drawn from; None: the fixed sentences."""
 

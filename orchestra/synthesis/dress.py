@@ -8,7 +8,7 @@ from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import DomainTask, Split
 from orchestra.synthesis.generator import Origin
 from orchestra.synthesis.preferences import NEUTRAL
-from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.synthesis.toolbox import dated, sample_toolbox
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Provenance, Verifier
 
@@ -26,7 +26,8 @@ def dress(
     rng = random.Random(f"{origin.seed}:{name}")
     world = toolkit.domain(domain)
     draft = draft_of(world, task)
-    toolbox = sample_toolbox(draft, toolkit.catalogue, world.tools, config, rng)
+    catalogue, day = dated(toolkit.catalogue, config, rng)
+    toolbox = sample_toolbox(draft, catalogue, world.tools, config, rng)
     wish = NEUTRAL
     if rng.random() < config.preference_share:
         wish = wishes.draw(config, toolkit.catalogue.topics, rng, split, toolbox, experts_matter=False)
@@ -51,4 +52,5 @@ def dress(
             prompts=task.prompts,
         ),
         user=task.user,
+        price_date=day,
     )

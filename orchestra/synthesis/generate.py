@@ -19,7 +19,7 @@ from orchestra.synthesis.generator import GENERATOR, LICENCE
 from orchestra.synthesis.names import Names
 from orchestra.synthesis.preferences import NEUTRAL, Split
 from orchestra.synthesis.share import Shard
-from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.synthesis.toolbox import dated, sample_toolbox
 from orchestra.synthesis.topics import topic_questions
 from orchestra.synthesis.variation import vary
 from orchestra.synthesis.verify import answerable, replay
@@ -187,7 +187,8 @@ class _Maker:
         """Draw toolbox and preference for a draft."""
         config, rng = self.params.synthesize, self.rng
         domain_tools = self.toolkit.domain(draft.domain).tools if draft.domain is not None else {}
-        toolbox = sample_toolbox(draft, self.toolkit.catalogue, domain_tools, config, rng)
+        catalogue, day = dated(self.toolkit.catalogue, config, rng)
+        toolbox = sample_toolbox(draft, catalogue, domain_tools, config, rng)
         wish = NEUTRAL
         if rng.random() < config.preference_share:
             topics, topical = self.toolkit.catalogue.topics, draft.category is Category.TOPIC
@@ -210,6 +211,7 @@ class _Maker:
             entities=draft.entities,
             topic=draft.topic if draft.category is Category.TOPIC else None,
             hard=draft.hard,
+            price_date=day,
             provenance=Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=config.seed),
         )
         renamed = self.split == "train" and rng.random() < config.renamed_share

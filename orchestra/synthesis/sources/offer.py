@@ -8,7 +8,7 @@ from orchestra.config import Synthesize
 from orchestra.synthesis import wishes
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.preferences import NEUTRAL, Split
-from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.synthesis.toolbox import dated, sample_toolbox
 from orchestra.tools.catalogue import Catalogue, DomainToolLike
 from orchestra.types import Category, Example, Provenance, Verifier
 
@@ -60,7 +60,8 @@ class Offer:
     ) -> Example:
         """The example called `name`; the same every time for one seed."""
         rng = random.Random(f"{self.settings.seed}:{self.split}:{name}")
-        toolbox = sample_toolbox(draft, self.catalogue, domain_tools, self.settings, rng)
+        catalogue, day = dated(self.catalogue, self.settings, rng)
+        toolbox = sample_toolbox(draft, catalogue, domain_tools, self.settings, rng)
         wish = NEUTRAL
         if rng.random() < self.settings.preference_share:
             topics, topical = self.catalogue.topics, draft.category is Category.TOPIC
@@ -77,6 +78,7 @@ class Offer:
             entities=draft.entities,
             topic=draft.topic,
             hard=draft.hard,
+            price_date=day,
             provenance=Provenance(
                 source=origin.source,
                 licence=origin.licence,
