@@ -145,7 +145,7 @@ class Catalogue:
         return cls(topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share, book=book)
 
     def on(self, day: date) -> "Catalogue":
-        """The same tools at the prices of another day, and the orchestrator's own tokens at theirs; raises `ConfigError`."""
+        """The same tools at the prices of another day; the policy's own keeps its price. Raises `ConfigError`."""
         if day not in self._days:
             assert self.book is not None
             prices = {name: self.book.at(entry.price, day) for name, entry in self.entries.items()}
