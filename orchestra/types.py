@@ -3,6 +3,7 @@
 Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewards.group)──> Reward
 """
 
+from datetime import date
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -172,6 +173,8 @@ class Example(Record):
     """Who answers the policy's questions; None: nobody, and whatever it says is its answer. Never rendered."""
     difficulty: float | None = Field(default=None, ge=0, le=1, exclude_if=_unset)
     """Share of its tries that a solver solved: 1 is easy, 0 was never solved, None is not measured."""
+    price_date: date | None = Field(default=None, exclude_if=_unset)
+    """The day whose list prices its toolbox started from, where `synthesize.price_dates` names several."""
 
     @property
     def asked(self) -> str:

@@ -1,6 +1,7 @@
 """What users ask for, in words and as the vector P; training and held-out examples use different words."""
 
 import random
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from orchestra.types import Preference
@@ -156,8 +157,15 @@ def preference(rng: random.Random, split: Split, experts: list[str], *, experts_
 
 def stated(kind: str, words: str, experts: list[str], chosen: str = "") -> Preference:
     """The vector P of one wish; `chosen` is the expert that "prefer" and "avoid" are about."""
+    return weighed(kind, words.format(x=chosen), experts, (chosen,))
+
+
+def weighed(kind: str, words: str, experts: Sequence[str], chosen: Collection[str]) -> Preference:
+    """The vector P of a wish in its final words; `chosen` are the experts that "prefer" and "avoid" are about."""
     outcome, compute, latency = WEIGHTS.get(kind, WEIGHTS["neutral"])
-    tools = {"prefer": {chosen: PREFERRED}, "avoid": {name: OTHERS for name in experts if name != chosen}}.get(kind, {})
-    return Preference(
-        kind=kind, words=words.format(x=chosen), outcome=outcome, compute=compute, latency=latency, tools=tools
-    )
+    tools: dict[str, float] = {}
+    if kind == "prefer":
+        tools = dict.fromkeys(chosen, PREFERRED)
+    elif kind == "avoid":
+        tools = {name: OTHERS for name in experts if name not in chosen}
+    return Preference(kind=kind, words=words, outcome=outcome, compute=compute, latency=latency, tools=tools)

@@ -1,7 +1,7 @@
 """Every tool there is, priced on a day: the entries that toolboxes are sampled from."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
@@ -121,6 +121,8 @@ class Catalogue:
     """Of the orchestrator's own tokens."""
     hard_share: float = 0.0
     """Share of the topic questions that are hard."""
+    book: PriceBook | None = None
+    """Where the prices are from."""
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
@@ -140,7 +142,15 @@ class Catalogue:
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}
         domain_price, policy_price = book.at(file.domain_tool.price, day), book.at(file.policy_price, day)
         topics, defaults = tuple(file.topics), file.domain_tool
-        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share)
+        return cls(topics, file.tools, prices, defaults, domain_price, policy_price, file.hard_share, book=book)
+
+    def on(self, day: date) -> "Catalogue":
+        """The same tools at the prices of another day; the policy's own keeps its price. Raises `ConfigError`."""
+        if day not in self._days:
+            assert self.book is not None
+            prices = {name: self.book.at(entry.price, day) for name, entry in self.entries.items()}
+            self._days[day] = replace(self, prices=prices, domain_price=self.book.at(self.domain_tool.price, day))
+        return self._days[day]
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""
@@ -188,6 +198,11 @@ class Catalogue:
     def strength(self, name: str) -> float:
         """Mean skill over the topics: what a stand-alone benchmark would show."""
         return self._strengths.get(name, 0.0)
+
+    @cached_property
+    def _days(self) -> "dict[date, Catalogue]":
+        """Kept, since every example may be priced on another day."""
+        return {}
 
     @cached_property
     def _specs(self) -> dict[str, ToolSpec]:
