@@ -44,7 +44,7 @@ def files(params: Params, root: Path) -> Iterator[Path]:
 
 
 def add(
-    params: Params, root: Path, folder: Path, counts: Mapping[str, int], say: Callable[[str], None]
+    params: Params, root: Path, folder: Path, counts: Mapping[Split, int], say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
     """Put the examples of `synthesize.extra` into the set in `folder`; returns a card for each file.
 

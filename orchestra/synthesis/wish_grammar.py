@@ -3,7 +3,7 @@
 import random
 
 from orchestra.errors import DataError
-from orchestra.synthesis.generator import LICENCE
+from orchestra.synthesis.draft import LICENCE
 from orchestra.synthesis.preferences import Split
 from orchestra.synthesis.wishes import Kind, Wish, fixed, key, other
 from orchestra.types import Provenance
