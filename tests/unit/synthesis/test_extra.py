@@ -16,7 +16,7 @@ from orchestra.cli import app
 from orchestra.config import Params, load_params, parse_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.jsonl import read_lines
-from orchestra.synthesis.generate import GENERATOR
+from orchestra.synthesis.draft import GENERATOR
 from orchestra.synthesis.io import read_examples, write_examples
 from orchestra.synthesis.shards import fingerprint
 from orchestra.synthesis.sources.answers import wrong_answers
