@@ -175,14 +175,14 @@ def test_a_model_writes_examples_and_plays_their_users(with_domains: Path) -> No
     written = {
         "instruction": "Hello, a reader (ask me which) pays the fine; how much is it?",
         "category": "change",
-        "calls": [{"tool": "pay_fine", "arguments": {"reader": "Brin"}}],
-        "communicate": ["7"],
-        "answer": "It is 7.",
-        "facts": {"reader": "Brin"},
+        "calls": [{"tool": "pay_fine", "arguments": {"reader": "Palla"}}],
+        "communicate": ["5"],
+        "answer": "It is 5.",
+        "facts": {"reader": "Palla"},
     }
 
     def plays(request: dict[str, Any]) -> Any:
-        return written if "response_format" in request else "It is Brin"
+        return written if "response_format" in request else "It is Palla"
 
     options = ["--count", "1", "--model", "m-1", "--price", "openai/gpt-5-mini", "--model-user", "--version", "out"]
     with serving(plays) as double:
@@ -191,9 +191,9 @@ def test_a_model_writes_examples_and_plays_their_users(with_domains: Path) -> No
         users = [request for request in double.asked if "response_format" not in request]
     assert done.stdout.startswith("1 kept, 0 refused"), done.stdout + done.stderr
     assert "mock-train: 1/1 written (100%)" in done.stderr
-    assert users and all("the reader is Brin" in request["messages"][0]["content"] for request in users)
+    assert users and all("the reader is Palla" in request["messages"][0]["content"] for request in users)
     (row,) = (with_domains / "out/mock-train.jsonl").read_text().splitlines()
-    assert json.loads(row)["user"]["facts"] == {"reader": "Brin"} and 0 < json.loads(row)["difficulty"] <= 1
+    assert json.loads(row)["user"]["facts"] == {"reader": "Palla"} and 0 < json.loads(row)["difficulty"] <= 1
     charged = [json.loads(line)["component"] for line in (with_domains / "out/ledger.jsonl").read_text().splitlines()]
     assert charged.count("generator") == 1 and charged.count("user_simulator") == len(users)
 

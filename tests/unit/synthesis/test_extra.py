@@ -149,7 +149,7 @@ def test_each_reason_is_said_and_written(tmp_path: Path, small: Params) -> None:
     assert {why for why in card["data/extra/a.jsonl"]["refused"]} == {
         "another example has its id",
         "asked before",
-        "what it asks or is about is held out",
+        "what it asks or is about is in the heldout set",
         "the licence secret is not on the list",
         "only a judge can check its answer, and none is configured",
         "the answer is not in the last observation",

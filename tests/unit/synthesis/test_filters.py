@@ -13,9 +13,10 @@ from orchestra.rollout.parse import format_call
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import DomainTask, refuted
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.dress import Wardrobe
 from orchestra.synthesis.evolve import KINDS, MAX_WORDS, _Pool, evolved
-from orchestra.synthesis.filters import Duplicates, Refused, Solver, kept, proven
+from orchestra.synthesis.filters import Duplicates, Solver, kept, proven
 from orchestra.synthesis.generator import OfflineGenerator
 from orchestra.synthesis.io import in_band
 from orchestra.synthesis.solver import stumbling
@@ -179,10 +180,11 @@ def test_what_was_asked_before_is_refused_in_whatever_order_and_case() -> None:
 def test_the_filters_keep_what_is_solvable_with_its_difficulty_and_give_reasons_for_the_rest() -> None:
     policy = stumbling(codec().turn, seed=1, mistake=0.25)
     solver = Solver(policy, codec(), kit(), LIMITS)
-    refused: list[Refused] = []
     stream = [*parents(), parents()[0], *harder()]
-    made = list(kept(stream, kit(), solver, refused.append))
-    assert len(made) + len(refused) == len(stream) and refused[0].why == "asked before"
+    rows = list(kept([Refused("r", "", "by somebody else"), *stream], kit(), solver))
+    made = [row for row in rows if isinstance(row, Example)]
+    reasons = [row.reason for row in rows if isinstance(row, Refused)]
+    assert len(rows) == len(stream) + 1 and reasons[:2] == ["by somebody else", "asked before"]
     assert all(one.difficulty is not None and 0 < one.difficulty <= 1 for one in made)
     by_steps: dict[bool, list[float]] = {True: [], False: []}
     for one in made:
@@ -190,10 +192,10 @@ def test_the_filters_keep_what_is_solvable_with_its_difficulty_and_give_reasons_
     assert sum(by_steps[True]) / len(by_steps[True]) < sum(by_steps[False]) / len(by_steps[False])
     learning = in_band(made, (0.25, 0.75))
     assert learning and {one.difficulty for one in learning} <= {n / 8 for n in range(2, 7)}
-    assert list(kept(stream[:5], kit(), solver, refused.append)) == made[:5]
+    assert list(kept(stream[:5], kit(), solver)) == made[:5]
     never = Solver(stumbling(codec().turn, 1, mistake=1.0), codec(), kit(), LIMITS)
-    assert list(kept(parents(), kit(), never, refused.append)) == []
-    assert refused[-1].why == "none of 8 tries of stumbling solved it"
+    lost = list(kept(parents(), kit(), never))
+    assert {isinstance(row, Refused) and row.reason for row in lost} == {"none of 8 tries of stumbling solved it"}
 
 
 def test_a_try_that_tools_failed_does_not_count(tmp_path: Path) -> None:
@@ -203,7 +205,6 @@ def test_a_try_that_tools_failed_does_not_count(tmp_path: Path) -> None:
 
     example = next(one for one in harder() if one.user is not None)
     solver = Solver(stumbling(codec().turn, 1, mistake=0.0), codec(), kit(), LIMITS, user=Broken())
-    refused: list[Refused] = []
-    assert list(kept([example], kit(), solver, refused.append)) == []
-    assert refused[0].why == "no try could be judged"
+    (row,) = kept([example], kit(), solver)
+    assert isinstance(row, Refused) and row.reason == "no try could be judged" and row.row == example.id
     assert in_band([example], (0.5, 0.6)) == [example]
