@@ -55,7 +55,8 @@ async def written(
     for number in range(count):
         rng = random.Random(f"{seed}:{WISH.sha256}:{number}")
         split: Split = "heldout" if number % HELDOUT_EVERY == HELDOUT_EVERY - 1 else "train"
-        kind = KINDS[number % len(KINDS) if split == "train" else number // HELDOUT_EVERY % len(KINDS)]
+        before = number // HELDOUT_EVERY  # held-out ones
+        kind = KINDS[(before if split == "heldout" else number - before) % len(KINDS)]
         experts = _experts(catalogue, rng, price_spread)
         try:
             words = await _one(writer, kind, split, experts, catalogue.topics, taken, rng)

@@ -52,10 +52,10 @@ def everything() -> list[Example]:
 
 
 def test_two_domains_and_two_price_lists_share_a_set() -> None:
-    """`--set world.domains=[mock,weather]`, `--set synthesize.price_dates=[2025-11-15,2026-05-01]`."""
+    """As `--set world.domains=[mock,weather]` makes it, with two days in synthesize.price_dates."""
     days = [date(2025, 11, 15), date(2026, 5, 1)]
     mix = {Category.LOOKUP: 0.5, Category.CHANGE: 0.5}
-    few = params(mix=mix, train_examples=32, heldout_examples=12, price_dates=days, price_spread=1.0)
+    few = params(mix=mix, train_examples=16, heldout_examples=8, price_dates=days, price_spread=1.0)
     few = few.model_copy(update={"world": few.world.model_copy(update={"domains": ["mock", "weather"]})})
     both = Toolkit.from_params(few, ROOT)
     found = generate(few, both)
