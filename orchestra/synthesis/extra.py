@@ -6,7 +6,6 @@ What data from outside, a model or an earlier version gives reaches training thi
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +141,17 @@ def _spread(file: Path, count: int, others: list[Path], more: int) -> None:
     """Put the `more` lines of the others evenly among the `count` lines of the file: whatever part of it is watched or
     evaluated has its share of them."""
     merged = file.with_suffix(".merged")
-    with file.open("rb") as ours, merged.open("wb") as out:
-        theirs = chain.from_iterable(other.open("rb") for other in others)
-        total = count + more
+    ours, theirs, total = _lines([file]), _lines(others), count + more
+    with merged.open("wb") as out:
         for number in range(total):
             out.write(next(theirs if (number + 1) * more // total > number * more // total else ours))
     merged.replace(file)
+
+
+def _lines(files: Iterable[Path]) -> Iterator[bytes]:
+    for file in files:
+        with file.open("rb") as opened:
+            yield from opened
 
 
 def _append(file: Path, others: list[Path]) -> None:

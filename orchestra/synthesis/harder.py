@@ -96,7 +96,9 @@ class Evolution:
         streams = [drafts(self.toolkit.domain(name)) for name in self.params.world.domains]
         for number, (draft, provenance) in enumerate(in_turn(streams)):
             assert draft.domain is not None
-            rng = random.Random(f"{seed}/{kind}/{number}")
-            made = wardrobe.dress(draft, "evolved", rng, provenance, self.toolkit.domain(draft.domain).tools)
+            name = f"{seed}/{kind}/{number}"
+            rng = random.Random(name)
+            # Its own until it has its place: the solver's mistakes depend on it.
+            made = wardrobe.dress(draft, name, rng, provenance, self.toolkit.domain(draft.domain).tools)
             renamed = self.split == "train" and rng.random() < config.renamed_share
             yield vary(made, self.toolkit.catalogue, rng) if renamed else made
