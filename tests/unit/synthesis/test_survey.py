@@ -73,8 +73,6 @@ def test_what_does_not_exist_is_a_reference_problem_and_is_not_called(tmp_path: 
         "the catalogue has no basic tool abacus": example(toolbox=[strange], golden_calls=SUM),
         "the catalogue has no expert tool calculator": example(toolbox=[expert], golden_calls=SUM),
         f"the domain bank is {ABSENT}": domain_example(domain="bank"),
-            domain="bank"
-        ),
         f"{tool.tool} is not of the domain none": example(toolbox=[calculator, tool], golden_calls=SUM),
         "the domain mock has no tool fly": domain_example(
             toolbox=[*domain_example().toolbox, tool.model_copy(update={"name": "fly", "tool": "domain:mock/fly"})]
