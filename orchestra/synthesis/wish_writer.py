@@ -142,7 +142,7 @@ def pattern(made: Proposed, experts: Sequence[ToolSpec], topics: Sequence[str]) 
             same = set(meant(slot, value, experts)) == set(made.tools) and parts(slot, value, experts)
             # Whatever else the words name would stay, and be about another toolbox's tools.
             if same and named == ([value] if slot == "x" else []) and len(_found(value, made.words)) == 1:
-                found.append(re.sub(_whole(value), lambda _, slot=slot: f"{{{slot}}}", made.words))
+                found.append(re.sub(_whole(value), f"{{{slot}}}", made.words))
     if len(found) != 1:
         raise DataError(
             "the tools do not follow from the words: name one tool, or the most cents or seconds of a call, or a "

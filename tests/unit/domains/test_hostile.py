@@ -142,8 +142,13 @@ def link(name: str, target: str) -> Callable[[Path], object]:
 def link_away(folder: Path, name: str = "") -> None:
     """What is there moves out; a link leads to it."""
     place = folder / name
-    (place).rename(outside := folder.parent / "outside")
+    place.rename(outside := folder.parent / "outside")
     place.symlink_to(outside)
+
+
+def no_file(folder: Path) -> None:
+    (folder / "policy.md").unlink()
+    (folder / "policy.md").mkdir()
 
 
 def pipe(name: str) -> Callable[[Path], object]:
@@ -165,10 +170,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "the folder linked out": (link_away, "world: is a symbolic link"),
     "a pipe": (pipe("policy.md"), "policy.md: is no plain file"),
     "a pipe of entries": (pipe("entries/clock.csv"), "clock.csv: is no plain file"),
-    "a folder for a file": (
-        lambda folder: ((folder / "policy.md").unlink(), (folder / "policy.md").mkdir()),
-        "policy.md: is no plain file",
-    ),
+    "a folder for a file": (no_file, "policy.md: is no plain file"),
     "a stray file": (write("entries/evil.py", "print(1)"), "evil.py: is neither"),
     "an unknown table": (write("entries/extra.csv", "a\n1\n"), "there is no table extra"),
     "a table twice": (write("entries/books.jsonl", '{"book": 1}'), "there is no table books left"),
