@@ -18,7 +18,7 @@ from orchestra.config import Synthesize
 from orchestra.errors import DataError
 from orchestra.jsonl import read_jsonl
 from orchestra.synthesis.gate.overlap import words as plain_words
-from orchestra.synthesis.preferences import WORDS, Split, preference, weighed
+from orchestra.synthesis.preferences import WORDS, Split, preference, sayable, weighed
 from orchestra.types import Preference, Provenance, Record, ToolKind, ToolSpec
 
 Kind = Literal["cheap", "fast", "accurate", "prefer", "avoid"]
@@ -115,7 +115,7 @@ def key(words: str) -> str:
 @lru_cache
 def fixed(split: Split) -> frozenset[str]:
     """The keys of the sentences that are always there (`orchestra.synthesis.preferences`)."""
-    return frozenset(key(words) for kind in WORDS.values() for words in kind[split])
+    return frozenset(key(words) for kind in WORDS for words in sayable(kind, split))
 
 
 def other(split: Split) -> Split:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestra.config import load_params
 from orchestra.errors import DataError
 from orchestra.jsonl import write_jsonl
-from orchestra.synthesis.preferences import OTHERS, PREFERRED, WORDS, preference, stated
+from orchestra.synthesis.preferences import OTHERS, PREFERRED, WORDS, preference, sayable, stated
 from orchestra.synthesis.shards import fingerprint, rooted
 from orchestra.synthesis.wish_grammar import BODIES, OPENERS, wishes
 from orchestra.synthesis.wish_writer import Proposed, collected, pattern
@@ -52,7 +52,7 @@ def test_the_grammar_words_the_splits_apart() -> None:
     assert len(said["train"]) == 240 and len(said["heldout"]) == 60 and not said["train"] & said["heldout"]
     for split, kinds in (("train", 48), ("heldout", 12)):
         assert [sum(one.kind == kind for one in made if one.split == split) for kind in BODIES] == [kinds] * 5
-    fixed = {key(words) for kind in WORDS.values() for split in kind.values() for words in split}
+    fixed = {key(words) for kind in WORDS for split in WORDS[kind] for words in sayable(kind, split)}
     every = {
         split: {key(f"{o}{b}") for o in OPENERS[split] for kind in BODIES.values() for b in kind[split]}
         for split in OPENERS
