@@ -55,9 +55,11 @@ recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then:
 base: .venv/.stamp  ## the shipped tiny base anew
 	@.venv/bin/python -m tasks.base
 
-bench: .venv/.stamp  ## how fast rollouts are, where a GRPO step's time goes (one thread), how fast validation is
+bench: .venv/.stamp  ## how fast rollouts are, where a GRPO step's time goes (one thread), how fast data is made and checked
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.grpo_step
+	@.venv/bin/python -m benchmarks.domains
+	@.venv/bin/python -m benchmarks.synthesis
 	@.venv/bin/python -m benchmarks.validation --rows 20000
 
 lint: .venv/.stamp  ## ruff and mypy

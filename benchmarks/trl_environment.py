@@ -32,13 +32,14 @@ TEMPLATE = """
 
 def messages(bench: Bench, example: Example) -> list[dict[str, str]]:
     """The example's prompt as TRL takes it. TRL would render the tools from Python functions, without their prices:
-    the toolbox is rendered by our template beforehand, so that both loops read the same tokens."""
-    words = f"{example.instruction}\n{example.preference.words}".strip()
+    wish and toolbox are rendered by our template beforehand, so that both loops read the same tokens."""
     tools: list[Any] = [tool_dict(spec) for spec in example.toolbox]
     blank = [{"role": "user", "content": ""}]
+    if example.preference.words:
+        blank = [{"role": "system", "content": example.preference.words}, *blank]
     text: Any = bench.codec.tokenizer.apply_chat_template(blank, tools=tools, tokenize=False)
     toolbox = text.removeprefix("<|im_start|>system\n").partition("<|im_end|>\n")[0]
-    return [{"role": "system", "content": toolbox}, {"role": "user", "content": words}]
+    return [{"role": "system", "content": toolbox}, {"role": "user", "content": example.instruction}]
 
 
 def environment(bench: Bench, example: Example, loop: asyncio.AbstractEventLoop) -> type:

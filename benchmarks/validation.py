@@ -116,6 +116,8 @@ def _project(folder: Path, rows: int) -> Path:
     root = folder / str(rows)
     root.mkdir()
     shutil.copy(ROOT / "params.yaml", root)
+    (root / "data").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "data/licences.yaml", root / "data")
     grow(made, root / validate.INPUT, rows)
     for name in ("catalogue", "domains"):
         (root / "data" / name).symlink_to(ROOT / "data" / name)

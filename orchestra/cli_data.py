@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from orchestra.cli_domains import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_chat
 from orchestra.errors import ConfigError, DataError
 from orchestra.plain import plain
 
@@ -55,6 +56,7 @@ def import_(
     from orchestra.config import load_params
     from orchestra.synthesis.card import lines
     from orchestra.synthesis.gate.gate import Gate
+    from orchestra.synthesis.shards import rooted
     from orchestra.synthesis.sources.corpus import corpus_questions, records
     from orchestra.synthesis.sources.intake import take
     from orchestra.synthesis.sources.offer import Offer
@@ -67,7 +69,7 @@ def import_(
     # From here on the workspace is where we are; what is written names no path of this machine.
     files, to = [Path(os.path.relpath(here / file)) for file in files], here / to
     tools = here / tools if tools is not None else None
-    params = load_params(root / "params.yaml")
+    params = rooted(load_params(root / "params.yaml"), root)
     world = params.world
     catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
     offer = Offer(catalogue, params.synthesize, split.value)
@@ -125,6 +127,46 @@ def measure(
 
 def _say(text: str) -> None:
     print(plain(text), file=sys.stderr, flush=True)
+
+
+@app.command()
+def preferences(
+    out: Annotated[Path, typer.Option(help="The file to write, JSON lines: data/extra/preferences.jsonl.")],
+    count: Annotated[int, typer.Option(min=1, help="Wishes, of which every fifth is held out.")] = 200,
+    model: Annotated[str | None, typer.Option(help="Have this model write them; default: by rule.")] = None,
+    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    version: VersionFolder = VERSION,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    seed: int = 0,
+    licence: Licence = "Apache-2.0",
+) -> None:
+    """Write ways to state a preference; `synthesize.preferences` names the file, and examples are worded from it."""
+    import asyncio
+
+    from orchestra.cli import workspace
+    from orchestra.config import load_params
+    from orchestra.jsonl import write_jsonl
+    from orchestra.synthesis import wish_grammar
+    from orchestra.synthesis.structured import Writer
+    from orchestra.synthesis.wish_writer import collected
+    from orchestra.tools.catalogue import Catalogue
+
+    here, root = Path.cwd(), workspace()
+    params, out = load_params(root / "params.yaml"), here / out
+    lines: list[str] = []
+    if model is None:
+        made = wish_grammar.wishes(count, seed)
+    elif price is None:
+        raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
+    else:
+        world = params.world
+        catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
+        writer = Writer(paid_chat(params, root, model, price, version, cap_usd, cassette))
+        spread = params.synthesize.price_spread
+        made, lines = asyncio.run(collected(writer, catalogue, count, seed, licence, spread))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    print("\n".join([*lines, f"{write_jsonl(out, made)} wishes in {os.path.relpath(out, here)}"]))
 
 
 @app.command("export")

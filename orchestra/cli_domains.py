@@ -60,7 +60,7 @@ def subjects(
     from orchestra.synthesis.structured import Writer
 
     root, params = _open()
-    paid = _paid(params, root, model, price, version, cap_usd, cassette)
+    paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
     taken = [folder.name for folder in (root / "data/domains").iterdir()]
     for one in asyncio.run(propose_subjects(Writer(paid), count, taken, seed)):
         print(plain(f"{one.name}: {one.subject}"))
@@ -83,7 +83,7 @@ def write(
     from orchestra.synthesis.structured import Writer
 
     root, params = _open()
-    writer = Writer(_paid(params, root, model, price, version, cap_usd, cassette))
+    writer = Writer(paid_chat(params, root, model, price, version, cap_usd, cassette))
     domain = asyncio.run(write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence))
     print(f"data/domains/{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents")
     print(f"read it, then add {name} to world.domains in params.yaml")
@@ -141,7 +141,7 @@ def examples(
     if model is not None:
         if price is None:
             raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
-        paid = _paid(params, root, model, price, version, cap_usd, cassette)
+        paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
         generator = ModelGenerator(Writer(paid), seed, licence)
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.purse, Component.USER)) if model_user else None
     elif model_user:
@@ -161,12 +161,13 @@ def _say(line: str) -> None:
 def _open() -> tuple[Path, "Params"]:
     from orchestra.cli import workspace
     from orchestra.config import load_params
+    from orchestra.synthesis.shards import rooted
 
     root = workspace()
-    return root, load_params(root / "params.yaml")
+    return root, rooted(load_params(root / "params.yaml"), root)
 
 
-def _paid(
+def paid_chat(
     params: "Params", root: Path, model: str, price: str, version: Path, cap_usd: str, cassette: CassetteMode
 ) -> "PaidChat":
     """The endpoint that writes, under the version's cap, with its ledger and cassette."""

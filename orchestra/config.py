@@ -1,6 +1,7 @@
 """The schema of params.yaml: one section per stage; an unknown key or a wrong type is an error of one line."""
 
 import os
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -65,6 +66,10 @@ class Synthesize(Section):
     solver: Literal["none", "known"] = "none"
     """Who tries evolved and extra examples, 8 times each; what it never solves is left out. known: the known solution,
     with mistakes."""
+    price_dates: list[date] = Field(default_factory=list)
+    """Each example's list prices are those of one of these days, drawn anew; empty: those of world.price_date."""
+    preferences: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
+    """A file of `orchestra data preferences` that preferences are drawn from; None: the fixed sentences."""
 
     @model_validator(mode="after")
     def _mix_adds_up(self) -> Self:

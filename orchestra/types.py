@@ -4,6 +4,7 @@ Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewa
 """
 
 from collections.abc import Iterable
+from datetime import date
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -183,6 +184,8 @@ class Example(Record):
     """Who answers the policy's questions; None: nobody, and whatever it says is its answer. Never rendered."""
     difficulty: float | None = Field(default=None, ge=0, le=1, exclude_if=_unset)
     """Share of its tries that a solver solved: 1 is easy, 0 was never solved, None is not measured."""
+    price_date: date | None = Field(default=None, exclude_if=_unset)
+    """The day whose list prices its toolbox started from, where `synthesize.price_dates` names several."""
 
     @property
     def asked(self) -> str:

@@ -42,7 +42,7 @@ MIX = {
     Category.ARITHMETIC: 0.07,
 }
 """Reading the table of experts is what a small model learns last."""
-TEACHER = Habits(bias=0.0, heed=0.8, careless=0.03, sense=0.0, patience=0.6)
+TEACHER = Habits(bias=0.0, heed=0.8, careless=0.03, sense=0.0, patience=0.8)
 SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
 TARGET = "models/base/embedded"
 

@@ -14,7 +14,7 @@ from orchestra.evaluation.knowledge import Knowledge
 from orchestra.evaluation.outcomes import Outcome, outcome
 from orchestra.evaluation.run import Contender, OnProgress, evaluate
 from orchestra.ledger import cost_of
-from orchestra.synthesis.preferences import NEUTRAL, WORDS, Split, stated
+from orchestra.synthesis.preferences import NEUTRAL, Split, say, stated
 from orchestra.synthesis.variation import vary
 from orchestra.tools.catalogue import Catalogue, scaled
 from orchestra.tools.toolkit import Toolkit
@@ -86,7 +86,7 @@ def preference_variants(example: Example, rng: random.Random) -> Iterator[Varian
     yield _variant("preference", "neutral", example.model_copy(update={"preference": NEUTRAL}), chosen.tool)
     for kind in WISHES:
         for split in SPLITS:
-            wish = stated(kind, rng.choice(WORDS[kind][split]), [spec.name for spec in offered], chosen.name)
+            wish = stated(kind, say(kind, split, rng), [spec.name for spec in offered], chosen.name)
             yield _variant(
                 "preference", f"{kind}/{split}", example.model_copy(update={"preference": wish}), chosen.tool
             )

@@ -15,6 +15,8 @@ RULES = (
     "Answer the assistant's question in one short sentence, from what you know only, and tell no more than it asks. "
     "Where you do not know, say so. Never ask back, and never do the assistant's work."
 )
+OWN_RULES = "\nThis is how you behave: {rules}"
+"""What follows for a user with rules of its own."""
 
 
 class UserSimulator(Protocol):
@@ -42,7 +44,10 @@ class ModelUser:
 
     async def reply(self, user: User, instruction: str, question: str) -> tuple[str, Charge | None]:
         facts = ", ".join(f"the {word} is {fact}" for word, fact in user.facts.items())
-        rules = Message(role="system", content=RULES.format(instruction=instruction, facts=facts))
+        said = RULES.format(instruction=instruction, facts=facts)
+        if user.rules:
+            said += OWN_RULES.format(rules=" ".join(user.rules))
+        rules = Message(role="system", content=said)
         asked = Message(role="user", content=question)
         reply, charge = await self._chat.ask([rules, asked], max_tokens=MAX_TOKENS)
         return " ".join(reply.text.split()), charge

@@ -32,6 +32,19 @@ class Draft:
     user: User | None = None
 
 
+@dataclass(frozen=True)
+class Refused:
+    """An example, or what should have become one, that is not taken."""
+
+    row: str
+    """Its id, in its source where it has one there; empty when it could not be read."""
+    source: str
+    reason: str
+    """Where it can be, in words that hold for other rows too, so that reasons can be counted."""
+    instruction: str = ""
+    """What was asked, where no file has it."""
+
+
 def made_by_rule(seed: int, parent: str | None = None) -> Provenance:
     """The provenance of a row that the stage synthesize made itself."""
     return Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=seed, parent=parent)

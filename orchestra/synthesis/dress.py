@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestra.config import Synthesize
+from orchestra.synthesis import wishes
 from orchestra.synthesis.draft import Draft
-from orchestra.synthesis.preferences import NEUTRAL, Split, preference
-from orchestra.synthesis.toolbox import sample_toolbox
+from orchestra.synthesis.preferences import NEUTRAL, Split
+from orchestra.synthesis.toolbox import dated, sample_toolbox
 from orchestra.tools.catalogue import Catalogue, DomainToolLike
-from orchestra.types import Category, Example, Provenance, ToolKind, Verifier
+from orchestra.types import Category, Example, Provenance, Verifier
 
 NO_TOOLS: Mapping[str, DomainToolLike] = {}
 
@@ -33,11 +34,12 @@ class Wardrobe:
         verifier: Verifier | None = None,
     ) -> Example:
         """The example `name`, whose draws are `rng`'s. `verifier`: in place of the draft's own."""
-        toolbox = sample_toolbox(draft, self.catalogue, domain_tools, self.config, rng)
+        catalogue, day = dated(self.catalogue, self.config, rng)
+        toolbox = sample_toolbox(draft, catalogue, domain_tools, self.config, rng)
         topic, wish = draft.category is Category.TOPIC, NEUTRAL
         if rng.random() < self.config.preference_share:
-            experts = [spec.name for spec in toolbox if spec.kind is ToolKind.EXPERT]
-            wish = preference(rng, self.split, experts, experts_matter=topic)
+            topics = self.catalogue.topics
+            wish = wishes.draw(self.config, topics, rng, self.split, toolbox, experts_matter=topic)
         return Example(
             id=name,
             kind="question" if draft.domain is None else "domain",
@@ -58,4 +60,5 @@ class Wardrobe:
             hard=draft.hard,
             provenance=provenance,
             user=draft.user,
+            price_date=day,
         )

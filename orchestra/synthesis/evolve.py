@@ -59,10 +59,8 @@ def evolved(
     do not give that many.
     """
     plain = [parent for parent in parents if parent.domain == domain.name and parent.user is None]
-    rng, pool = (
-        random.Random("/".join([domain.name, "evolved", *([category] if category else []), str(seed)])),
-        _Pool(plain),
-    )
+    parts = [domain.name, "evolved", *([category] if category else []), str(seed)]
+    rng, pool = random.Random("/".join(parts)), _Pool(plain)
     seen: set[str] = set()
     misses = 0
     while len(seen) < count:

@@ -6,19 +6,18 @@ What data from outside, a model or an earlier version gives reaches training thi
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from orchestra.config import Extra, Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.jsonl import parse_line, read_jsonl, stream_lines
-from orchestra.synthesis.filters import Duplicates, Refused, kept
+from orchestra.synthesis.draft import Refused
+from orchestra.synthesis.filters import Duplicates, kept, refused
 from orchestra.synthesis.flatten import marks
 from orchestra.synthesis.gate.gate import Gate
 from orchestra.synthesis.preferences import Split
 from orchestra.synthesis.solver import solver_named
-from orchestra.synthesis.sources import offer
 from orchestra.synthesis.sources.export import stream
 from orchestra.synthesis.sources.intake import beside, take
 from orchestra.synthesis.sources.offer import Outside
@@ -44,7 +43,7 @@ def files(params: Params, root: Path) -> Iterator[Path]:
 
 
 def add(
-    params: Params, root: Path, folder: Path, counts: Mapping[str, int], say: Callable[[str], None]
+    params: Params, root: Path, folder: Path, counts: Mapping[Split, int], say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
     """Put the examples of `synthesize.extra` into the set in `folder`; returns a card for each file.
 
@@ -91,7 +90,7 @@ class _Joining:
 
     def take(self, extra: Extra, target: Path, say: Callable[[str], None]) -> dict[str, Any]:
         """Write what is kept of a file to `target`, its answers and what is refused beside it; returns the card."""
-        path, refused = self._root / extra.file, list[Refused]()
+        path = self._root / extra.file
         if (answers := beside(path, "answers")).is_file():
             for entry in read_jsonl(answers, BookEntry, fix="import the data again"):
                 if self._toolkit.book.find(entry.question) is None:
@@ -99,17 +98,11 @@ class _Joining:
 
         def rows() -> Iterator[Outside]:
             # Whoever wrote an imported one wrote it for people: it may be long.
-            new = self._new(stream(path), extra.split, refused.append)
-            for example in kept(new, self._toolkit, self._solver, refused.append, self._duplicates, max_words=None):
-                self._remember(example, extra.split)
-                yield from refusals()
-                yield extra.file, example
-            yield from refusals()
-
-        def refusals() -> Iterator[Outside]:
-            while refused:
-                one = refused.pop(0)
-                yield extra.file, offer.Refused(one.example, extra.file, one.why, one.instruction)
+            new = self._new(stream(path), extra.split)
+            for row in kept(new, self._toolkit, self._solver, self._duplicates, max_words=None):
+                if isinstance(row, Example):
+                    self._remember(row, extra.split)
+                yield extra.file, row
 
         card = take(rows(), self._gate, target, lambda line: say(f"{extra.file}: {line}"), known=self._known)
         reasons = {why: sum(by_source.values()) for why, by_source in card["refused"].items()}
@@ -124,17 +117,16 @@ class _Joining:
     def _known(self, example: Example) -> BookEntry | None:
         return self._toolkit.book.find(example.instruction) if example.category is Category.TOPIC else None
 
-    def _new(self, examples: Iterable[Example], split: Split, refuse: Callable[[Refused], None]) -> Iterator[Example]:
-        """Those that have neither an id of the set nor anything that the other split has."""
+    def _new(self, examples: Iterable[Example], split: Split) -> Iterator[Example | Refused]:
+        """The examples; refused, those that have an id of the set or anything that the other split has."""
         other = "heldout" if split == "train" else "train"
         for example in examples:
-            why = "another example has its id" if _hash(example.id) in self._ids else None
-            if any(_hash(mark) in self._marks[other] for mark in marks(example)):
-                why = "what it asks or is about is held out" if other == "heldout" else "what it asks is trained on"
-            if why is None:
-                yield example
+            if _hash(example.id) in self._ids:
+                yield refused(example, "another example has its id")
+            elif any(_hash(mark) in self._marks[other] for mark in marks(example)):
+                yield refused(example, f"what it asks or is about is in the {other} set")
             else:
-                refuse(Refused(example=example.id, instruction=example.instruction, why=why))
+                yield example
 
     def _remember(self, example: Example, split: str) -> None:
         self._ids.add(_hash(example.id))
@@ -149,12 +141,17 @@ def _spread(file: Path, count: int, others: list[Path], more: int) -> None:
     """Put the `more` lines of the others evenly among the `count` lines of the file: whatever part of it is watched or
     evaluated has its share of them."""
     merged = file.with_suffix(".merged")
-    with file.open("rb") as ours, merged.open("wb") as out:
-        theirs = chain.from_iterable(other.open("rb") for other in others)
-        total = count + more
+    ours, theirs, total = _lines([file]), _lines(others), count + more
+    with merged.open("wb") as out:
         for number in range(total):
             out.write(next(theirs if (number + 1) * more // total > number * more // total else ours))
     merged.replace(file)
+
+
+def _lines(files: Iterable[Path]) -> Iterator[bytes]:
+    for file in files:
+        with file.open("rb") as opened:
+            yield from opened
 
 
 def _append(file: Path, others: list[Path]) -> None:

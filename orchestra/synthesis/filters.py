@@ -3,13 +3,14 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestra.config import Rollout
 from orchestra.rewards.outcome import normalise
 from orchestra.synthesis.domain_examples import DomainTask, refuted
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.evolve import MAX_WORDS
 from orchestra.synthesis.flatten import (
     all_simulated,
@@ -20,7 +21,7 @@ from orchestra.synthesis.flatten import (
 )
 from orchestra.synthesis.verify import Copies, answerable
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, Record
+from orchestra.types import Category, Example
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies import Policy
@@ -31,15 +32,6 @@ TRIES = 8
 """Tries that the solver has: an example it never solves is not kept."""
 BATCH = 32
 """Examples that the solver tries together."""
-
-
-class Refused(Record):
-    """An example, or what should have become one, that is not kept."""
-
-    example: str
-    """Its id."""
-    instruction: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -138,42 +130,49 @@ def _refuted(example: Example, toolkit: Toolkit, max_words: int | None) -> str |
 
 
 def kept(
-    examples: Iterable[Example],
+    rows: Iterable[Example | Refused],
     toolkit: Toolkit,
-    solver: Solver | None,
-    refuse: Callable[[Refused], None],
+    solver: Solver | None = None,
     duplicates: Duplicates | None = None,
     max_words: int | None = MAX_WORDS,
-) -> Iterator[Example]:
-    """The examples that pass, with their difficulty where there is a solver; the others go to `refuse`.
+) -> Iterator[Example | Refused]:
+    """The examples that pass, with their difficulty where there is a solver, and the others with the reason; what is
+    refused already passes through.
 
     The filters: proven by execution (and of at most `max_words`, if it is about a domain); not asked before; solved in
     at least one of the solver's tries. Whoever reads stops when it likes: nothing is taken ahead but a batch.
     """
     duplicates = duplicates or Duplicates()
     batch: list[Example] = []
-    stream = iter(examples)
-    while True:
-        example = next(stream, None)
-        if example is not None:
-            why = proven(example, toolkit, max_words) or duplicates.why(example)
-            if why is not None:
-                refuse(Refused(example=example.id, instruction=example.instruction, why=why))
-            elif solver is None:
-                yield example
-            else:
-                batch.append(example)
-        if solver is not None and batch and (example is None or len(batch) == BATCH):
-            for tried in solver.measured(batch):
-                if tried.difficulty:
-                    yield tried
-                else:
-                    failed = "no try could be judged" if tried.difficulty is None else f"none of {solver.tries} tries"
-                    why = f"{failed} of {solver.policy.name} solved it" if tried.difficulty is not None else failed
-                    refuse(Refused(example=tried.id, instruction=tried.instruction, why=why))
-            batch = []
-        if example is None:
-            return
+    for row in rows:
+        if isinstance(row, Refused):
+            yield row
+        elif (why := proven(row, toolkit, max_words) or duplicates.why(row)) is not None:
+            yield refused(row, why)
+        elif solver is None:
+            yield row
+        else:
+            batch.append(row)
+            if len(batch) == BATCH:
+                yield from _solved(batch, solver)
+                batch = []
+    if solver is not None and batch:
+        yield from _solved(batch, solver)
+
+
+def _solved(batch: Sequence[Example], solver: Solver) -> Iterator[Example | Refused]:
+    for tried in solver.measured(batch):
+        if tried.difficulty:
+            yield tried
+        elif tried.difficulty is None:
+            yield refused(tried, "no try could be judged")
+        else:
+            yield refused(tried, f"none of {solver.tries} tries of {solver.policy.name} solved it")
+
+
+def refused(example: Example, why: str) -> Refused:
+    """The example as one that is not taken."""
+    return Refused(example.id, example.provenance.source, why, example.instruction)
 
 
 def _mark(*parts: str) -> bytes:

@@ -10,10 +10,10 @@ from orchestra.config import Params
 from orchestra.domains.session import Domain
 from orchestra.errors import DataError
 from orchestra.synthesis.domain_drafts import DOMAIN_CATEGORIES, draft_of, in_turn
-from orchestra.synthesis.draft import Draft, made_by_rule
+from orchestra.synthesis.draft import Draft, Refused, made_by_rule
 from orchestra.synthesis.dress import Wardrobe
 from orchestra.synthesis.evolve import evolved
-from orchestra.synthesis.filters import Duplicates, Refused, Solver, kept
+from orchestra.synthesis.filters import Duplicates, Solver, kept
 from orchestra.synthesis.preferences import Split
 from orchestra.synthesis.share import Shard
 from orchestra.synthesis.variation import vary
@@ -64,9 +64,10 @@ class Evolution:
             numbers = [number for number, wanted in places.items() if wanted is category]
             stream = self._candidates(category, parents, len(numbers) + SPARE)
             while numbers:
-                for example in kept(
-                    self._some(stream, len(numbers)), self.toolkit, self.solver, self._drop, duplicates
-                ):
+                for example in kept(self._some(stream, len(numbers)), self.toolkit, self.solver, duplicates):
+                    if isinstance(example, Refused):
+                        self.dropped[f"evolved: {example.reason}"] += 1
+                        continue
                     number = numbers.pop(0)
                     name = f"{self.split}-{self.shard.numbers(self.split).start + number:06d}"
                     found[number] = example.model_copy(update={"id": name})
@@ -95,10 +96,9 @@ class Evolution:
         streams = [drafts(self.toolkit.domain(name)) for name in self.params.world.domains]
         for number, (draft, provenance) in enumerate(in_turn(streams)):
             assert draft.domain is not None
-            rng = random.Random(f"{seed}/{kind}/{number}")
-            made = wardrobe.dress(draft, "evolved", rng, provenance, self.toolkit.domain(draft.domain).tools)
+            name = f"{seed}/{kind}/{number}"
+            rng = random.Random(name)
+            # Its own until it has its place: the solver's mistakes depend on it.
+            made = wardrobe.dress(draft, name, rng, provenance, self.toolkit.domain(draft.domain).tools)
             renamed = self.split == "train" and rng.random() < config.renamed_share
             yield vary(made, self.toolkit.catalogue, rng) if renamed else made
-
-    def _drop(self, refused: Refused) -> None:
-        self.dropped[f"evolved: {refused.why}"] += 1

@@ -31,7 +31,7 @@ def split_watched(examples: list[Example], count: int, *, where: str) -> tuple[l
 
 
 def with_difficulties(examples: list[Example], measured: Path) -> list[Example]:
-    """The examples with the difficulties that `orchestra data measure` wrote; one it did not measure keeps its own.
+    """The examples with the difficulties that `orchestra data measure` wrote; those it did not measure keep their own.
 
     Raises `DataError` for a file that is missing or holds other things.
     """

@@ -1,6 +1,7 @@
 """What users ask for, in words and as the vector P; training and held-out examples use different words."""
 
 import random
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from orchestra.types import Preference
@@ -105,6 +106,18 @@ WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
             "let {x} answer.",
             "{x} is the one I like.",
             "please go to {x}.",
+            "take {x}.",
+            "please take {x}.",
+            "please choose {x}.",
+            "pick {x} if it is there.",
+            "try {x} first.",
+            "please call {x}.",
+            "{x} is my choice.",
+            "{x} is good enough for me.",
+            "I favour {x}.",
+            "I choose {x}.",
+            "please let {x} do it.",
+            "rely on {x} if you can.",
         ),
         "heldout": ("I prefer {x}.", "please use {x}.", "{x} is my favourite.", "ask {x} if you can."),
     },
@@ -128,11 +141,39 @@ WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
             "I want anything but {x}.",
             "please stay away from {x}.",
             "without {x}, please.",
+            "please leave {x} alone.",
+            "please ignore {x}.",
+            "please drop {x}.",
+            "please never use {x}.",
+            "please do not call {x}.",
+            "please do not go to {x}.",
+            "keep away from {x}.",
+            "I do not need {x}.",
+            "I do not wish for {x}.",
+            "I want no {x}.",
+            "I dislike {x}.",
+            "{x} is not for me.",
+            "{x} is not my choice.",
+            "not {x} again.",
+            "not {x}, anyone else.",
         ),
         "heldout": ("please avoid {x}.", "not {x}, please.", "please do not ask {x}.", "I do not want {x}."),
     },
 }
 """{x} is a tool's shown name."""
+OPENINGS = (
+    "today ",
+    "for this one, ",
+    "as always, ",
+    "my wish: ",
+    "mind: ",
+    "just this: ",
+    "once more: ",
+    "by the way, ",
+    "you know, ",
+    "in short, ",
+)
+"""What every second wish of training begins with, so that its words are met in the middle of a sentence too."""
 WEIGHTS = {
     "neutral": (1.0, 0.2, 0.05),
     "cheap": (1.0, 0.6, 0.05),
@@ -147,17 +188,36 @@ PREFERRED, OTHERS = 0.5, 0.25
 NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.2, latency=0.05)
 
 
+def say(kind: str, split: Split, rng: random.Random) -> str:
+    """Words of a wish, `{x}` in the place of a name."""
+    words = rng.choice(WORDS[kind][split])
+    return rng.choice(OPENINGS) + words if split == "train" and rng.random() < 0.5 else words
+
+
+def sayable(kind: str, split: Split) -> list[str]:
+    """All that `say` can say. Nothing of training holds a held-out sentence."""
+    openings = ("", *OPENINGS) if split == "train" else ("",)
+    return [opening + words for opening in openings for words in WORDS[kind][split]]
+
+
 def preference(rng: random.Random, split: Split, experts: list[str], *, experts_matter: bool) -> Preference:
     """A stated preference. Liking or disliking an expert is drawn only where experts are what solves the example."""
     kind = rng.choice(["cheap", "fast", "accurate", *(["prefer", "avoid"] if experts_matter else [])])
-    words = rng.choice(WORDS[kind][split])
+    words = say(kind, split, rng)
     return stated(kind, words, experts, "" if kind in WEIGHTS else rng.choice(experts))
 
 
 def stated(kind: str, words: str, experts: list[str], chosen: str = "") -> Preference:
     """The vector P of one wish; `chosen` is the expert that "prefer" and "avoid" are about."""
+    return weighed(kind, words.format(x=chosen), experts, (chosen,))
+
+
+def weighed(kind: str, words: str, experts: Sequence[str], chosen: Collection[str]) -> Preference:
+    """The vector P of a wish in its final words; `chosen` are the experts that "prefer" and "avoid" are about."""
     outcome, compute, latency = WEIGHTS.get(kind, WEIGHTS["neutral"])
-    tools = {"prefer": {chosen: PREFERRED}, "avoid": {name: OTHERS for name in experts if name != chosen}}.get(kind, {})
-    return Preference(
-        kind=kind, words=words.format(x=chosen), outcome=outcome, compute=compute, latency=latency, tools=tools
-    )
+    tools: dict[str, float] = {}
+    if kind == "prefer":
+        tools = dict.fromkeys(chosen, PREFERRED)
+    elif kind == "avoid":
+        tools = {name: OTHERS for name in experts if name not in chosen}
+    return Preference(kind=kind, words=words, outcome=outcome, compute=compute, latency=latency, tools=tools)

@@ -149,6 +149,31 @@ up to five; every argument must stand in the instruction, in `facts` or in the r
 the instruction does not say the answer."""
 )
 
+WISH = Prompt(
+    """An assistant may ask these experts:
+<<tools>>
+
+Write one wish that a user adds to any question, in your own natural words, at most 20 of them: a wish of the kind
+`<<kind>>`.
+- cheap: little money; fast: little time; accurate: a right answer, whatever it costs. They name no expert, price or
+  time.
+- prefer: a liking for one expert, by its name, or for those that are good at one subject.
+- avoid: a dislike of one expert, by its name, or of all whose call costs more cents, or takes more seconds, than a
+  number that you name (write it with the word cents or seconds).
+`kind`; `words`; `tools`: the names of all the experts that are liked or disliked, empty for the first three kinds."""
+)
+
+WISH_READ = Prompt(
+    """An assistant may ask these experts:
+<<tools>>
+
+A user adds this wish to a question: <<words>>
+
+What is wished for? `kind`: cheap (little money), fast (little time), accurate (a right answer, whatever it costs),
+prefer (a liking for some of the experts) or avoid (a dislike of some). `tools`: for prefer the names of all the
+experts that are liked, for avoid of all that are disliked (those over a limit, if one is named); else empty."""
+)
+
 WAYS = (
     "join it with a second wish on the same thing",
     "join it with a second wish on another thing",

@@ -123,7 +123,7 @@ class Synthesis:
         """Make one shard, whole or not at all; raises `DataError` when that many examples cannot be made."""
         toolkit = _toolkit(self.params.world.model_dump_json(), self.root).anew()
         solver = solver_named(self.params.synthesize.solver, self.params, toolkit, self.root)
-        made = generate(self.params, toolkit, on_progress, shard, solver)
+        made = generate(rooted(self.params, self.root), toolkit, on_progress, shard, solver)
         folder = Path(tempfile.mkdtemp(prefix=f".{shard.index}.", suffix=".partial", dir=self.work))
         records: list[Sequence[BaseModel]] = [made.examples[split] for split in SPLITS]
         records += [made.documents, made.answers]
@@ -193,6 +193,8 @@ def fingerprint(params: Params, root: Path, shard_size: int = SHARD_SIZE) -> str
     digest = hashlib.sha256(json.dumps(sections).encode())
     package = Path(orchestra.__file__).parent
     world = [root / params.world.catalogue, root / params.world.prices]
+    if params.synthesize.preferences is not None:
+        world.append(root / params.synthesize.preferences)
     for name in params.world.domains:
         world += sorted(file for file in (root / "data/domains" / name).rglob("*") if file.is_file())
     for file in [
@@ -202,6 +204,15 @@ def fingerprint(params: Params, root: Path, shard_size: int = SHARD_SIZE) -> str
     ]:
         digest.update(f"{file.name} {_sha256(file) if file.is_file() else None}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def rooted(params: Params, root: Path) -> Params:
+    """The parameters with the file of preferences where any process finds it."""
+    named = params.synthesize.preferences
+    if named is None:
+        return params
+    config = params.synthesize.model_copy(update={"preferences": str(root / named)})
+    return params.model_copy(update={"synthesize": config})
 
 
 @lru_cache(maxsize=1)

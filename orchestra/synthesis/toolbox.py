@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Mapping
+from datetime import date
 
 from orchestra.config import Synthesize
 from orchestra.synthesis.draft import Draft
@@ -23,6 +24,14 @@ SPARE_SHARE = 0.5
 """How often a basic tool that is not needed is offered."""
 DISTRACTORS = 3
 """Domain tools offered besides those needed, at most."""
+
+
+def dated(catalogue: Catalogue, params: Synthesize, rng: random.Random) -> tuple[Catalogue, date | None]:
+    """The catalogue at the prices of one of `synthesize.price_dates`, and that day; as it is where none is named."""
+    if not params.price_dates:
+        return catalogue, None
+    day = rng.choice(params.price_dates)
+    return catalogue.on(day), day
 
 
 def sample_toolbox(

@@ -15,13 +15,12 @@ from orchestra.jsonl import read_jsonl
 from orchestra.ledger import total
 from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import Split
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.dress import Wardrobe
-from orchestra.synthesis.filters import Duplicates, Refused, Solver, kept
+from orchestra.synthesis.filters import Duplicates, Solver, kept
 from orchestra.synthesis.gate.gate import Gate
 from orchestra.synthesis.generator import Dropped, Generator
-from orchestra.synthesis.sources import offer as outside
 from orchestra.synthesis.sources.intake import take
-from orchestra.synthesis.sources.offer import Outside
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Charge, Example
 
@@ -112,21 +111,9 @@ class Maker:
                 "ended": ended[0] if ended else None,
             }
 
-        source, refused = self.generator.origin.source, list[Refused]()
-
-        def refusals() -> Iterator[Outside]:
-            while refused:
-                one = refused.pop(0)
-                yield domain, outside.Refused(one.example, source, one.why, one.instruction)
-
-        def rows() -> Iterator[Outside]:
-            stream = self._dressed(tasks, domain, split, path.stem, count, refused.append, ended.append)
-            for example in kept(stream, self.toolkit, self.solver, refused.append, duplicates):
-                yield from refusals()
-                yield domain, example
-            yield from refusals()
-
-        return Made(path, take(rows(), self.gate, path, facts=facts))
+        stream = self._dressed(tasks, domain, split, path.stem, count, ended.append)
+        rows = ((domain, row) for row in kept(stream, self.toolkit, self.solver, duplicates))
+        return Made(path, take(rows, self.gate, path, facts=facts))
 
     def _dressed(
         self,
@@ -135,9 +122,8 @@ class Maker:
         split: Split,
         stem: str,
         count: int,
-        refuse: Callable[[Refused], None],
         end: Callable[[str], None],
-    ) -> Iterator[Example]:
+    ) -> Iterator[Example | Refused]:
         """Examples until the tasks end, for whatever reason: what was made before is good."""
         world, origin = self.toolkit.domain(domain), self.generator.origin
         wardrobe = Wardrobe(self.toolkit.catalogue, self.config, split)
@@ -151,7 +137,7 @@ class Maker:
             if task is None:
                 return
             if isinstance(task, Dropped):
-                refuse(Refused(example=name, instruction=task.what, why=task.why))
+                yield Refused(name, origin.source, task.why, task.what)
             else:
                 rng = random.Random(f"{origin.seed}:{name}")
                 yield wardrobe.dress(draft_of(world, task), name, rng, origin.of(task), world.tools)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
@@ -171,6 +171,8 @@ class Catalogue:
     providers: dict[str, ProviderLimits] = field(default_factory=dict)
     """How each provider's models are asked."""
     mcp_servers: dict[str, McpServer] = field(default_factory=dict)
+    book: PriceBook | None = None
+    """Where the prices are from."""
 
     @classmethod
     def load(cls, catalogue_path: Path, prices_path: Path, price_date: str) -> Self:
@@ -194,7 +196,16 @@ class Catalogue:
             hard_share=file.hard_share,
             providers=file.providers,
             mcp_servers=file.mcp_servers,
+            book=book,
         )
+
+    def on(self, day: date) -> "Catalogue":
+        """The same tools at the prices of another day; the policy's own keeps its price. Raises `ConfigError`."""
+        if day not in self._days:
+            assert self.book is not None
+            prices = {name: self.book.at(entry.price, day) for name, entry in self.entries.items()}
+            self._days[day] = replace(self, prices=prices, domain_price=self.book.at(self.domain_tool.price, day))
+        return self._days[day]
 
     def entry(self, name: str) -> Entry:
         """Raises `ConfigError` for a name the catalogue lacks."""
@@ -242,6 +253,11 @@ class Catalogue:
     def strength(self, name: str) -> float:
         """Mean skill over the topics: what a stand-alone benchmark would show."""
         return self._strengths.get(name, 0.0)
+
+    @cached_property
+    def _days(self) -> "dict[date, Catalogue]":
+        """Kept, since every example may be priced on another day."""
+        return {}
 
     @cached_property
     def _specs(self) -> dict[str, ToolSpec]:

@@ -27,6 +27,11 @@ PROMISE = {
     True: {"strong": 0.62, "good": 0.55, "expert": 0.34, "fair": 0.17, "some": 0.04, "poor": 0.0},
 }
 """How often an expert of a grade is right, by whether the question is hard; as measured on training questions."""
+DOUBT = {
+    False: {"expert": 0.8, "some": 0.8, "strong": 0.4, "good": 0.5, "fair": 0.5, "poor": 0.8},
+    True: {"strong": 0.4, "good": 0.5, "expert": 0.05, "fair": 0.05, "some": 0.05, "poor": 0.05},
+}
+"""How often it says that it is unsure where it is not right, in the same way."""
 PRICES: dict[str, tuple[float, float]] = {
     "cheap": (20.0, 0.0),
     "fast": (1.0, 0.014),
@@ -147,14 +152,17 @@ def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
 def merit(plan: Plan, one: Candidate, *, hard: bool) -> tuple[float, ...]:
     """How well a candidate fits a plan; the greatest is asked first, so what is left comes in its order.
 
-    A poor one is nobody's choice but that of a user who likes it.
+    A poor one is nobody's choice but that of a user who likes it. Who is unsure leaves the question to the next, so
+    what an expert is worth counts per chance that the matter ends with it: the order in which asking on is worth most.
     """
     usd, promise = float(one.spec.call_usd), PROMISE[hard][one.grade]
     liked = plan == "wish" and one.mark == "like"
     if plan == "dear":
         return (one.grade != POOR, usd)
     compute, latency = PRICES[plan]
-    return (liked, one.grade != POOR, promise - compute * usd - latency * one.spec.latency_s)
+    worth = promise - compute * usd - latency * one.spec.latency_s
+    ends = 1 - (1 - promise) * DOUBT[hard][one.grade]
+    return (liked, one.grade != POOR, worth / ends if worth > 0 else worth)
 
 
 def show(one: Candidate) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import domains
 from benchmarks.bench import ROOT, Bench, open_bench
 from benchmarks.grpo_step import BAR, OWN, Parts, measure, report
 from benchmarks.rollout import compare, table
@@ -55,6 +56,13 @@ def test_a_part_inside_another_counts_once() -> None:
     parts.mark()
     rest = sum(parts.seconds.values()) - parts.seconds["outer"] - parts.seconds["inner"]
     assert (parts.seconds["outer"], parts.seconds["inner"], rest) == (2.0 + 4.0, 3.0, 1.0 + 5.0)
+
+
+def test_a_grown_domain_is_copied_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(domains, "REPEATS", 2)
+    domain = domains.grown(tmp_path / "mock", 150_000)
+    assert 150_000 <= len(domain.image) < 500_000
+    assert min(*domains.copy_ms(domain), *domains.verdict_ms(domain, 20)) > 0
 
 
 def test_a_line_of_synthesis_says_what_idle_cores_would_give() -> None:

@@ -6,10 +6,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestra.processes import Service, remember, start_service, started_at
+from tests.endpoint import serving
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,6 +155,7 @@ def test_one_says_how_many_workers_once(workspace: Path) -> None:
 def with_domains(workspace: Path) -> Path:
     for name in ("data/catalogue", "data/domains/mock", "models/recipes/embedded"):
         shutil.copytree(ROOT / name, workspace / name)
+    shutil.copy(ROOT / "data/licences.yaml", workspace / "data")
     return workspace
 
 
@@ -165,6 +168,42 @@ def test_domains_examples_by_rule_and_harder_ones(with_domains: Path) -> None:
     rows = (with_domains / "out/mock-train-evolved.jsonl").read_text().splitlines()
     assert all(json.loads(row)["provenance"]["parent"] for row in rows)
     assert "ended early" in orchestra(with_domains, "domains", "examples", "mock", "--count", "999", *options).stdout
+
+
+def test_a_model_writes_examples_and_plays_their_users(with_domains: Path) -> None:
+    """Over a double: one task with a fact that only the user knows, which the solver has to ask for."""
+    written = {
+        "instruction": "Hello, a reader (ask me which) pays the fine; how much is it?",
+        "category": "change",
+        "calls": [{"tool": "pay_fine", "arguments": {"reader": "Palla"}}],
+        "communicate": ["5"],
+        "answer": "It is 5.",
+        "facts": {"reader": "Palla"},
+    }
+
+    def plays(request: dict[str, Any]) -> Any:
+        return written if "response_format" in request else "It is Palla"
+
+    options = ["--count", "1", "--model", "m-1", "--price", "openai/gpt-5-mini", "--model-user", "--version", "out"]
+    with serving(plays) as double:
+        address = {"ORCHESTRA_WRITER_URL": double.url}
+        done = orchestra(with_domains, "domains", "examples", "mock", *options, **address)
+        users = [request for request in double.asked if "response_format" not in request]
+    assert done.stdout.startswith("1 kept, 0 refused"), done.stdout + done.stderr
+    assert "mock-train: 1/1 written (100%)" in done.stderr
+    assert users and all("the reader is Palla" in request["messages"][0]["content"] for request in users)
+    (row,) = (with_domains / "out/mock-train.jsonl").read_text().splitlines()
+    assert json.loads(row)["user"]["facts"] == {"reader": "Palla"} and 0 < json.loads(row)["difficulty"] <= 1
+    charged = [json.loads(line)["component"] for line in (with_domains / "out/ledger.jsonl").read_text().splitlines()]
+    assert charged.count("generator") == 1 and charged.count("user_simulator") == len(users)
+
+
+def test_examples_whose_licence_is_not_on_the_list_are_refused(with_domains: Path) -> None:
+    (with_domains / "data/licences.yaml").write_text("licences:\n  - {id: MIT}\n", encoding="utf-8")
+    done = orchestra(
+        with_domains, "domains", "examples", "mock", "--count", "3", "--solver", "none", "--version", "out"
+    )
+    assert "0 kept, 3 refused" in done.stdout and "3 x the licence Apache-2.0 is not on the list" in done.stdout
 
 
 def test_domains_says_what_is_wrong(with_domains: Path) -> None:

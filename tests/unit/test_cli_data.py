@@ -53,6 +53,36 @@ def test_import_card_export_and_back(workspace: Path, monkeypatch: pytest.Monkey
     assert (workspace / "back.jsonl").read_bytes() == (workspace / "data/imported/gt.jsonl").read_bytes()
 
 
+def test_what_simulated_experts_know_is_written_beside_and_judged_rows_are_told(workspace: Path) -> None:
+    shutil.copy(THOUGHTS, workspace / "thoughts.parquet")
+    said = orchestra("import", "thoughts.parquet", "--format", "general-thought", "--to", "gt.jsonl", "--judged")
+    assert "1 of them only a judge can check, and none is configured" in said
+    rows = [json.loads(line) for line in (workspace / "gt.answers.jsonl").read_text(encoding="utf-8").splitlines()]
+    known = {row["answer"]: row for row in rows}
+    assert set(known) == {"120", "Gravity"} and known["120"]["topic"] == "math"
+    assert all(len(row["wrong"]) == 3 and row["answer"] not in row["wrong"] for row in rows)
+
+
+def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
+    said = orchestra("preferences", "--count", "50", "--out", "data/extra/p.jsonl")
+    assert said == "50 wishes in data/extra/p.jsonl\n"
+    edit = (
+        (workspace / "params.yaml")
+        .read_text(encoding="utf-8")
+        .replace("  seed: 7\n", "  seed: 7\n  preferences: data/extra/p.jsonl\n")
+    )
+    (workspace / "params.yaml").write_text(edit, encoding="utf-8")
+    rows = "".join(json.dumps({"question": f"what is {n} and {n}?", "answer": str(2 * n)}) + "\n" for n in range(30))
+    (workspace / "q.jsonl").write_text(rows, encoding="utf-8")
+    command = ("import", "q.jsonl", "--format", "questions", "--source", "q", "--licence", "MIT", "--to", "x.jsonl")
+    orchestra(*command)
+    wishes = [json.loads(line)["words"] for line in (workspace / "data/extra/p.jsonl").read_text().splitlines()]
+    made = [json.loads(line)["preference"]["words"] for line in (workspace / "x.jsonl").read_text().splitlines()]
+    assert len(set(made) & set(wishes)) > 3
+    with pytest.raises(OrchestraError, match="--price"):
+        orchestra("preferences", "--model", "m", "--out", "p.jsonl")
+
+
 def test_toolscale_must_be_accepted_first(workspace: Path) -> None:
     shutil.copy(TOOLSCALE, workspace / "toolscale.parquet")
     command = ("import", "toolscale.parquet", "--format", "toolscale", "--to", "ts.jsonl")

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.facts import ASK
-from orchestra.synthesis.sources.offer import Offer, Origin, Outside, Refused
+from orchestra.synthesis.sources.offer import Offer, Origin, Outside
 from orchestra.tables import parse_row, read_rows
 from orchestra.tools.search import Document
 from orchestra.types import Category, ToolCall, Verifier

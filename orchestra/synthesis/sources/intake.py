@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from orchestra.errors import ConfigError
 from orchestra.synthesis.card import Tally
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.gate.gate import Gate, Refusals, chunks
-from orchestra.synthesis.sources.offer import Outside, Refused
+from orchestra.synthesis.sources.offer import Outside
 from orchestra.tables import whole
 from orchestra.tools.simulated import BookEntry
 from orchestra.types import Example

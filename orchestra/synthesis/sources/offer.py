@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestra.config import Synthesize
-from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.dress import NO_TOOLS, Wardrobe
 from orchestra.synthesis.preferences import Split
 from orchestra.synthesis.sources.answers import wrong_answers
@@ -15,19 +15,6 @@ from orchestra.types import Category, Example, Provenance, Verifier
 
 GENERATOR = "orchestra.synthesis.sources"
 """The generator of rows that nobody generated: which code turned them into examples."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A row that was read and is not taken."""
-
-    row: str
-    """Its id in its source; empty when it could not be read."""
-    source: str
-    reason: str
-    """In words that hold for other rows too, so that reasons can be counted."""
-    instruction: str = ""
-    """What was asked, where no file has it."""
 
 
 Outside = tuple[str, Example | Refused]

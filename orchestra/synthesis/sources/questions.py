@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.errors import DataError
-from orchestra.synthesis.draft import Draft
+from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.gate.overlap import words
 from orchestra.synthesis.sources.answers import verifier_of
-from orchestra.synthesis.sources.offer import Offer, Origin, Outside, Refused
+from orchestra.synthesis.sources.offer import Offer, Origin, Outside
 from orchestra.tables import Row, read_rows
 from orchestra.types import Category, Example
 

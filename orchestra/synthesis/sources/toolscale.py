@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from orchestra.errors import DataError
-from orchestra.synthesis.draft import Draft
-from orchestra.synthesis.sources.offer import Offer, Origin, Outside, Refused
+from orchestra.synthesis.draft import Draft, Refused
+from orchestra.synthesis.sources.offer import Offer, Origin, Outside
 from orchestra.synthesis.sources.published import KEY, Action, Task, narrow
 from orchestra.tables import parse_row, problem, read_rows
 from orchestra.tools.catalogue import DomainToolLike

@@ -154,6 +154,14 @@ def pipe(name: str) -> Callable[[Path], object]:
     return change
 
 
+def folder_for(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return change
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "policy missing": (lambda folder: (folder / "policy.md").unlink(), "policy.md: no such file"),
     "tools missing": (lambda folder: (folder / "tools.yaml").unlink(), "tools.yaml: no such file"),
@@ -165,10 +173,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "the folder linked out": (link_away, "world: is a symbolic link"),
     "a pipe": (pipe("policy.md"), "policy.md: is no plain file"),
     "a pipe of entries": (pipe("entries/clock.csv"), "clock.csv: is no plain file"),
-    "a folder for a file": (
-        lambda folder: ((folder / "policy.md").unlink(), (folder / "policy.md").mkdir()),
-        "policy.md: is no plain file",
-    ),
+    "a folder for a file": (folder_for("policy.md"), "policy.md: is no plain file"),
     "a stray file": (write("entries/evil.py", "print(1)"), "evil.py: is neither"),
     "an unknown table": (write("entries/extra.csv", "a\n1\n"), "there is no table extra"),
     "a table twice": (write("entries/books.jsonl", '{"book": 1}'), "there is no table books left"),

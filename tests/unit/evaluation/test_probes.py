@@ -26,7 +26,7 @@ from orchestra.evaluation.run import Contender
 from orchestra.evaluation.seeds import Measure, over_seeds
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.rollout.scripts import ChooseExpert, follow
-from orchestra.synthesis.preferences import NEUTRAL, WORDS
+from orchestra.synthesis.preferences import NEUTRAL, sayable
 from orchestra.synthesis.variation import GENERALIST, SPECIALIST, describe, invented_name
 from orchestra.types import Category, Example, Price, ToolKind, ToolSpec
 from tests.worlds import catalogue, codec, example, toolkit
@@ -80,7 +80,7 @@ def test_preference_variants_differ_in_the_wish_alone() -> None:
         kind, split = variant.name.split("/")
         wish = variant.example.preference
         assert wish.kind == kind and wish.words in [
-            words.format(x=chosen) for words in WORDS[kind]["train" if split == "train" else "heldout"]
+            words.format(x=chosen) for words in sayable(kind, "train" if split == "train" else "heldout")
         ]
         assert variant.example.model_copy(update={"id": "e0", "preference": ITEMS[0].preference}) == ITEMS[0]
     by_name = {variant.name: variant.example.preference.tools for variant in made}

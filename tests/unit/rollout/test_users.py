@@ -91,6 +91,16 @@ def test_a_model_plays_the_user_by_the_same_rules_and_is_charged(
     assert [charge.cost_usd for charge in spent] == [Decimal("0.007")]
 
 
+def test_a_model_is_told_the_users_own_rules(tools: Toolkit, asking: Example, tmp_path: Path) -> None:
+    user = User(facts={"reader": "Brin"}, rules=("You are in a hurry.", "You never say please."))
+    with serving([(200, answer("Brin"), 0)]) as double:
+        attempt(tools, asking.model_copy(update={"user": user}), Model(tmp_path, double.url).user)
+        attempt(tools, asking, Model(tmp_path, double.url).user)
+        ruled, plain = (request["messages"][0]["content"] for request in double.asked)
+    assert ruled == plain + "\nThis is how you behave: You are in a hurry. You never say please."
+    assert "rules" in user.model_dump() and "rules" not in User(facts={"reader": "Brin"}).model_dump()
+
+
 def test_a_user_that_fails_leaves_the_verdict_unknown(tools: Toolkit, asking: Example, tmp_path: Path) -> None:
     with serving([(401, {}, 0)]) as double:
         run = attempt(tools, asking, Model(tmp_path, double.url).user)

@@ -90,8 +90,9 @@ def test_preference_history_and_question_reach_the_prompt(tmp_path: Path) -> Non
     request = _request("what is 1+1?", preference="cheap")
     request.messages.insert(0, request.messages[0].model_copy(update={"role": "assistant", "content": "Hello."}))
     job = made.job(request)
-    text = codec().tokenizer.decode(job.prompt)
-    assert "Hello.<|im_end|>\n<|im_start|>user\nwhat is 1+1?\nkeep it cheap.<|im_end|>" in text
+    text = str(codec().tokenizer.decode(job.prompt))
+    assert text.startswith("<|im_start|>system\nkeep it cheap.\n")
+    assert "Hello.<|im_end|>\n<|im_start|>user\nwhat is 1+1?<|im_end|>" in text
     assert job.example.instruction == "what is 1+1?"  # experts are not told the preference
 
 

@@ -11,16 +11,21 @@ from orchestra.config import Rollout, load_params
 from orchestra.errors import DataError, ToolError
 from orchestra.rollout.parse import format_call
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.synthesis.domain_drafts import draft_of
 from orchestra.synthesis.domain_examples import DomainTask, refuted
-from orchestra.synthesis.dress import dress
+from orchestra.synthesis.draft import Refused
+from orchestra.synthesis.dress import Wardrobe
 from orchestra.synthesis.evolve import KINDS, MAX_WORDS, _Pool, evolved
-from orchestra.synthesis.filters import Duplicates, Refused, Solver, band, kept, proven
+from orchestra.synthesis.filters import Duplicates, Solver, kept, proven
 from orchestra.synthesis.generator import OfflineGenerator
+from orchestra.synthesis.io import in_band
 from orchestra.synthesis.solver import stumbling
 from orchestra.synthesis.verify import replay
+from orchestra.tools.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, ToolCall
-from tests.worlds import ROOT, codec
+from orchestra.types import Category, Example, ToolCall
+from tests.worlds import ROOT, codec, toolkit
+from tests.worlds import example as question
 
 LIMITS = Rollout(max_turns=6, max_turn_tokens=200, max_tokens=8000)
 GENERATOR = OfflineGenerator(3)
@@ -35,7 +40,8 @@ def kit(name: str = "mock") -> Toolkit:
 
 def dressed(task: DomainTask, name: str, domain: str = "mock") -> Example:
     config = load_params(ROOT / "params.yaml").synthesize
-    return dress(task, name, domain, kit(domain), config, "train", GENERATOR.origin)
+    world, wardrobe = kit(domain).domain(domain), Wardrobe(kit(domain).catalogue, config, "train")
+    return wardrobe.dress(draft_of(world, task), name, random.Random(name), GENERATOR.origin.of(task), world.tools)
 
 
 @lru_cache
@@ -131,6 +137,24 @@ def test_what_execution_does_not_prove_is_refused(update: dict[str, object], why
     assert any(why in reason for reason in reasons), reasons
 
 
+def test_questions_pass_the_same_filters(tmp_path: Path) -> None:
+    """A question by its golden calls, a topic question by what a simulated expert of its toolbox knows."""
+    tools = toolkit(tmp_path)
+    call = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
+    topic = question(instruction="who wrote Opal?", answer="Tesk", category=Category.TOPIC)
+    assert proven(question(golden_calls=call), tools) is None and proven(topic, tools) is None
+    for example, why in (
+        (question(golden_calls=call, answer="889"), "the answer is not in the last observation"),
+        (question(), "it has no known solution"),
+        (question(golden_calls=call, kind="judge"), "only a judge can check its answer, and none is configured"),
+        (topic.model_copy(update={"instruction": "who wrote Agate?"}), "no simulated expert has heard of the question"),
+        (topic.model_copy(update={"toolbox": topic.toolbox[:2]}), "a topic question without an expert"),
+    ):
+        assert proven(example, tools) == why
+    tools.book.add(BookEntry(question=topic.instruction, topic="music", answer="Burr", wrong=()))
+    assert proven(topic, tools) == "no expert of the toolbox knows the answer"
+
+
 def test_a_user_is_there_only_where_it_must_be_asked() -> None:
     example = next(one for one in harder() if one.user is not None)
     assert example.user is not None
@@ -156,21 +180,22 @@ def test_what_was_asked_before_is_refused_in_whatever_order_and_case() -> None:
 def test_the_filters_keep_what_is_solvable_with_its_difficulty_and_give_reasons_for_the_rest() -> None:
     policy = stumbling(codec().turn, seed=1, mistake=0.25)
     solver = Solver(policy, codec(), kit(), LIMITS)
-    refused: list[Refused] = []
     stream = [*parents(), parents()[0], *harder()]
-    made = list(kept(stream, kit(), solver, refused.append))
-    assert len(made) + len(refused) == len(stream) and refused[0].why == "asked before"
+    rows = list(kept([Refused("r", "", "by somebody else"), *stream], kit(), solver))
+    made = [row for row in rows if isinstance(row, Example)]
+    reasons = [row.reason for row in rows if isinstance(row, Refused)]
+    assert len(rows) == len(stream) + 1 and reasons[:2] == ["by somebody else", "asked before"]
     assert all(one.difficulty is not None and 0 < one.difficulty <= 1 for one in made)
     by_steps: dict[bool, list[float]] = {True: [], False: []}
     for one in made:
         by_steps[len(one.verifier.golden_calls) > 2].append(one.difficulty or 0)
     assert sum(by_steps[True]) / len(by_steps[True]) < sum(by_steps[False]) / len(by_steps[False])
-    learning = band(made, 0.25, 0.75)
+    learning = in_band(made, (0.25, 0.75))
     assert learning and {one.difficulty for one in learning} <= {n / 8 for n in range(2, 7)}
-    assert list(kept(stream[:5], kit(), solver, refused.append)) == made[:5]
+    assert list(kept(stream[:5], kit(), solver)) == made[:5]
     never = Solver(stumbling(codec().turn, 1, mistake=1.0), codec(), kit(), LIMITS)
-    assert list(kept(parents(), kit(), never, refused.append)) == []
-    assert refused[-1].why == "none of 8 tries of stumbling solved it"
+    lost = list(kept(parents(), kit(), never))
+    assert {isinstance(row, Refused) and row.reason for row in lost} == {"none of 8 tries of stumbling solved it"}
 
 
 def test_a_try_that_tools_failed_does_not_count(tmp_path: Path) -> None:
@@ -180,7 +205,6 @@ def test_a_try_that_tools_failed_does_not_count(tmp_path: Path) -> None:
 
     example = next(one for one in harder() if one.user is not None)
     solver = Solver(stumbling(codec().turn, 1, mistake=0.0), codec(), kit(), LIMITS, user=Broken())
-    refused: list[Refused] = []
-    assert list(kept([example], kit(), solver, refused.append)) == []
-    assert refused[0].why == "no try could be judged"
-    assert band([example], 0, 1) == []
+    (row,) = kept([example], kit(), solver)
+    assert isinstance(row, Refused) and row.reason == "no try could be judged" and row.row == example.id
+    assert in_band([example], (0.5, 0.6)) == [example]

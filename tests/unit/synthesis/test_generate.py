@@ -1,6 +1,8 @@
 """What synthesis makes: right by replay, apart by entity, the same for a seed, varied and short."""
 
+import asyncio
 from collections import Counter
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,14 +51,33 @@ def everything() -> list[Example]:
     return made()[0].examples["train"] + made()[0].examples["heldout"]
 
 
+def test_two_domains_and_two_price_lists_share_a_set() -> None:
+    """As `--set world.domains=[mock,weather]` makes it, with two days in synthesize.price_dates."""
+    days = [date(2025, 11, 15), date(2026, 5, 1)]
+    mix = {Category.LOOKUP: 0.5, Category.CHANGE: 0.5}
+    few = params(mix=mix, train_examples=16, heldout_examples=8, price_dates=days, price_spread=1.0)
+    few = few.model_copy(update={"world": few.world.model_copy(update={"domains": ["mock", "weather"]})})
+    both = Toolkit.from_params(few, ROOT)
+    found = generate(few, both)
+    for examples in found.examples.values():
+        assert {example.domain for example in examples} == {"mock", "weather"}
+        assert {example.price_date for example in examples} == set(days)
+    told = [Example.model_validate_json(example.model_dump_json()) for example in found.examples["train"]]
+    assert told == found.examples["train"] and "price_date" not in everything()[0].model_dump()
+    for example in found.examples["train"]:
+        listed = both.catalogue.on(example.price_date or days[0]).prices
+        assert all(spec.price == listed[spec.tool] for spec in example.toolbox if spec.kind is ToolKind.EXPERT)
+    with asyncio.Runner() as runner:
+        for example in found.examples["heldout"]:
+            assert runner.run(replay(example, both)) is None
+
+
 def test_every_category_is_there_in_its_share() -> None:
     counts = Counter(example.category for example in made()[0].examples["train"])
     assert counts == counts_of(MIX, 400) and sum(counts.values()) == 400
 
 
 def test_the_known_solution_of_every_example_solves_it() -> None:
-    import asyncio
-
     kit = made()[1]
     with asyncio.Runner() as runner:
         for example in everything():
@@ -66,8 +87,6 @@ def test_the_known_solution_of_every_example_solves_it() -> None:
 
 
 def test_a_solution_that_is_wrong_is_refused_with_the_reason() -> None:
-    import asyncio
-
     kit = made()[1]
     example = next(e for e in everything() if e.category is Category.FACT)
 

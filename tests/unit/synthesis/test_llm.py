@@ -12,13 +12,16 @@ import pytest
 
 from orchestra.config import load_params
 from orchestra.errors import DataError
+from orchestra.jsonl import read_jsonl, read_lines
 from orchestra.ledger import Purse
 from orchestra.synthesis.domain_examples import DomainTask, domain_tasks
+from orchestra.synthesis.gate.gate import Gate
 from orchestra.synthesis.generator import Dropped
 from orchestra.synthesis.llm import ModelGenerator, WrittenTask
 from orchestra.synthesis.prompts import EVOLVE, REPAIR, SYSTEM, TASK, Prompt
+from orchestra.synthesis.sources.intake import beside
 from orchestra.synthesis.structured import Writer, parse
-from orchestra.synthesis.versions import Maker, Version
+from orchestra.synthesis.versions import Made, Maker, Version
 from orchestra.tools.cassette import Cassette, Mode
 from orchestra.tools.chat import Chat
 from orchestra.tools.paid import PaidChat
@@ -62,7 +65,17 @@ def writer(folder: Path, url: str, mode: Mode = "auto", cap: str = "1") -> Write
 
 def maker(folder: Path, url: str, mode: Mode = "auto", cap: str = "1") -> Maker:
     config = load_params(ROOT / "params.yaml").synthesize
-    return Maker(Version(folder), ModelGenerator(writer(folder, url, mode, cap), 0, "CC-BY-4.0"), kit(), config)
+    generator = ModelGenerator(writer(folder, url, mode, cap), 0, "CC-BY-4.0")
+    return Maker(Version(folder), generator, kit(), config, Gate.open(ROOT))
+
+
+def kept(made: Made) -> list[Example]:
+    return read_jsonl(made.path, Example)
+
+
+def refused(made: Made) -> list[str]:
+    """The reasons."""
+    return [json.loads(line)["reason"] for line in read_lines(beside(made.path, "refused"))]
 
 
 def turns(request: dict[str, Any]) -> int:
@@ -79,9 +92,9 @@ def in_turn(replies: list[Any]) -> Callable[[dict[str, Any]], Any]:
 def test_what_it_writes_is_an_example_with_its_prompts_hashes(tmp_path: Path) -> None:
     with serving(in_turn(good())) as double:
         made = maker(tmp_path, double.url).examples(DOMAIN, "train", 8)
-    assert len(made.kept) == 8 and not made.refused and made.ended is None
+    assert len(kept(made)) == 8 and not refused(made) and made.ended is None
     hashes = (SYSTEM.sha256, TASK.sha256, REPAIR.sha256)
-    for example in made.kept:
+    for example in kept(made):
         origin = example.provenance
         assert (origin.generator, origin.licence, origin.prompts) == ("model:m-1", "CC-BY-4.0", hashes)
         assert example.entities and example.instruction.startswith("Hello")
@@ -91,9 +104,9 @@ def test_what_it_writes_is_an_example_with_its_prompts_hashes(tmp_path: Path) ->
     assert len({asked["messages"][1]["content"] for asked in double.asked}) == 8
     path = Version(tmp_path).examples(DOMAIN, "train")
     rows = path.read_text(encoding="utf-8").splitlines()
-    assert [Example.model_validate_json(row) for row in rows] == made.kept
+    assert [Example.model_validate_json(row) for row in rows] == kept(made)
     card = json.loads(path.with_suffix(".card.json").read_text(encoding="utf-8"))
-    assert card["kept"] == 8 and Decimal(card["version_spent_usd"]) == Decimal("0.000107") * 8
+    assert card["examples"] == 8 and Decimal(card["cost_usd"]) == Decimal("0.000107") * 8
 
 
 def task(kind: str = "change", /, **update: Any) -> dict[str, Any]:
@@ -126,7 +139,7 @@ def test_what_is_wrong_is_sent_back_twice_and_then_dropped_with_the_reason(tmp_p
     make, reason = BAD[case]
     with serving(lambda request: make()) as double:
         made = maker(tmp_path, double.url).examples(DOMAIN, "train", 1)
-    assert not made.kept and reason in made.refused[0].why, made.refused
+    assert not kept(made) and reason in refused(made)[0], refused(made)
     assert [turns(request) for request in double.asked] == [0, 1, 2]
     assert reason in double.asked[2]["messages"][-1]["content"]
 
@@ -135,7 +148,7 @@ def test_a_repair_in_time_is_kept(tmp_path: Path) -> None:
     mended = good()[0]
     with serving(lambda request: mended if turns(request) == 2 else {**mended, "answer": "no idea"}) as double:
         made = maker(tmp_path, double.url).examples(DOMAIN, "train", 1)
-    assert len(made.kept) == 1 and len(double.asked) == 3
+    assert len(kept(made)) == 1 and len(double.asked) == 3
 
 
 def test_a_run_is_replayed_byte_for_byte_without_a_connection(tmp_path: Path) -> None:
@@ -146,24 +159,24 @@ def test_a_run_is_replayed_byte_for_byte_without_a_connection(tmp_path: Path) ->
     before = path.read_bytes()
     path.unlink()
     again = maker(tmp_path, "http://127.0.0.1:9", "replay", cap="0").examples(DOMAIN, "train", 5)
-    assert asked == 6 and again.kept == first.kept and path.read_bytes() == before
+    assert asked == 6 and kept(again) == kept(first) and path.read_bytes() == before
     assert Version(tmp_path).spent_usd == spent > 0
 
 
 def test_the_cap_ends_the_run_and_keeps_what_was_made(tmp_path: Path) -> None:
     with serving(in_turn(good())) as double:
         made = maker(tmp_path, double.url, cap="0.013").examples(DOMAIN, "train", 8)
-        assert 1 <= len(made.kept) < 8 and len(double.asked) == len(made.kept)
+        assert 1 <= len(kept(made)) < 8 and len(double.asked) == len(kept(made))
         assert made.ended is not None and "USD are spent, and the next call could cost" in made.ended
         more = maker(tmp_path, double.url, cap="1").examples(DOMAIN, "train", 8)
-        assert len(more.kept) == 8 and len(double.asked) == 8 and more.ended is None
-        assert more.kept[: len(made.kept)] == made.kept
+        assert len(kept(more)) == 8 and len(double.asked) == 8 and more.ended is None
+        assert kept(more)[: len(kept(made))] == kept(made)
 
 
 def test_an_endpoint_that_fails_ends_the_run_too(tmp_path: Path) -> None:
     with serving([(401, {"error": "who are you"}, 0)]) as double:
         made = maker(tmp_path, double.url).examples(DOMAIN, "train", 3)
-    assert made.kept == [] and "HTTP 401" in str(made.ended)
+    assert kept(made) == [] and "HTTP 401" in str(made.ended)
 
 
 def evolving(request: dict[str, Any]) -> Any:
@@ -179,10 +192,10 @@ def evolving(request: dict[str, Any]) -> Any:
 
 def test_harder_examples_by_a_model_name_their_parent_and_pass_the_same_filters(tmp_path: Path) -> None:
     with serving(evolving) as double:
-        parents = maker(tmp_path, double.url).examples(DOMAIN, "train", 1).kept
+        parents = kept(maker(tmp_path, double.url).examples(DOMAIN, "train", 1))
         made = maker(tmp_path, double.url).evolved(DOMAIN, "train", 2)
-    assert len(made.kept) == 1 and made.refused[0].why == "asked before"
-    (harder,) = made.kept
+    assert len(kept(made)) == 1 and refused(made)[0] == "asked before"
+    (harder,) = kept(made)
     assert harder.provenance.parent == parents[0].id
     assert harder.provenance.prompts == (SYSTEM.sha256, EVOLVE.sha256, REPAIR.sha256)
     assert len(harder.verifier.golden_calls) == len(parents[0].verifier.golden_calls) + 1
@@ -192,7 +205,7 @@ def test_a_harder_example_that_is_not_harder_is_sent_back(tmp_path: Path) -> Non
     with serving(in_turn([good()[0], *[good()[0]] * 3])) as double:
         maker(tmp_path, double.url).examples(DOMAIN, "train", 1)
         made = maker(tmp_path, double.url).evolved(DOMAIN, "train", 1)
-    assert not made.kept and "calls; at least" in made.refused[0].why
+    assert not kept(made) and "calls; at least" in refused(made)[0]
     assert len(double.asked) == 4
 
 

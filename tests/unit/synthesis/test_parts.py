@@ -15,7 +15,7 @@ from orchestra.synthesis.arithmetic import arithmetic
 from orchestra.synthesis.facts import World, fact, two_hop
 from orchestra.synthesis.io import read_examples, write_examples
 from orchestra.synthesis.names import LONG, SHORT, Names
-from orchestra.synthesis.preferences import WORDS, Split, preference
+from orchestra.synthesis.preferences import WORDS, Split, preference, sayable
 from orchestra.synthesis.topics import FORMS, SUBJECTS, topic_questions
 from orchestra.tools.calculator import evaluate
 from tests.worlds import ROOT, catalogue, example
@@ -104,7 +104,8 @@ def test_hard_questions_are_as_frequent_as_the_catalogue_says() -> None:
 def test_preferences_are_worded_often_and_apart(kind: str) -> None:
     words = WORDS[kind]
     assert len(set(words["train"])) >= 8 and len(set(words["heldout"])) >= 4
-    assert not set(words["train"]) & set(words["heldout"])
+    stems = [text.rstrip(".") for text in words["heldout"]]
+    assert not [text for text in sayable(kind, "train") for stem in stems if stem in text]
     if kind in ("prefer", "avoid"):
         assert all("{x}" in text for split in words.values() for text in split)
 

@@ -33,7 +33,7 @@ from orchestra.synthesis.names import LONG, SHORT, Names, numbered
 from orchestra.synthesis.shards import FILES, MANIFEST, Synthesis, fingerprint, merged, plan, sized
 from orchestra.synthesis.share import Share
 from orchestra.synthesis.survey import cut, survey
-from orchestra.synthesis.workers import left, synthesize
+from orchestra.synthesis.workers import finish, left, synthesize
 from orchestra.tools.simulated import normalise
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category
@@ -156,7 +156,7 @@ def test_a_killed_run_goes_on_with_what_it_lacks(whole: Path, script: list[str])
     made: dict[Path, int] = {}
     deadline = time.monotonic() + 200
     while len(made) < 2 and time.monotonic() < deadline:
-        made = {file: file.stat().st_mtime_ns for file in out.parent.glob(f".set.shards/*/*/{MANIFEST}")}
+        made = {file: file.stat().st_mtime_ns for file in out.parent.glob(f".set.shards/*/[!.]*/{MANIFEST}")}
         time.sleep(0.005)
     workers = descendants(process.pid)
     process.send_signal(signal.SIGKILL)
@@ -205,6 +205,27 @@ def test_a_shard_without_its_last_file_or_under_another_name_is_not_whole(begun:
     assert (begun.state(first), begun.state(second)) == ("damaged", "missing")
     Synthesis.open(begun.params, ROOT, begun.work.parents[1] / "set", 13)
     assert not (begun.work / ".1.x.partial").exists()
+
+
+def test_evolved_examples_are_the_same_in_whatever_order_shards_are_made(tmp_path: Path) -> None:
+    """A shard's evolved examples come from its own, so who made the others does not matter."""
+    mix = {Category.TOPIC: 0.2, Category.LOOKUP: 0.4, Category.CHANGE: 0.4}
+    chosen = params(mix=mix, train_examples=40, heldout_examples=10, evolved_share=0.4)
+    world = chosen.world.model_copy(update={"domains": ["ecommerce"]})
+    chosen = chosen.model_copy(update={"world": world})
+    synthesize(chosen, ROOT, tmp_path / "one", shard_size=SHARD_SIZE)
+    other = Synthesis.open(chosen, ROOT, tmp_path / "other", SHARD_SIZE)
+    for shard in reversed(other.shards):
+        other.make(shard)
+    finish(other, tmp_path / "other")
+    assert digests(tmp_path / "one") == digests(tmp_path / "other")
+    card = json.loads((tmp_path / "one/card.json").read_text())
+    train = read_examples(tmp_path / "one/train.jsonl")
+    harder = [example for example in train if example.provenance.parent]
+    assert card["evolved"]["train"] == len(harder) == 12 and card["with_a_user"]["train"] > 0
+    assert card["categories"]["train"] == {"change": 16, "lookup": 16, "topic": 8}
+    assert [example.id for example in train] == [f"train-{number:06d}" for number in range(40)]
+    assert len({example.asked for example in train}) == 40
 
 
 def test_other_parameters_start_anew(begun: Synthesis) -> None:

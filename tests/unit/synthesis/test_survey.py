@@ -12,6 +12,7 @@ from orchestra.synthesis.survey import cut, survey
 from orchestra.types import Category, Example, ToolCall, ToolKind
 from tests.worlds import ROOT, catalogue, example, toolkit
 
+ABSENT = "not in world.domains: put its folder into data/domains and name it there"
 SUM = (ToolCall(name="calculator", arguments={"expression": "37*24"}),)
 
 
@@ -71,7 +72,7 @@ def test_what_does_not_exist_is_a_reference_problem_and_is_not_called(tmp_path: 
     cases = {
         "the catalogue has no basic tool abacus": example(toolbox=[strange], golden_calls=SUM),
         "the catalogue has no expert tool calculator": example(toolbox=[expert], golden_calls=SUM),
-        "the domain bank is not in world.domains": domain_example(domain="bank"),
+        f"the domain bank is {ABSENT}": domain_example(domain="bank"),
         f"{tool.tool} is not of the domain none": example(toolbox=[calculator, tool], golden_calls=SUM),
         "the domain mock has no tool fly": domain_example(
             toolbox=[*domain_example().toolbox, tool.model_copy(update={"name": "fly", "tool": "domain:mock/fly"})]

@@ -1,5 +1,6 @@
 """The catalogue: the shipped file, its calibration, and every way it can be wrong."""
 
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,16 @@ def test_shipped_experts_have_the_published_accuracy_and_cost() -> None:
         assert shipped.strength(name) == pytest.approx(accuracy, abs=0.001)
     for name, value in cents.items():
         assert float(shipped.spec(name).call_usd) * 100 == pytest.approx(value, rel=0.01)
+
+
+def test_another_day_has_other_prices_and_the_same_tools() -> None:
+    shipped, later = catalogue(), catalogue().on(date(2026, 5, 1))
+    assert later.entries is shipped.entries and later.policy_price == shipped.policy_price
+    assert later.spec("gpt-5").call_usd < shipped.spec("gpt-5").call_usd
+    assert later.spec("llama-3.3-70b").call_usd > shipped.spec("llama-3.3-70b").call_usd
+    assert shipped.on(date(2025, 11, 15)).prices == shipped.prices
+    with pytest.raises(ConfigError, match="no price for"):
+        shipped.on(date(2024, 1, 1))
 
 
 def test_every_topic_has_a_cheap_expert_better_than_the_strongest() -> None:

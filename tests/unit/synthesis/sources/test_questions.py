@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import DataError
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.sources.corpus import corpus_questions
-from orchestra.synthesis.sources.offer import Offer, Refused
+from orchestra.synthesis.sources.offer import Offer
 from orchestra.synthesis.sources.questions import GENERAL_THOUGHT, Fields, Questions
 from orchestra.synthesis.verify import replay
 from orchestra.types import Category, Example, ToolKind

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError, DataError
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.io import read_examples, write_examples
 from orchestra.synthesis.sources.export import export, record
-from orchestra.synthesis.sources.offer import Offer, Refused
+from orchestra.synthesis.sources.offer import Offer
 from orchestra.synthesis.sources.toolscale import ToolScale, read_tools
 from orchestra.types import Category, Example, Preference, Provenance, ToolCall, ToolKind
 from tests.worlds import example

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from orchestra.errors import ConfigError, DataError
+from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.gate.gate import NOTHING, Gate, report
 from orchestra.synthesis.gate.licences import Licences
 from orchestra.synthesis.sources.intake import take
-from orchestra.synthesis.sources.offer import Outside, Refused
+from orchestra.synthesis.sources.offer import Outside
 from orchestra.types import Example, Provenance
 from tests.worlds import ROOT, example
 
