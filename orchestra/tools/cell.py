@@ -172,7 +172,7 @@ class Cell:
             pipe.close()
 
     def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        if self.process.poll() is None:  # afterwards its number may be another's
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
