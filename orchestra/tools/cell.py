@@ -130,19 +130,14 @@ class Cell:
         start = time.monotonic()
         (stdin, stdout, stderr), self._pipes = self._pipes, []
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        most = self.limits.output_bytes
-        program = asyncio.gather(
-            _collect(stdout, most, slice(most), ended),
-            _collect(stderr, max(most, MOST_ERRORS), slice(-most, None), ended),  # the last line says what it was
-            _send(stdin, code),
-        )
+        program = asyncio.ensure_future(_converse(stdin, stdout, stderr, code, self.limits.output_bytes, ended))
         memory = asyncio.ensure_future(_watch_memory(self._pid, self.limits.total_memory_bytes, ended))
         either: set[asyncio.Future[Any]] = {program, ended}
         try:
             await asyncio.wait(either, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             why = "" if program.done() else f"stopped after {self.limits.seconds:g} s"
             self._kill_first()
-            output, errors, _ = await program
+            output, errors = await program
         finally:
             self.kill()
             program.cancel()
@@ -300,6 +295,18 @@ async def _until(add: Callable[[int, Callable[[], None]], object], remove: Calla
 async def _readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
     await _until(loop.add_reader, loop.remove_reader, fd)
+
+
+async def _converse(
+    stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], code: str, most: int, ended: asyncio.Future[str]
+) -> tuple[str, str]:
+    """Hand over the program and take in what it writes, until nobody can write any more."""
+    output, errors, _ = await asyncio.gather(
+        _collect(stdout, most, slice(most), ended),
+        _collect(stderr, max(most, MOST_ERRORS), slice(-most, None), ended),  # its last line says what it was
+        _send(stdin, code),
+    )
+    return output, errors
 
 
 async def _collect(pipe: IO[bytes], most: int, part: slice, ended: asyncio.Future[str]) -> str:
