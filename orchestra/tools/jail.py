@@ -59,8 +59,10 @@ DENIED = {
     "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "socket": (41, 198), "personality": (135, 92), "syslog": (103, 116),
 }  # fmt: skip
-MACHINES = {"x86_64": (0, 0xC000003E, 56, 435, 53), "aarch64": (1, 0xC00000B7, 220, 435, 199)}
-"""Column of `DENIED`, audit name of the machine, numbers of clone, clone3 and socketpair."""
+ONLY = {"socketpair": ((53, 199), AF_UNIX), "prlimit64": ((302, 261), 0)}
+"""Granted with this first argument alone: pipes of one's own family, one's own limits."""
+MACHINES = {"x86_64": (0, 0xC000003E, 56, 435), "aarch64": (1, 0xC00000B7, 220, 435)}
+"""Column of `DENIED`, audit name of the machine, numbers of clone and clone3."""
 
 WAIT = """
 def program():
@@ -238,7 +240,7 @@ def install_filter() -> bool:
     machine = MACHINES.get(os.uname().machine)
     if machine is None:
         return False
-    column, audit, clone, clone3, socketpair = machine
+    column, audit, clone, clone3 = machine
     load, equal, bits, back = 0x20, 0x15, 0x45, 0x06
     refuse, absent, allow, kill = 0x00050001, 0x00050026, 0x7FFF0000, 0x80000000  # EPERM, ENOSYS
     code = [(load, 0, 0, 4), (equal, 1, 0, audit), (back, 0, 0, kill), (load, 0, 0, 0)]
@@ -246,8 +248,9 @@ def install_filter() -> bool:
     for numbers in DENIED.values():
         code += [(equal, 0, 1, numbers[column]), (back, 0, 0, refuse)]
     code += [(equal, 0, 1, clone3), (back, 0, 0, absent)]  # its flags cannot be read; libc falls back to clone
-    code += [(equal, 0, 4, socketpair), (load, 0, 0, 16), (equal, 1, 0, AF_UNIX), (back, 0, 0, refuse)]
-    code += [(back, 0, 0, allow)]
+    for numbers, only in ONLY.values():
+        code += [(equal, 0, 4, numbers[column]), (load, 0, 0, 16), (equal, 1, 0, only), (back, 0, 0, refuse)]
+        code += [(back, 0, 0, allow)]
     code += [(equal, 0, 3, clone), (load, 0, 0, 16), (bits, 0, 1, EVERY_NAMESPACE), (back, 0, 0, refuse)]
     code += [(back, 0, 0, allow)]
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))

@@ -45,7 +45,7 @@ def test_a_program_prints_and_is_charged_by_its_seconds(tool: Sandbox) -> None:
     result = asyncio.run(tool.call({"code": "print(sum(range(10)))"}, CONTEXT))
     assert result.text == "45"
     assert 0 < result.cost_usd <= CONTEXT.price.per_second * Decimal(str(result.latency_s))
-    assert 0 < result.latency_s < 15
+    assert 0 < result.latency_s < 60
 
 
 @needs_isolation
