@@ -89,16 +89,15 @@ class Cell:
         """The same as a descriptor, which never means another process."""
         self._dead = False
         self._status, write = os.pipe()
-        info = os.dup(write)
         os.set_blocking(self._status, False)
         try:
             self.process = subprocess.Popen(
-                command(isolation, limits, write, info),
+                command(isolation, limits, write),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=(write, info),
+                pass_fds=(write,),
                 start_new_session=True,
                 env={"PATH": "/usr/bin:/bin"},
                 cwd="/",
@@ -109,7 +108,6 @@ class Cell:
             raise ToolError(what, where=self._where, fix=FIX) from None
         finally:
             os.close(write)
-            os.close(info)
         self._pipes = [pipe for pipe in (self.process.stdin, self.process.stdout, self.process.stderr) if pipe]
 
     @property
@@ -201,16 +199,15 @@ class Cell:
         except BlockingIOError:
             return False
         finally:
-            told = re.search(r'"child-pid": (\d+)[\s,]', self._said)
+            told = re.search(r"first (\d+)\n", self._said)
             if told is not None and self._first is None:
                 self._pid = int(told[1])
                 with contextlib.suppress(ProcessLookupError):
                     self._first = os.pidfd_open(self._pid)
 
 
-def command(isolation: Isolation, limits: Limits, status: int, info: int) -> list[str]:
-    """The command line; `status`: where the jail says how far it is, `info`: the same for bubblewrap. Raises
-    `ToolError`."""
+def command(isolation: Isolation, limits: Limits, status: int) -> list[str]:
+    """The command line; `status` is the descriptor on which the jail says how far it is. Raises `ToolError`."""
     interpreter = this_interpreter()
     spec = {
         "status": status,
@@ -244,7 +241,7 @@ def command(isolation: Isolation, limits: Limits, status: int, info: int) -> lis
         },
     }
     if isolation is Isolation.BUBBLEWRAP:
-        spec["bubblewrap"] = [*_bubblewrap(info), "--", *_jail("confine", spec)]
+        spec["bubblewrap"] = [*_bubblewrap(), "--", *_jail("confine", spec)]
     return _jail("enter", spec)
 
 
@@ -257,8 +254,8 @@ def _source() -> str:
     return files("orchestra.tools").joinpath("jail.py").read_text(encoding="utf-8")
 
 
-def _bubblewrap(info: int) -> list[str]:
-    """Bubblewrap and its options. Root enters a user namespace before it (`jail.inside`), others have it make one."""
+def _bubblewrap() -> list[str]:
+    """Bubblewrap and its options. It runs as root of the user namespace that the jail made, or makes another."""
     binary = shutil.which("bwrap")
     if binary is None:
         raise ToolError("bubblewrap is not installed")
@@ -266,7 +263,7 @@ def _bubblewrap(info: int) -> list[str]:
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid() != 0:
         options += ["--unshare-user", "--uid", str(PROGRAM_ID), "--gid", str(PROGRAM_ID), "--cap-add", "CAP_SYS_ADMIN"]
-    options += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", HOST_NAME, "--info-fd", str(info)]
+    options += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", HOST_NAME]
     for name, value in interpreter.environment.items():
         options += ["--setenv", name, value]
     # Folders that it makes unasked, only root may enter.

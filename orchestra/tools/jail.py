@@ -120,8 +120,6 @@ def enter(spec: dict[str, Any]) -> None:
     os.umask(0o022)
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # a machine that runs out of memory ends the untrusted first
-    if spec["bubblewrap"] and os.geteuid() != 0:
-        os.execv(spec["bubblewrap"][0], spec["bubblewrap"])
     ready_read, ready_write = os.pipe()
     mapped_read, mapped_write = os.pipe()
     child = os.fork()
@@ -149,31 +147,32 @@ def write_id_maps(child: int) -> None:
 def inside(spec: dict[str, Any], ready_write: int, mapped_read: int, mapped_write: int) -> None:
     """In the new namespaces: fork once more to become process 1 of the new tree, whose end ends all that it started.
 
-    Bubblewrap makes its own: as root it is given a user namespace with a second user, since the kernel does not limit
-    the processes of root.
+    Bubblewrap makes its own inside two of ours. Users: the kernel does not limit root's processes, so that root needs a
+    second one. Processes: bubblewrap, killed while it starts, leaves a child behind.
     """
     die_with_parent()
     os.close(mapped_write)
-    must(libc().unshare(CLONE_NEWUSER if spec["bubblewrap"] else EVERY_NAMESPACE), "unsharing namespaces")
+    ours = CLONE_NEWUSER | CLONE_NEWPID if spec["bubblewrap"] else EVERY_NAMESPACE
+    must(libc().unshare(ours), "unsharing namespaces")
     os.write(ready_write, b"1")
     if not os.read(mapped_read, 1):
         raise SetupError("the id maps were refused")
-    if spec["bubblewrap"]:
-        os.execv(spec["bubblewrap"][0], spec["bubblewrap"])
     first = os.fork()
     if first == 0:
         guarded(lambda: process_one(spec))
-    os.write(spec["status"], b'"child-pid": %d\n' % first)  # as bubblewrap says it
+    os.write(spec["status"], b"first %d\n" % first)
     os._exit(exit_status(os.waitpid(first, 0)[1]))
 
 
 def process_one(spec: dict[str, Any]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing that the program sends may end this process
-    build_root(spec)
+    bubblewrap: list[str] = spec["bubblewrap"]
+    if not bubblewrap:
+        build_root(spec)
     program = os.fork()
     if program == 0:
-        guarded(lambda: confine(spec))
+        guarded(lambda: os.execv(bubblewrap[0], bubblewrap) if bubblewrap else confine(spec))
     while True:
         pid, status = os.wait()
         if pid == program:

@@ -101,7 +101,7 @@ FAILS = {
     "a source that is hard to read": "(" * 20_000,
     "an endless alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3); import time; time.sleep(9)",
     # what waits for a program, and what listens
-    "say that it is ready": "import os; os.write(3, b'\"child-pid\": 1\\nready')",
+    "say that it is ready": "import os; os.write(3, b'first 1\\nready\\n')",
     "ask for another program": "input()",
     "a second program behind a zero": "print(1)\0print(2)",
     "crash": "import ctypes; ctypes.string_at(0)",
