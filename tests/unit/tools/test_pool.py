@@ -187,10 +187,9 @@ def test_it_dies_with_its_parent(isolation: Isolation, sign: signal.Signals) -> 
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) >= 6 and all(alive(pid) for pid in pids)
         parent.send_signal(sign)
         parent.wait()
-        assert soon(lambda: not any(alive(pid) for pid in pids))
+    assert len(pids) >= 3 and soon(lambda: not any(alive(pid) for pid in pids))
 
 
 STARTING = """
@@ -210,8 +209,7 @@ def test_those_that_are_starting_die_with_their_parent_too(isolation: Isolation,
         time.sleep(after_s)
         pids = descendants(parent.pid)
         parent.kill()
-        parent.wait()
-        assert pids and soon(lambda: not any(alive(pid) for pid in pids))
+    assert pids and soon(lambda: not any(alive(pid) for pid in pids))
 
 
 def test_where_none_can_be_started_every_caller_is_told(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
