@@ -22,7 +22,10 @@ from orchestra.errors import ToolError
 from orchestra.tools.interpreter import this_interpreter
 from orchestra.tools.jail import PROGRAM_ID, WAIT
 
-FIX = "install bubblewrap (apt-get install bubblewrap) or allow user namespaces (sysctl user.max_user_namespaces)"
+FIX = (
+    "allow user namespaces, which bubblewrap needs too: "
+    "sudo sysctl -w user.max_user_namespaces=65536, on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0"
+)
 HOST_NAME = "sandbox"
 DEVICES = ["/dev/null", "/dev/urandom"]
 START_S = 60.0

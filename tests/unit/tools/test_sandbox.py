@@ -106,7 +106,7 @@ def test_without_isolation_nothing_runs_and_one_line_names_the_fix() -> None:
 def test_the_doctor_says_that_every_program_is_refused(tmp_path: Path) -> None:
     (finding,) = doctor._sandbox(tmp_path)
     assert finding.level == "warning" and finding.found.startswith("refuses every program")
-    assert finding.fix == "sudo apt-get install bubblewrap"
+    assert "user.max_user_namespaces" in finding.fix
 
 
 @needs_isolation
