@@ -112,7 +112,7 @@ def _sandbox(_root: Path) -> Iterator[Finding]:
     try:
         used = asyncio.run(Sandbox().isolation())
     except OrchestraError as error:
-        yield Finding("warning", "code sandbox", f"refuses every program: {error.what}", fix)
+        yield Finding("warning", "code sandbox", f"refuses every program: {error.what}", error.fix)
         return
     if used is Isolation.BUBBLEWRAP:
         yield Finding("ok", "code sandbox", "isolated by bubblewrap")

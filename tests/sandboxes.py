@@ -9,7 +9,8 @@ from orchestra.tools.cell import Isolation, Limits
 from orchestra.tools.pool import Pool
 from orchestra.tools.sandbox import execute
 
-QUICK = Limits(seconds=15, cpu_seconds=1)
+QUICK = Limits(seconds=60, cpu_seconds=1)
+"""A busy machine may take a minute to grant a second of processor time."""
 
 
 def working() -> list[Isolation]:

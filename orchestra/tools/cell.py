@@ -22,7 +22,10 @@ from orchestra.errors import ToolError
 from orchestra.tools.interpreter import this_interpreter
 from orchestra.tools.jail import PROGRAM_ID, WAIT
 
-FIX = "install bubblewrap (apt-get install bubblewrap) or allow user namespaces (sysctl user.max_user_namespaces)"
+FIX = (
+    "allow user namespaces, which bubblewrap needs too: "
+    "sudo sysctl -w user.max_user_namespaces=65536, on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0"
+)
 HOST_NAME = "sandbox"
 DEVICES = ["/dev/null", "/dev/urandom"]
 START_S = 60.0
@@ -89,16 +92,15 @@ class Cell:
         """The same as a descriptor, which never means another process."""
         self._dead = False
         self._status, write = os.pipe()
-        info = os.dup(write)
         os.set_blocking(self._status, False)
         try:
             self.process = subprocess.Popen(
-                command(isolation, limits, write, info),
+                command(isolation, limits, write),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=(write, info),
+                pass_fds=(write,),
                 start_new_session=True,
                 env={"PATH": "/usr/bin:/bin"},
                 cwd="/",
@@ -109,7 +111,6 @@ class Cell:
             raise ToolError(what, where=self._where, fix=FIX) from None
         finally:
             os.close(write)
-            os.close(info)
         self._pipes = [pipe for pipe in (self.process.stdin, self.process.stdout, self.process.stderr) if pipe]
 
     @property
@@ -130,19 +131,14 @@ class Cell:
         start = time.monotonic()
         (stdin, stdout, stderr), self._pipes = self._pipes, []
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        most = self.limits.output_bytes
-        program = asyncio.gather(
-            _collect(stdout, most, slice(most), ended),
-            _collect(stderr, max(most, MOST_ERRORS), slice(-most, None), ended),  # the last line says what it was
-            _send(stdin, code),
-        )
+        program = asyncio.ensure_future(_converse(stdin, stdout, stderr, code, self.limits.output_bytes, ended))
         memory = asyncio.ensure_future(_watch_memory(self._pid, self.limits.total_memory_bytes, ended))
         either: set[asyncio.Future[Any]] = {program, ended}
         try:
             await asyncio.wait(either, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             why = "" if program.done() else f"stopped after {self.limits.seconds:g} s"
             self._kill_first()
-            output, errors, _ = await program
+            output, errors = await program
         finally:
             self.kill()
             program.cancel()
@@ -172,7 +168,7 @@ class Cell:
             pipe.close()
 
     def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        if self.process.poll() is None:  # afterwards its number may be another's
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -206,16 +202,15 @@ class Cell:
         except BlockingIOError:
             return False
         finally:
-            told = re.search(r'"child-pid": (\d+)[\s,]', self._said)
+            told = re.search(r"first (\d+)\n", self._said)
             if told is not None and self._first is None:
                 self._pid = int(told[1])
                 with contextlib.suppress(ProcessLookupError):
                     self._first = os.pidfd_open(self._pid)
 
 
-def command(isolation: Isolation, limits: Limits, status: int, info: int) -> list[str]:
-    """The command line; `status`: where the jail says how far it is, `info`: the same for bubblewrap. Raises
-    `ToolError`."""
+def command(isolation: Isolation, limits: Limits, status: int) -> list[str]:
+    """The command line; `status` is the descriptor on which the jail says how far it is. Raises `ToolError`."""
     interpreter = this_interpreter()
     spec = {
         "status": status,
@@ -249,7 +244,7 @@ def command(isolation: Isolation, limits: Limits, status: int, info: int) -> lis
         },
     }
     if isolation is Isolation.BUBBLEWRAP:
-        spec["bubblewrap"] = [*_bubblewrap(info), "--", *_jail("confine", spec)]
+        spec["bubblewrap"] = [*_bubblewrap(), "--", *_jail("confine", spec)]
     return _jail("enter", spec)
 
 
@@ -262,8 +257,8 @@ def _source() -> str:
     return files("orchestra.tools").joinpath("jail.py").read_text(encoding="utf-8")
 
 
-def _bubblewrap(info: int) -> list[str]:
-    """Bubblewrap and its options. Root enters a user namespace before it (`jail.inside`), others have it make one."""
+def _bubblewrap() -> list[str]:
+    """Bubblewrap and its options. It runs as root of the user namespace that the jail made, or makes another."""
     binary = shutil.which("bwrap")
     if binary is None:
         raise ToolError("bubblewrap is not installed")
@@ -271,7 +266,7 @@ def _bubblewrap(info: int) -> list[str]:
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid() != 0:
         options += ["--unshare-user", "--uid", str(PROGRAM_ID), "--gid", str(PROGRAM_ID), "--cap-add", "CAP_SYS_ADMIN"]
-    options += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", HOST_NAME, "--info-fd", str(info)]
+    options += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", HOST_NAME]
     for name, value in interpreter.environment.items():
         options += ["--setenv", name, value]
     # Folders that it makes unasked, only root may enter.
@@ -300,6 +295,18 @@ async def _until(add: Callable[[int, Callable[[], None]], object], remove: Calla
 async def _readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
     await _until(loop.add_reader, loop.remove_reader, fd)
+
+
+async def _converse(
+    stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], code: str, most: int, ended: asyncio.Future[str]
+) -> tuple[str, str]:
+    """Hand over the program and take in what it writes, until nobody can write any more."""
+    output, errors, _ = await asyncio.gather(
+        _collect(stdout, most, slice(most), ended),
+        _collect(stderr, max(most, MOST_ERRORS), slice(-most, None), ended),  # its last line says what it was
+        _send(stdin, code),
+    )
+    return output, errors
 
 
 async def _collect(pipe: IO[bytes], most: int, part: slice, ended: asyncio.Future[str]) -> str:

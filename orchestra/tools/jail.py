@@ -59,8 +59,10 @@ DENIED = {
     "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "socket": (41, 198), "personality": (135, 92), "syslog": (103, 116),
 }  # fmt: skip
-MACHINES = {"x86_64": (0, 0xC000003E, 56, 435, 53), "aarch64": (1, 0xC00000B7, 220, 435, 199)}
-"""Column of `DENIED`, audit name of the machine, numbers of clone, clone3 and socketpair."""
+ONLY = {"socketpair": ((53, 199), AF_UNIX), "prlimit64": ((302, 261), 0)}
+"""Granted with this first argument alone: pipes of one's own family, one's own limits."""
+MACHINES = {"x86_64": (0, 0xC000003E, 56, 435), "aarch64": (1, 0xC00000B7, 220, 435)}
+"""Column of `DENIED`, audit name of the machine, numbers of clone and clone3."""
 
 WAIT = """
 def program():
@@ -118,8 +120,6 @@ def enter(spec: dict[str, Any]) -> None:
     os.umask(0o022)
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # a machine that runs out of memory ends the untrusted first
-    if spec["bubblewrap"] and os.geteuid() != 0:
-        os.execv(spec["bubblewrap"][0], spec["bubblewrap"])
     ready_read, ready_write = os.pipe()
     mapped_read, mapped_write = os.pipe()
     child = os.fork()
@@ -147,31 +147,32 @@ def write_id_maps(child: int) -> None:
 def inside(spec: dict[str, Any], ready_write: int, mapped_read: int, mapped_write: int) -> None:
     """In the new namespaces: fork once more to become process 1 of the new tree, whose end ends all that it started.
 
-    Bubblewrap makes its own: as root it is given a user namespace with a second user, since the kernel does not limit
-    the processes of root.
+    Bubblewrap makes its own inside two of ours. Users: the kernel does not limit root's processes, so that root needs a
+    second one. Processes: bubblewrap, killed while it starts, leaves a child behind.
     """
     die_with_parent()
     os.close(mapped_write)
-    must(libc().unshare(CLONE_NEWUSER if spec["bubblewrap"] else EVERY_NAMESPACE), "unsharing namespaces")
+    ours = CLONE_NEWUSER | CLONE_NEWPID if spec["bubblewrap"] else EVERY_NAMESPACE
+    must(libc().unshare(ours), "unsharing namespaces")
     os.write(ready_write, b"1")
     if not os.read(mapped_read, 1):
         raise SetupError("the id maps were refused")
-    if spec["bubblewrap"]:
-        os.execv(spec["bubblewrap"][0], spec["bubblewrap"])
     first = os.fork()
     if first == 0:
         guarded(lambda: process_one(spec))
-    os.write(spec["status"], b'"child-pid": %d\n' % first)  # as bubblewrap says it
+    os.write(spec["status"], b"first %d\n" % first)
     os._exit(exit_status(os.waitpid(first, 0)[1]))
 
 
 def process_one(spec: dict[str, Any]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing that the program sends may end this process
-    build_root(spec)
+    bubblewrap: list[str] = spec["bubblewrap"]
+    if not bubblewrap:
+        build_root(spec)
     program = os.fork()
     if program == 0:
-        guarded(lambda: confine(spec))
+        guarded(lambda: os.execv(bubblewrap[0], bubblewrap) if bubblewrap else confine(spec))
     while True:
         pid, status = os.wait()
         if pid == program:
@@ -238,7 +239,7 @@ def install_filter() -> bool:
     machine = MACHINES.get(os.uname().machine)
     if machine is None:
         return False
-    column, audit, clone, clone3, socketpair = machine
+    column, audit, clone, clone3 = machine
     load, equal, bits, back = 0x20, 0x15, 0x45, 0x06
     refuse, absent, allow, kill = 0x00050001, 0x00050026, 0x7FFF0000, 0x80000000  # EPERM, ENOSYS
     code = [(load, 0, 0, 4), (equal, 1, 0, audit), (back, 0, 0, kill), (load, 0, 0, 0)]
@@ -246,8 +247,9 @@ def install_filter() -> bool:
     for numbers in DENIED.values():
         code += [(equal, 0, 1, numbers[column]), (back, 0, 0, refuse)]
     code += [(equal, 0, 1, clone3), (back, 0, 0, absent)]  # its flags cannot be read; libc falls back to clone
-    code += [(equal, 0, 4, socketpair), (load, 0, 0, 16), (equal, 1, 0, AF_UNIX), (back, 0, 0, refuse)]
-    code += [(back, 0, 0, allow)]
+    for numbers, only in ONLY.values():
+        code += [(equal, 0, 4, numbers[column]), (load, 0, 0, 16), (equal, 1, 0, only), (back, 0, 0, refuse)]
+        code += [(back, 0, 0, allow)]
     code += [(equal, 0, 3, clone), (load, 0, 0, 16), (bits, 0, 1, EVERY_NAMESPACE), (back, 0, 0, refuse)]
     code += [(back, 0, 0, allow)]
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))

@@ -25,8 +25,8 @@ class Pool:
 
     def __init__(self, isolation: Isolation, limits: Limits, warm: int = WARM, at_once: int | None = None) -> None:
         """Nothing is started before the first `run`. `at_once`: None is twice the number of cores."""
-        self.isolation, self.limits = isolation, limits
-        self._sizes = warm, at_once or 2 * cores()
+        self.isolation, self.limits, self.warm = isolation, limits, warm
+        self._at_once = at_once or 2 * cores()
         self._state: _State | None = None
         self._close: weakref.finalize[[], Pool] | None = None
         self._opening = threading.Lock()
@@ -58,7 +58,7 @@ class Pool:
     def _open(self) -> _State:
         with self._opening:
             if self._state is None or self._state.owner != os.getpid():
-                self._state = _State(self.isolation, self.limits, *self._sizes)
+                self._state = _State(self.isolation, self.limits, self.warm, self._at_once)
                 self._close = weakref.finalize(self, self._state.close)
             return self._state
 

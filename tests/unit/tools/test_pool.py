@@ -23,6 +23,7 @@ from orchestra.tools.pool import Pool
 from tests.sandboxes import QUICK, WORKING
 
 pytestmark = pytest.mark.skipif(not WORKING, reason="this machine grants no isolation: nothing is ever run here")
+ROOT = Path(__file__).parents[3]
 PATIENT = Limits(seconds=60)
 
 
@@ -183,14 +184,32 @@ asyncio.run(main())
 def test_it_dies_with_its_parent(isolation: Isolation, sign: signal.Signals) -> None:
     """Those that wait and the one that runs, however their parent ends."""
     command = [sys.executable, "-c", PARENT, isolation]
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) >= 6 and all(alive(pid) for pid in pids)
         parent.send_signal(sign)
         parent.wait()
-        assert soon(lambda: not any(alive(pid) for pid in pids), 10)
+    assert len(pids) >= 3 and soon(lambda: not any(alive(pid) for pid in pids))
+
+
+STARTING = """
+import sys, time
+from orchestra.tools.cell import Cell, Isolation, Limits
+
+cells = [Cell(Isolation(sys.argv[1]), Limits()) for _ in range(3)]
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.03, 0.08])
+def test_those_that_are_starting_die_with_their_parent_too(isolation: Isolation, after_s: float) -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTING, isolation], cwd=ROOT, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None and parent.stdout.readline()
+        time.sleep(after_s)
+        pids = descendants(parent.pid)
+        parent.kill()
+    assert pids and soon(lambda: not any(alive(pid) for pid in pids))
 
 
 def test_where_none_can_be_started_every_caller_is_told(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_a_program_prints_and_is_charged_by_its_seconds(tool: Sandbox) -> None:
     result = asyncio.run(tool.call({"code": "print(sum(range(10)))"}, CONTEXT))
     assert result.text == "45"
     assert 0 < result.cost_usd <= CONTEXT.price.per_second * Decimal(str(result.latency_s))
-    assert 0 < result.latency_s < 15
+    assert 0 < result.latency_s < 60
 
 
 @needs_isolation
@@ -106,7 +106,7 @@ def test_without_isolation_nothing_runs_and_one_line_names_the_fix() -> None:
 def test_the_doctor_says_that_every_program_is_refused(tmp_path: Path) -> None:
     (finding,) = doctor._sandbox(tmp_path)
     assert finding.level == "warning" and finding.found.startswith("refuses every program")
-    assert finding.fix == "sudo apt-get install bubblewrap"
+    assert "user.max_user_namespaces" in finding.fix
 
 
 @needs_isolation

@@ -101,7 +101,7 @@ FAILS = {
     "a source that is hard to read": "(" * 20_000,
     "an endless alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3); import time; time.sleep(9)",
     # what waits for a program, and what listens
-    "say that it is ready": "import os; os.write(3, b'\"child-pid\": 1\\nready')",
+    "say that it is ready": "import os; os.write(3, b'first 1\\nready\\n')",
     "ask for another program": "input()",
     "a second program behind a zero": "print(1)\0print(2)",
     "crash": "import ctypes; ctypes.string_at(0)",
@@ -293,23 +293,29 @@ time.sleep(SECONDS)
 """
 
 
-@pytest.mark.parametrize("seconds", [0, 60])
-def test_nothing_stays_behind(isolation: Isolation, seconds: int) -> None:
-    """Whether the program ends or is ended, what it started is gone when the call returns."""
+def test_what_a_program_started_ends_with_it(isolation: Isolation) -> None:
     mark = f"stay_{os.getpid()}_{time.monotonic_ns()}"
-    code = STAY.replace("MARK", mark).replace("SECONDS", str(seconds))
+    result = run(isolation, STAY.replace("MARK", mark).replace("SECONDS", "0"))
+    assert result.status == 0 and not runs(mark)
 
-    async def watched() -> tuple[Run, bool]:
-        running = asyncio.ensure_future(execute(isolation, code, Limits(seconds=3 * SHORT)))
+
+def test_what_a_program_started_ends_with_its_time(isolation: Isolation) -> None:
+    mark = f"stay_{os.getpid()}_{time.monotonic_ns()}"
+    code = STAY.replace("MARK", mark).replace("SECONDS", "60")
+
+    async def watched(seconds: float) -> bool:
+        """Whether the child was there before the end."""
+        running = asyncio.ensure_future(execute(isolation, code, Limits(seconds=seconds)))
         seen = False
         while not running.done():
-            seen = seen or await asyncio.to_thread(runs, mark)
-        return await running, seen
+            seen = seen or runs(mark)
+            await asyncio.sleep(0.05)
+        assert running.result().ended
+        return seen
 
-    result, seen = asyncio.run(watched())
+    # A busy machine may need longer to start it.
+    assert any(asyncio.run(watched(seconds)) for seconds in (SHORT, 5, 30))
     assert not runs(mark)
-    assert (result.ended == "") == (seconds == 0) and result.status != 1
-    assert seen or seconds == 0, "the mark is not to be found: this test would prove nothing"
 
 
 def test_a_cancelled_call_leaves_nothing(isolation: Isolation) -> None:
