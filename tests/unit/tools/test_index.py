@@ -21,6 +21,7 @@ from orchestra.tools.base import ToolContext
 from orchestra.tools.index import lexical
 from orchestra.tools.index import manifest as manifests
 from orchestra.tools.index.build import build, current, settings_of
+from orchestra.tools.index.dense import Embedder
 from orchestra.tools.index.lexical import Lexical, LexicalWriter, best
 from orchestra.tools.index.local import By, LocalIndex, fused
 from orchestra.tools.index.manifest import Manifest
@@ -246,7 +247,7 @@ def test_memory_hardly_grows_with_the_source(tmp_path: Path, monkeypatch: pytest
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny sentence-transformers model of random weights, with a prompt for queries."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, StaticEmbedding, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
     from transformers import AutoTokenizer, set_seed
 
     from tests.worlds import tiny_model
@@ -255,27 +256,27 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "models/base/embedded")
     if request.param == "words":
-        modules: list[Any] = [StaticEmbedding(tokenizer._tokenizer, embedding_dim=16)]
+        modules: list[Any] = [StaticEmbedding(tokenizer, embedding_dim=16)]
     else:
         tiny_model().model.save_pretrained(folder / "body")
         tokenizer.save_pretrained(folder / "body")
-        modules = [body := Transformer(str(folder / "body")), Pooling(body.get_word_embedding_dimension(), "lasttoken")]
-    SentenceTransformer(modules=modules, prompts={"query": "", "document": ""}, device="cpu").save(
-        str(folder / "model")
-    )
+        body = Transformer(str(folder / "body"))
+        modules = [body, Pooling(body.get_embedding_dimension(), "lasttoken")]
+    made = SentenceTransformer(modules=modules, prompts={"query": PROMPT, "document": ""}, device="cpu")
+    made.save(str(folder / "model"))
     return folder / "model"
 
 
-def test_search_by_meaning_finds_what_is_said_alike(tmp_path: Path, model: Path) -> None:
+def test_search_by_meaning_ranks_by_cosine_with_the_model_s_own_prompts(tmp_path: Path, model: Path) -> None:
     out = made(tmp_path, model=str(model))
-    index, row = LocalIndex.open(out), ROWS[1]
-    said = f"{row['title']} {row['text']}"
-    found = index.search(said, 2, By.DENSE)
-    assert (
-        found[0].passage.id == "b" and found[0].score == pytest.approx(1, abs=1e-3) and found[1].score < found[0].score
-    )
-    assert index.search(said, 9, By.HYBRID)[0].passage.id == "b" and len(index.search(said, 9, By.DENSE)) == 3
-    assert index.search(said)[0].passage.id == "b"
+    index, embedder = LocalIndex.open(out), Embedder(str(model))
+    texts = [f"{row['title']} {row['text']}" for row in ROWS]
+    for query in ("city", texts[2]):
+        cosines = embedder.passages(texts) @ embedder.passages([PROMPT + query])[0]
+        found = index.search(query, 9, By.DENSE)
+        assert [each.passage.id for each in found] == [ROWS[n]["id"] for n in np.argsort(-cosines)]
+        assert [each.score for each in found] == pytest.approx(sorted(cosines, reverse=True), abs=1e-4)
+    assert len(index.search("city", 9, By.HYBRID)) == 3 and index.search("city")[0].passage.id == "b"
     manifest = Manifest.read(out)
     assert manifest.settings.model is not None and manifest.settings.model.startswith("..")
     assert "sentence-transformers" in manifest.libraries
