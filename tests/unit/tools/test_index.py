@@ -29,13 +29,15 @@ from orchestra.tools.index.tool import IndexSearch
 from orchestra.tools.search import NOTHING, Document, SearchIndex, words
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Price
-from tests.worlds import ROOT, catalogue
+from tests.worlds import catalogue
 
 ROWS = [
     {"id": "a", "title": "Borvane leader", "text": "The leader of Borvane is Kelmar."},
     {"id": "b", "title": "Borvane city", "text": "The city of Borvane is Tolish, a city of bridges."},
     {"id": "c", "title": "Kelmar home", "text": "The home of Kelmar is Osk\u2028vik."},
 ]
+PROMPT = "which record says: "
+"""What the model of these tests puts before a query."""
 TEXTS = st.lists(
     st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=9).map(" ".join), min_size=1, max_size=40
 )
@@ -248,13 +250,13 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A tiny sentence-transformers model of random weights, with a prompt for queries."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
-    from transformers import AutoTokenizer, set_seed
+    from transformers import set_seed
 
-    from tests.worlds import tiny_model
+    from tests.worlds import codec, tiny_model
 
     set_seed(0)
     folder = tmp_path_factory.mktemp(request.param)
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "models/base/embedded")
+    tokenizer = codec().tokenizer
     if request.param == "words":
         modules: list[Any] = [StaticEmbedding(tokenizer, embedding_dim=16)]
     else:
@@ -262,8 +264,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         tokenizer.save_pretrained(folder / "body")
         body = Transformer(str(folder / "body"))
         modules = [body, Pooling(body.get_embedding_dimension(), "lasttoken")]
-    made = SentenceTransformer(modules=modules, prompts={"query": PROMPT, "document": ""}, device="cpu")
-    made.save(str(folder / "model"))
+    built = SentenceTransformer(modules=modules, prompts={"query": PROMPT, "document": ""}, device="cpu")
+    built.save(str(folder / "model"))
     return folder / "model"
 
 
