@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.tools.base import ToolContext
-from orchestra.tools.index import lexical
+from orchestra.tools.index import lexical, ranking
 from orchestra.tools.index import manifest as manifests
 from orchestra.tools.index.build import build, current, settings_of
 from orchestra.tools.index.dense import Embedder
-from orchestra.tools.index.lexical import Lexical, LexicalWriter, best
+from orchestra.tools.index.lexical import Lexical, LexicalWriter
 from orchestra.tools.index.local import By, LocalIndex, fused
 from orchestra.tools.index.manifest import Manifest
 from orchestra.tools.index.tool import IndexSearch
@@ -39,9 +39,8 @@ ROWS = [
 ]
 PROMPT = "which record says: "
 """What the model of these tests puts before a query."""
-TEXTS = st.lists(
-    st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=9).map(" ".join), min_size=1, max_size=40
-)
+WORDS = st.sampled_from(["ab", "cd", "ef", "gh", "ij"])
+TEXTS = st.lists(st.lists(WORDS, max_size=9).map(" ".join), min_size=1, max_size=40)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -87,11 +86,44 @@ def test_the_files_hold_the_scores_that_bm25s_gives(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    scores=st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0, 2.5]), min_size=1, max_size=400), count=st.integers(1, 9)
+    texts=TEXTS.map(lambda texts: texts * 3),
+    query=st.lists(WORDS, min_size=1, max_size=5),
+    count=st.integers(1, 9),
+    groups=st.sampled_from([1, 4, 64]),
 )
-def test_the_best_are_those_of_a_full_sort(scores: list[float], count: int) -> None:
-    ranked = sorted((-score, number) for number, score in enumerate(scores) if score > 0)
-    assert best(np.array(scores, dtype=np.float32), count) == [(number, -score) for score, number in ranked[:count]]
+def test_the_best_are_those_of_a_full_sort_of_bm25s_s_scores(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], query: list[str], count: int, groups: int
+) -> None:
+    import bm25s
+
+    tokens, folder = [words(text) for text in texts], tmp_path_factory.mktemp("best")
+    assume(any(tokens))
+    writer = LexicalWriter(folder)
+    for text in texts:
+        writer.add(text)
+    writer.finish()
+    engine = bm25s.BM25.load(folder)
+    known = [word for word in query if word in engine.vocab_dict]
+    scores = engine.get_scores(known).tolist() if known else []
+    ranked = sorted((-score, number) for number, score in enumerate(scores) if score > 0)[:count]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "FEW", 0)
+        patch.setattr(ranking, "GROUPS", groups)
+        assert Lexical(folder).top(" ".join(query), count) == [(number, -score) for score, number in ranked]
+
+
+def test_common_words_are_left_out_of_the_sum_where_they_cannot_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": f"the of w{n % 40} x{n}"} for n in range(400)]
+    index = Lexical(made(tmp_path, rows))
+    monkeypatch.setattr(ranking, "FEW", 20)
+    looked_up: list[int] = []
+    exact = ranking.Postings._exact
+    monkeypatch.setattr(
+        ranking.Postings, "_exact", lambda self, terms, near: looked_up.append(len(near)) or exact(self, terms, near)
+    )
+    assert [number for number, _ in index.top("the w7 of", 3)] == [7, 47, 87] and looked_up == [10]
 
 
 def test_jsonl_and_parquet_give_the_same_index(tmp_path: Path) -> None:
