@@ -21,7 +21,7 @@ def settings_of(out: Path, *, id_: str = "id", title: str = "title", text: str =
 
     A row without the field `id_` is known by its number, one without `title` has none.
     """
-    if model is not None and Path(model).is_dir():
+    if model is not None and (model.startswith(".") or Path(model).is_dir()):
         model = os.path.relpath(model, out)
     return Settings(id=id_, title=title, text=text, model=model)
 

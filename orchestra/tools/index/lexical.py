@@ -13,14 +13,11 @@ import mmap
 from array import array
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestra.errors import DataError
+from orchestra.tools.index.ranking import Postings
 from orchestra.tools.search import words
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 K1, B = 1.5, 0.75
 TOKENS = r"\w+ in lower case"
@@ -32,8 +29,6 @@ SPILL = ".postings"
 """Where postings wait until they are sorted."""
 CHUNK = 1 << 20
 """Postings (a term, how often it is in a passage) sorted at once: about 60 bytes of memory each."""
-BLOCK = 64
-"""Scores of which only the highest is looked at first."""
 
 
 class LexicalWriter:
@@ -134,27 +129,10 @@ class Lexical:
 
         self._bm25 = bm25s.BM25.load(folder, mmap=True)
         # As plain arrays over the same pages: numpy's class for maps costs microseconds at every slice.
-        arrays = ("data", "indices", "indptr")
-        self._bm25.scores |= {name: np.asarray(self._bm25.scores[name]) for name in arrays}
+        data, indices, indptr = (np.asarray(self._bm25.scores[name]) for name in ("data", "indices", "indptr"))
+        self._postings = Postings(data, indices, indptr, self._bm25.scores["num_docs"])
 
     def top(self, query: str, count: int) -> list[tuple[int, float]]:
-        """(passage, score) of at most `count` passages that share a word with the query, as `best` sorts them."""
+        """(passage, score) of at most `count` passages that share a word with the query, the best first."""
         terms = self._bm25.get_tokens_ids(words(query))
-        return best(self._bm25.get_scores_from_ids(terms), count) if terms else []
-
-
-def best(scores: NDArray[np.float32], count: int) -> list[tuple[int, float]]:
-    """(number, score) of the `count` highest scores above 0, the highest first, of equals the first.
-
-    The `count`-th highest of the blocks' highest is reached by `count` scores at least: only what reaches it is sorted.
-    A partition of the scores themselves takes a hundred times as long where most of them are 0.
-    """
-    import numpy as np
-
-    floor = np.float32(0)
-    tops = scores[: len(scores) // BLOCK * BLOCK].reshape(-1, BLOCK).max(axis=1)
-    if len(tops) > count:
-        floor = np.partition(tops, -count)[-count]
-    reached = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
-    order = reached[np.argsort(-scores[reached], kind="stable")[:count]]
-    return list(zip(order.tolist(), scores[order].tolist(), strict=True))
+        return self._postings.best(terms, count) if terms else []
