@@ -76,10 +76,8 @@ def test_names_are_those_of_functions_and_collide_with_nothing(tmp_path: Path) -
     entries = load(made).entries
     assert {"docs_search", "files_read_all", "docs_lend_book"} <= set(entries)
     assert entries["search"].implementation == "search" and entries["docs_search"].mcp is not None
-    with pytest.raises(ConfigError, match="docs_search is taken"):
-        made.freeze(
-            "docs.", McpServer(url="http://x/mcp"), offer("search"), [], reserved={"docs._search", "docs_search"}
-        )
+    with pytest.raises(ConfigError, match="mail_search is taken"):
+        made.freeze("mail", McpServer(url="http://x/mcp"), offer("search"), [], reserved={"mail_search"})
 
 
 def test_a_later_import_can_take_more_of_the_server_s_tools(tmp_path: Path) -> None:
