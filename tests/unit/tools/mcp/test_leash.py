@@ -51,7 +51,7 @@ def test_one_that_does_not_is_killed() -> None:
 
 def test_an_owner_that_is_gone_already_is_noticed() -> None:
     server = start("sleep 300", owner=os.getppid())
-    assert server.wait(20) == 0
+    assert server.wait(20) == 128 + signal.SIGTERM
 
 
 def test_a_program_that_is_not_there() -> None:
