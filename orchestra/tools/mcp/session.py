@@ -99,6 +99,8 @@ class Connection:
         await asyncio.shield(session.opened)
         if session.failure is not None:
             raise ToolError(session.failure, where=self.where)
+        if session.over.is_set():
+            raise ToolError("it ended as soon as it was opened", where=self.where)
         return session
 
 
