@@ -45,7 +45,7 @@ def test_import_then_list(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> N
     said = tools("import-mcp", "sums", "--env", "SUM_KEY", "--tool", "add", "--per-call", "0.003", "--", *FAKE)
     assert "add: added" in said and "price mcp/sums: 0.003 USD a call" in said
     text = (workspace / "data/catalogue/tools.yaml").read_text(encoding="utf-8")
-    assert "SUM_KEY: ${SUM_KEY}" in text and "s3cret" not in text
+    assert yaml.safe_load(text)["mcp_servers"]["sums"]["env"] == {"SUM_KEY": "${SUM_KEY}"} and "s3cret" not in text
     assert tools("import-mcp", "sums") == "sums: unchanged\n"
     found = json.loads(tools("list", "--json", "--as-of", "2026-01-01"))
     rows = {row["name"]: row for row in found["tools"]}

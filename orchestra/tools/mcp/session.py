@@ -85,6 +85,8 @@ class Connection:
         session = self._sessions.get(asyncio.get_running_loop())
         if session is not None:
             session.over.set()
+            if not session.opened.done():
+                session.owner.cancel()
             await asyncio.wait([session.owner])
 
     async def _session(self) -> _Session:
