@@ -12,7 +12,7 @@ from orchestra.errors import ConfigError
 from orchestra.tools.mcp.freeze import Freezer
 from orchestra.tools.mcp.spec import McpServer, Offer
 from orchestra.types import Component, ToolKind
-from tests.mcp_world import freezer, load
+from tests.mcp_world import SMALL, freezer, load
 
 SERVER = McpServer(command=("serve", "--all"), env={"TOKEN": "${SOME_TOKEN}"})
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -49,14 +49,14 @@ def test_an_import_adds_a_few_lines_and_changes_no_other(tmp_path: Path) -> None
 
 
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    made = freezer(tmp_path)
+    made = freezer(tmp_path, SMALL)
     made.freeze("files", SERVER, offer("read_file"), [])
     before = texts(made)
     assert made.freeze("files", SERVER, offer("read_file"), []) == [] and texts(made) == before
 
 
 def test_what_was_edited_by_hand_stays_until_the_server_changes_it(tmp_path: Path) -> None:
-    made = freezer(tmp_path)
+    made = freezer(tmp_path, SMALL)
     made.freeze("files", SERVER, offer("read_file", "a very long story"), [])
     text = made.catalogue_path.read_text(encoding="utf-8")
     made.catalogue_path.write_text(text.replace("a very long story", "reads"), encoding="utf-8")
@@ -70,7 +70,7 @@ def test_what_was_edited_by_hand_stays_until_the_server_changes_it(tmp_path: Pat
 
 
 def test_names_are_those_of_functions_and_collide_with_nothing(tmp_path: Path) -> None:
-    made = freezer(tmp_path)
+    made = freezer(tmp_path, SMALL)
     every = offer("search") | offer("files/read all") | offer("lend_book")
     made.freeze("docs", SERVER, every, [], reserved={"lend_book"})
     entries = load(made).entries
@@ -81,7 +81,7 @@ def test_names_are_those_of_functions_and_collide_with_nothing(tmp_path: Path) -
 
 
 def test_a_later_import_can_take_more_of_the_server_s_tools(tmp_path: Path) -> None:
-    made = freezer(tmp_path)
+    made = freezer(tmp_path, SMALL)
     every = offer("read_file") | offer("write_file", "w" * 400)
     made.freeze("files", SERVER, every, ["read_file"])
     assert "write_file" not in load(made).entries
@@ -105,7 +105,7 @@ def test_a_later_import_can_take_more_of_the_server_s_tools(tmp_path: Path) -> N
 def test_what_cannot_be_imported_leaves_both_files_alone(
     tmp_path: Path, offers: dict[str, Offer], tools: list[str], said: str
 ) -> None:
-    made = freezer(tmp_path)
+    made = freezer(tmp_path, SMALL)
     before = texts(made)
     with pytest.raises(ConfigError) as caught:
         made.freeze("files", SERVER, offers, tools)
@@ -113,7 +113,7 @@ def test_what_cannot_be_imported_leaves_both_files_alone(
 
 
 def test_a_description_of_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
-    made = freezer(tmp_path)
+    made = freezer(tmp_path, SMALL)
     words = 'a: "b"\n- #c \t{d} <tool_call> é 漢 \\n \x07'
     made.freeze("files", SERVER, offer("read_file", words), [])
     assert load(made).entry("read_file").description == words

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestra.errors import CallError, ConfigError, ToolError
-from orchestra.processes import alive, free_port
+from orchestra.processes import alive, descendants, free_port
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.mcp import session
 from orchestra.tools.mcp.session import Changed, Connection
@@ -129,10 +129,11 @@ def test_deadlines_hold_and_a_server_that_is_stuck_is_replaced(world: World) -> 
 
 
 def test_the_process_ends_with_the_event_loop() -> None:
+    before = _leashes()
     closing = World(fake())
-    (leash,) = _children()
+    (ours,) = _leashes() - before
     closing.runner.close()
-    assert soon(lambda: not alive(leash))
+    assert soon(lambda: not alive(ours))
 
 
 def test_the_server_ends_when_we_are_killed(tmp_path: Path) -> None:
@@ -246,11 +247,7 @@ def _serve(port: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def _children() -> list[int]:
+def _leashes() -> set[int]:
     """Our children that keep a server on a leash."""
-    from orchestra.processes import descendants
-
-    def leashes(pid: int) -> bool:
-        return b"leash.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-    return [pid for pid in descendants(os.getpid()) if leashes(pid)]
+    found = descendants(os.getpid())
+    return {pid for pid in found if b"leash.py" in Path(f"/proc/{pid}/cmdline").read_bytes()}
