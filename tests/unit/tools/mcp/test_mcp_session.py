@@ -137,12 +137,21 @@ def test_the_process_ends_with_the_event_loop() -> None:
 
 
 def test_the_server_ends_when_we_are_killed(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, sys\nfrom pathlib import Path\n"
-        "from tests.unit.tools.mcp.test_mcp_session import World\nfrom tests.mcp_world import real\n"
-        f"Path({str(tmp_path / 'pids')!r}).write_text(' '.join(map(str, World(real()).pids())))\n"
-        "asyncio.run(asyncio.sleep(300))"
-    )
+    code = f"""
+import asyncio
+from pathlib import Path
+from orchestra.tools.mcp.session import Connection
+from tests.mcp_world import fake, frozen
+
+async def main() -> None:
+    connection = Connection("t", fake("family"))
+    add = frozen((await connection.offers())["add"])
+    result = await connection.call(add, {{"a": 1, "b": 2}}, 30)
+    Path({str(tmp_path / "pids")!r}).write_text(result.content[0].text)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
     us = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     note = tmp_path / "pids"
     try:
