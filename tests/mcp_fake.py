@@ -1,10 +1,13 @@
 """An MCP server of 2025 in the standard library alone, quick to start and wrong on request: `mcp_fake.py FAULT…`.
 
 FAULTs: changed (another schema), reworded (other words), paged (a tool a page), hang (never answers), dead (ends at
-once, with a reason), remote (a schema that lies elsewhere), and, when its tool is called: garbage, silent, exit.
+once, with a reason), remote (a schema that lies elsewhere), and, when its tool is called: garbage, silent, exit, family
+(says its own pid and that of a child that leaves its process group).
 """
 
 import json
+import os
+import subprocess
 import sys
 from typing import Any
 
@@ -33,9 +36,14 @@ def reply(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method == "tools/list":
         return {"tools": [ADD, SECOND]}
     if method == "tools/call" and params["name"] == "add":
-        text = str(params["arguments"]["a"] + params["arguments"]["b"])
+        text = family() if "family" in FAULTS else str(params["arguments"]["a"] + params["arguments"]["b"])
         return {"content": [{"type": "text", "text": text}], "isError": False}
     raise LookupError(method)
+
+
+def family() -> str:
+    child = subprocess.Popen(["sleep", "300"], start_new_session=True, stdin=subprocess.DEVNULL)
+    return f"{os.getpid()} {child.pid}"
 
 
 def main() -> None:

@@ -12,6 +12,34 @@ from orchestra.tools.mcp.spec import McpServer, McpTool, Offer
 from tests.worlds import ROOT
 
 DAY = "2025-11-15"
+SMALL = """\
+topics: [math]
+
+tools:
+  calculator: &basic
+    kind: basic
+    role: calculator
+    component: sandbox
+    description: exact arithmetic
+    parameters: {type: object}
+    price: local/calculator
+    latency_s: 0.1
+    implementation: calculator
+    source: ours
+  search: {<<: *basic, implementation: search, component: search}
+
+  gpt-5:
+    <<: *basic
+    kind: expert
+    component: expert
+    implementation: simulated
+    simulated: {skills: {math: 1}, unsure: 0}
+
+# A comment that belongs to what follows.
+domain_tool: {price: local/domain, latency_s: 0.2, source: assumed}
+policy_price: together/qwen3-8b
+"""
+"""A catalogue that is quick to read and write."""
 
 
 def real(**env: str) -> McpServer:
@@ -44,10 +72,12 @@ def offers(server: McpServer) -> dict[str, Offer]:
     return asyncio.run(ask())
 
 
-def freezer(folder: Path) -> Freezer:
-    """Over a copy of the shipped catalogue."""
+def freezer(folder: Path, tools: str | None = None) -> Freezer:
+    """Over a copy of the shipped catalogue, or of these tools."""
     for name in ("tools.yaml", "prices.yaml"):
         shutil.copy(ROOT / "data/catalogue" / name, folder)
+    if tools is not None:
+        (folder / "tools.yaml").write_text(tools, encoding="utf-8")
     return Freezer(folder / "tools.yaml", folder / "prices.yaml", DAY)
 
 

@@ -65,9 +65,15 @@ class Deployed:
     url: str | None = None
 
     async def ask(self, asked: Ask) -> Reply:
-        options = {"budget_usd": asked.budget_usd, "max_turns": asked.max_turns, "domain": asked.domain}
         return await asyncio.to_thread(
-            client.ask, asked.question, asked.preference, root=self.root, url=self.url, **options
+            client.ask,
+            asked.question,
+            asked.preference,
+            budget_usd=asked.budget_usd,
+            max_turns=asked.max_turns,
+            domain=asked.domain,
+            root=self.root,
+            url=self.url,
         )
 
 

@@ -25,14 +25,15 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
         for reference in _references(schema):
             if not reference.startswith("#"):
                 return f"the schema refers to another document, {reference[:60]}"
-            resolver.lookup(reference)
+            try:
+                resolver.lookup(reference)
+            except Unresolvable:
+                return f"the schema refers to what it does not hold, {reference[:60]}"
         # One that refers to itself without end does so on any arguments.
         list(kind(schema, registry=Registry()).iter_errors({}))
     except jsonschema.SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
         return f"no JSON schema: {path + ': ' if path else ''}{error.message[:MAX_COMPLAINT]}"
-    except Unresolvable as error:
-        return f"the schema refers to what it does not hold, {error.ref[:60]}"
     except RecursionError:
         return "the schema is nested too deeply, or refers to itself without end"
     return None

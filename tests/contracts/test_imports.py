@@ -11,11 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = (
     "torch", "trl", "transformers", "datasets", "accelerate", "mlflow", "prefect", "dvc", "great_expectations",
-    "litellm", "faiss", "pandas", "numpy", "scipy", "matplotlib", "fastapi", "bm25s",
+    "litellm", "faiss", "mcp", "pandas", "numpy", "scipy", "matplotlib", "fastapi", "bm25s",
     "openai", "sentence_transformers", "tenacity", "aiolimiter",
 )  # fmt: skip
 PLATFORM = {"prefect", "dvc", "mlflow", "great_expectations"}
-SLOW = {*PLATFORM, "trl", "transformers", "datasets", "accelerate", "litellm", "faiss"}
+SLOW = {*PLATFORM, "trl", "transformers", "datasets", "accelerate", "litellm", "faiss", "mcp"}
 SLOW |= {"openai", "sentence_transformers"}
 OWN = {"orchestra/rollout/cache.py"}
 """Files that subclass what a slow library holds, and are themselves imported inside functions only."""

@@ -39,7 +39,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = orchestra(tmp_path, "--help")
     assert done.returncode == 0
-    commands = "run learn synthesize status ask stop doctor up release monitor data domains"
+    commands = "run learn synthesize status ask stop doctor up release monitor data domains tools mcp"
     for command in commands.split():
         assert f" {command} " in done.stdout
 

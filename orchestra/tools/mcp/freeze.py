@@ -176,6 +176,7 @@ def _yaml() -> Any:
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 1 << 20
+    yaml.indent(mapping=2, sequence=4, offset=2)
     return yaml
 
 

@@ -85,6 +85,8 @@ class Connection:
         session = self._sessions.get(asyncio.get_running_loop())
         if session is not None:
             session.over.set()
+            if not session.opened.done():
+                session.owner.cancel()
             await asyncio.wait([session.owner])
 
     async def _session(self) -> _Session:
@@ -99,6 +101,8 @@ class Connection:
         await asyncio.shield(session.opened)
         if session.failure is not None:
             raise ToolError(session.failure, where=self.where)
+        if session.over.is_set():
+            raise ToolError("it ended as soon as it was opened", where=self.where)
         return session
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestra.errors import CallError, ConfigError, ToolError
-from orchestra.processes import alive, free_port
+from orchestra.processes import alive, descendants, free_port
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.mcp import session
 from orchestra.tools.mcp.session import Changed, Connection
@@ -107,7 +107,7 @@ def test_a_server_cannot_fill_the_context(world: World) -> None:
 
 def test_a_server_that_died_is_started_again_and_leaves_nothing(world: World) -> None:
     first = world.pids()
-    with pytest.raises(ToolError, match="MCP server t: .*closed") as caught:
+    with pytest.raises(ToolError, match=r"MCP server t: .*closed") as caught:
         world.call("die")
     assert caught.value.retryable
     second = world.pids()
@@ -129,19 +129,29 @@ def test_deadlines_hold_and_a_server_that_is_stuck_is_replaced(world: World) -> 
 
 
 def test_the_process_ends_with_the_event_loop() -> None:
+    before = _leashes()
     closing = World(fake())
-    (leash,) = _children()
+    (ours,) = _leashes() - before
     closing.runner.close()
-    assert soon(lambda: not alive(leash))
+    assert soon(lambda: not alive(ours))
 
 
 def test_the_server_ends_when_we_are_killed(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, sys\nfrom pathlib import Path\n"
-        "from tests.unit.tools.mcp.test_mcp_session import World\nfrom tests.mcp_world import real\n"
-        f"Path({str(tmp_path / 'pids')!r}).write_text(' '.join(map(str, World(real()).pids())))\n"
-        "asyncio.run(asyncio.sleep(300))"
-    )
+    code = f"""
+import asyncio
+from pathlib import Path
+from orchestra.tools.mcp.session import Connection
+from tests.mcp_world import fake, frozen
+
+async def main() -> None:
+    connection = Connection("t", fake("family"))
+    add = frozen((await connection.offers())["add"])
+    result = await connection.call(add, {{"a": 1, "b": 2}}, 30)
+    Path({str(tmp_path / "pids")!r}).write_text(result.content[0].text)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
     us = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     note = tmp_path / "pids"
     try:
@@ -170,7 +180,9 @@ def test_pages_are_read_to_the_end_and_titles_stand_for_words() -> None:
     assert list(found) == ["add", "files/search"] and found["files/search"].description == "looks for files"
 
 
-@pytest.mark.parametrize(("fault", "said"), [("exit", "closed"), ("garbage", "a reply that is none"), ("silent", "within")])
+@pytest.mark.parametrize(
+    ("fault", "said"), [("exit", "closed"), ("garbage", "a reply that is none"), ("silent", "within")]
+)
 def test_whatever_a_server_does_to_a_call_is_a_typed_error(fault: str, said: str) -> None:
     made = World(fake(fault))
     with made.runner, pytest.raises(ToolError, match=said):
@@ -204,7 +216,8 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
         asyncio.run(Connection("t", fake("hang")).offers())
 
 
-def test_streamable_http_survives_a_restart_of_the_server() -> None:
+def test_streamable_http_survives_a_restart_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PAUSE_S", 0.0)
     port = free_port()
     server = McpServer(url=f"http://127.0.0.1:{port}/mcp", headers={"x-token": "${PATH}"})
     process = _serve(port)
@@ -220,7 +233,6 @@ def test_streamable_http_survives_a_restart_of_the_server() -> None:
         made.call("add", a=2, b=3)
     process = _serve(port)
     try:
-        made.connection._sessions.clear()  # as after PAUSE_S
         assert made.call("add", a=2, b=4).text == "6"
         made.run(made.connection.aclose())
     finally:
@@ -232,7 +244,9 @@ def test_streamable_http_survives_a_restart_of_the_server() -> None:
 def _serve(port: int) -> subprocess.Popen[bytes]:
     import socket
 
-    process = subprocess.Popen([sys.executable, str(ROOT / "tests/mcp_server.py"), str(port)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/mcp_server.py"), str(port)], stderr=subprocess.DEVNULL
+    )
 
     def up() -> bool:
         with socket.socket() as probe:
@@ -242,11 +256,7 @@ def _serve(port: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def _children() -> list[int]:
+def _leashes() -> set[int]:
     """Our children that keep a server on a leash."""
-    from orchestra.processes import descendants
-
-    def leashes(pid: int) -> bool:
-        return b"leash.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-    return [pid for pid in descendants(os.getpid()) if leashes(pid)]
+    found = descendants(os.getpid())
+    return {pid for pid in found if b"leash.py" in Path(f"/proc/{pid}/cmdline").read_bytes()}
