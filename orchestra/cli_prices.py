@@ -146,8 +146,8 @@ def ledger(
     for name, part in [*groups.items(), ("total", whole)]:
         counts = f"{part.calls:>8}  {part.cache_hits:>6}  {part.input_tokens:>10}  {part.output_tokens:>10}"
         print(f"{name:{width}}  {counts}  {part.cost_usd:>12.6f}  {part.seconds:>10.1f}")
-    if any(charge.simulated for charge in charges):
-        print("with simulated experts")
+    if whole.simulated:
+        print(f"{whole.simulated} calls were of simulated experts")
 
 
 def parse_date(text: str) -> date:

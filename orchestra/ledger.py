@@ -45,6 +45,8 @@ class Part(Record):
     """What some calls spent together. Parts add up exactly: dollars, seconds, tokens, calls."""
 
     calls: int = 0
+    simulated: int = 0
+    """Calls of simulated experts: nobody paid for those."""
     cache_hits: int = 0
     """Calls that read some of their input from a cache."""
     input_tokens: int = 0
@@ -59,6 +61,7 @@ class Part(Record):
         usage = charge.usage
         return cls.model_construct(
             calls=1,
+            simulated=int(charge.simulated),
             cache_hits=int(usage.cached_input_tokens > 0),
             input_tokens=usage.input_tokens,
             cached_input_tokens=usage.cached_input_tokens,
@@ -70,6 +73,7 @@ class Part(Record):
     def __add__(self, other: "Part") -> "Part":
         return Part.model_construct(
             calls=self.calls + other.calls,
+            simulated=self.simulated + other.simulated,
             cache_hits=self.cache_hits + other.cache_hits,
             input_tokens=self.input_tokens + other.input_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
@@ -160,7 +164,8 @@ class Purse:
         """Dollars and calls in one line, the dearest component first."""
         found = sorted(self.by_component().items(), key=lambda item: -item[1].cost_usd)
         shown = ", ".join(f"{name} {part.cost_usd:.4f} in {part.calls}" for name, part in found)
-        return f"{self.spent_usd:.4f} USD" + (f" ({shown} calls)" if shown else "")
+        simulated = ", simulated experts" if any(part.simulated for _, part in found) else ""
+        return f"{self.spent_usd:.4f} USD{simulated}" + (f" ({shown} calls)" if shown else "")
 
     def close(self) -> None:
         """Close the file; the next booking opens it again."""
