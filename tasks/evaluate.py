@@ -68,7 +68,7 @@ def main(stage: Stage) -> None:
         write_report(comparison, folder)
         (folder / "ledger.json").write_text(json.dumps(spent(episodes), indent=2) + "\n", encoding="utf-8")
     tell(stage, toolkit.purse)
-    metrics = flat_metrics(summaries) | {"simulated": comparison.simulated}
+    metrics = flat_metrics(summaries)
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path("reports/evaluation"))
     print(markdown(comparison), flush=True)
