@@ -55,6 +55,7 @@ class Part(Record):
     output_tokens: int = 0
     cost_usd: Usd = Decimal(0)
     seconds: Decimal = Field(default=Decimal(0), ge=0)
+    """Each call's to a microsecond, as they are priced."""
 
     @classmethod
     def of(cls, charge: Charge) -> "Part":
@@ -67,7 +68,7 @@ class Part(Record):
             cached_input_tokens=usage.cached_input_tokens,
             output_tokens=usage.output_tokens,
             cost_usd=charge.cost_usd,
-            seconds=Decimal(str(charge.latency_s)),
+            seconds=Decimal(str(round(charge.latency_s, 6))),
         )
 
     def __add__(self, other: "Part") -> "Part":
