@@ -19,9 +19,15 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst import worst_usd
 from orchestra.types import Charge, Component, Episode, StopReason, ToolKind
 from tests.scripts import LIMITS, RIGHT, SUM, call, play, says
-from tests.worlds import PRICE, catalogue, codec, example
+from tests.worlds import PRICE, catalogue, codec, example, toolkit
 
 ASK = (call("gpt-5"), "Tesk")
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Toolkit:
+    """Each test's own, since it gets a purse."""
+    return toolkit(tmp_path)
 
 
 def run(tools: Toolkit, count: int, limits: Rollout = LIMITS) -> list[Episode]:
