@@ -139,7 +139,7 @@ def ledger(
         groups[f"{phase or '-'} · {component}"] = part
     whole = sum(groups.values(), Part())
     if as_json:
-        print(json.dumps({name: part.model_dump(mode="json") for name, part in [*groups.items(), ("total", whole)]}))
+        print(json.dumps({name: part.as_json() for name, part in [*groups.items(), ("total", whole)]}))
         return
     width = max(len(name) for name in [*groups, "total"])
     print(f"{'':{width}}  {'calls':>8}  {'hits':>6}  {'tokens in':>10}  {'out':>10}  {'USD':>12}  {'seconds':>10}")

@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -133,7 +134,8 @@ def test_what_is_booked_never_crosses_the_cap_though_calls_overlap(
 ) -> None:
     """Every call costs at most what was held for it; those that are still under way count at their worst."""
     with tempfile.TemporaryDirectory() as folder:
-        purse, under_way = Purse(Path(folder) / "ledger.jsonl", cap), []
+        purse = Purse(Path(folder) / "ledger.jsonl", cap)
+        under_way: list[tuple[AbstractContextManager[None], Decimal]] = []
         for worst, ends in calls:
             hold = purse.hold(worst)
             try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -81,19 +82,13 @@ def test_failed_calls_are_asked_again(tools: Toolkit, tmp_path: Path) -> None:
     entry = entries["llama-3.3-70b"]
     assert entry.simulated is not None
     broken = entry.model_copy(update={"simulated": entry.simulated.model_copy(update={"failures": 1.0})})
-    tools.catalogue = type(tools.catalogue)(**{**vars_of(tools), "entries": {**entries, "llama-3.3-70b": broken}})
+    tools.catalogue = replace(tools.catalogue, entries={**entries, "llama-3.3-70b": broken})
     assert [one.failure is not None for one in measured(tools, file, 3)] == [True] * 3
     with pytest.raises(DataError, match="every call failed"):
         template(read_jsonl(file, Tried))
     well = toolkit(tmp_path)
     well.__dict__["book"] = tools.book
     assert [one.failure for one in measured(well, file, 3)] == [None] * 3
-
-
-def vars_of(tools: Toolkit) -> dict[str, object]:
-    from dataclasses import fields
-
-    return {one.name: getattr(tools.catalogue, one.name) for one in fields(tools.catalogue)}
 
 
 def test_only_experts_are_described(tools: Toolkit, tmp_path: Path) -> None:
