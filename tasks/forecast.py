@@ -70,6 +70,7 @@ class Forecaster:
     sample: int
     """Batches or steps to run, at least 2."""
     work: Path
+    """Where what the sample writes is kept."""
 
     @cached_property
     def toolkit(self) -> Toolkit:
