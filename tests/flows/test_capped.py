@@ -11,6 +11,7 @@ import pytest
 from flows import retrain as module
 from orchestra.errors import BudgetError, OrchestraError
 from tasks._dvc import StageCapped
+from tasks._tracking import Recorder
 from tests.worlds import ROOT
 
 
@@ -30,7 +31,7 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
 
     run = SimpleNamespace(id="i", name="n")
     monkeypatch.setattr(module, "under_way", lambda *_, **__: contextlib.nullcontext(run))
-    monkeypatch.setattr(module.Recorder, "open", lambda *_: recorder)
+    monkeypatch.setattr(Recorder, "open", lambda *_: recorder)
     monkeypatch.setattr(module, "_run_all", capped)
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "params.yaml", tmp_path)

@@ -148,9 +148,9 @@ def test_what_is_booked_never_crosses_the_cap_though_calls_overlap(
                 first, held = under_way.pop(0)
                 purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=held))
                 first.__exit__(None, None, None)
-        for hold, worst in under_way:
-            purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=worst))
-            hold.__exit__(None, None, None)
+        for last, held in under_way:
+            purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=held))
+            last.__exit__(None, None, None)
         assert purse.spent_usd <= cap
         purse.check(cap - purse.spent_usd)
         purse.close()
