@@ -132,7 +132,7 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
             with run_ledger(root, recorder.parent):
                 state = _run_all(root, recorder, until, set(force or []))
         except (_dvc.StageCapped, BudgetError) as end:
-            state = Completed(name="Capped", message=str(end))
+            state = Completed(name="Capped", message=str(end), data=str(end))
         except BaseException as failure:
             recorder.finish(recorder.parent, _line(failure))
             raise

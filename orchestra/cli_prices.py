@@ -139,15 +139,15 @@ def ledger(
         groups[f"{phase or '-'} · {component}"] = part
     whole = sum(groups.values(), Part())
     if as_json:
-        print(json.dumps({name: part.model_dump(mode="json") for name, part in [*groups.items(), ("total", whole)]}))
+        print(json.dumps({name: part.as_json() for name, part in [*groups.items(), ("total", whole)]}))
         return
     width = max(len(name) for name in [*groups, "total"])
     print(f"{'':{width}}  {'calls':>8}  {'hits':>6}  {'tokens in':>10}  {'out':>10}  {'USD':>12}  {'seconds':>10}")
     for name, part in [*groups.items(), ("total", whole)]:
         counts = f"{part.calls:>8}  {part.cache_hits:>6}  {part.input_tokens:>10}  {part.output_tokens:>10}"
         print(f"{name:{width}}  {counts}  {part.cost_usd:>12.6f}  {part.seconds:>10.1f}")
-    if any(charge.simulated for charge in charges):
-        print("with simulated experts")
+    if whole.simulated:
+        print(f"{whole.simulated} calls were of simulated experts")
 
 
 def parse_date(text: str) -> date:

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from pydantic import Field
-
 from orchestra.errors import BudgetError
 from orchestra.jsonl import read_jsonl
-from orchestra.types import EXACT, Charge, Component, Price, Record, Usage, Usd, add_up
+from orchestra.types import EXACT, Charge, Component, Price, Usage, add_up
 
 MILLION = Decimal(1_000_000)
 K = TypeVar("K", bound=Hashable)
@@ -41,35 +40,41 @@ def by_component(charges: Iterable[Charge]) -> dict[Component, Decimal]:
     return {component: part.cost_usd for component, part in parts(charges, lambda charge: charge.component).items()}
 
 
-class Part(Record):
+@dataclass(frozen=True, slots=True)
+class Part:
     """What some calls spent together. Parts add up exactly: dollars, seconds, tokens, calls."""
 
     calls: int = 0
+    simulated: int = 0
+    """Calls of simulated experts: nobody paid for those."""
     cache_hits: int = 0
     """Calls that read some of their input from a cache."""
     input_tokens: int = 0
     cached_input_tokens: int = 0
     """The part of `input_tokens` read from a cache."""
     output_tokens: int = 0
-    cost_usd: Usd = Decimal(0)
-    seconds: Decimal = Field(default=Decimal(0), ge=0)
+    cost_usd: Decimal = Decimal(0)
+    seconds: Decimal = Decimal(0)
+    """Each call's to a microsecond, as they are priced."""
 
     @classmethod
     def of(cls, charge: Charge) -> "Part":
         usage = charge.usage
-        return cls.model_construct(
+        return cls(
             calls=1,
+            simulated=int(charge.simulated),
             cache_hits=int(usage.cached_input_tokens > 0),
             input_tokens=usage.input_tokens,
             cached_input_tokens=usage.cached_input_tokens,
             output_tokens=usage.output_tokens,
             cost_usd=charge.cost_usd,
-            seconds=Decimal(str(charge.latency_s)),
+            seconds=Decimal(str(round(charge.latency_s, 6))),
         )
 
     def __add__(self, other: "Part") -> "Part":
-        return Part.model_construct(
+        return Part(
             calls=self.calls + other.calls,
+            simulated=self.simulated + other.simulated,
             cache_hits=self.cache_hits + other.cache_hits,
             input_tokens=self.input_tokens + other.input_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
@@ -77,6 +82,10 @@ class Part(Record):
             cost_usd=EXACT.add(self.cost_usd, other.cost_usd),
             seconds=EXACT.add(self.seconds, other.seconds),
         )
+
+    def as_json(self) -> dict[str, int | str]:
+        """Its figures by name, the decimal ones as text, so that nothing is lost."""
+        return {name: value if isinstance(value, int) else f"{value:f}" for name, value in asdict(self).items()}
 
 
 def parts(charges: Iterable[Charge], key: Callable[[Charge], K]) -> dict[K, Part]:
@@ -160,7 +169,8 @@ class Purse:
         """Dollars and calls in one line, the dearest component first."""
         found = sorted(self.by_component().items(), key=lambda item: -item[1].cost_usd)
         shown = ", ".join(f"{name} {part.cost_usd:.4f} in {part.calls}" for name, part in found)
-        return f"{self.spent_usd:.4f} USD" + (f" ({shown} calls)" if shown else "")
+        simulated = ", simulated experts" if any(part.simulated for _, part in found) else ""
+        return f"{self.spent_usd:.4f} USD{simulated}" + (f" ({shown} calls)" if shown else "")
 
     def close(self) -> None:
         """Close the file; the next booking opens it again."""

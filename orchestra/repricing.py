@@ -77,7 +77,9 @@ class Repricer:
                 key = self._key(charge, spec)
                 if key is None:
                     kept[charge.name] = kept.get(charge.name, 0) + 1
-                unexplained += spec is not None and not _explained(charge, spec.price)
+                known = spec is not None and _explained(charge, spec.price)
+                # A fallback or a helper need not be among the tools that the example offers; a domain's tool must.
+                unexplained += not known and (spec is not None or charge.component is Component.DOMAIN)
                 costs = self._costs(charge, key, spec)
                 total += costs
                 components[charge.component] = components.get(charge.component, Costs()) + costs
@@ -97,7 +99,7 @@ class Repricer:
     def _key(self, charge: Charge, spec: ToolSpec | None) -> str | None:
         if charge.component is Component.POLICY:
             return self.file.policy_price
-        if spec is not None and spec.tool.startswith("domain:"):
+        if charge.component is Component.DOMAIN:
             return self.file.domain_tool.price
         # A fallback, or a tool at work for an expert, may be one that the example does not offer.
         entry = self.file.tools.get(charge.name if spec is None else spec.tool)

@@ -147,7 +147,7 @@ class Stage:
 def fingerprint(root: Path, name: str, params: Params) -> str:
     """16 hex digits over the stage's command, its parameter sections and the contents of its inputs (code included)."""
     declared = _declared(root, name)
-    values = params.model_dump(mode="json", by_alias=True)
+    values = params.model_dump(mode="json", by_alias=True, exclude={"budget"})  # It decides no result.
     sections = [section for section in declared.get("params", []) if isinstance(section, str)]
     chosen = {section: _pick(values, section) for section in sections} if sections else values
     digest = hashlib.sha256(json.dumps([declared.get("cmd", name), chosen], sort_keys=True).encode())

@@ -80,10 +80,7 @@ def spent(episodes: Mapping[str, Sequence[Episode]]) -> dict[str, Any]:
         name: parts((charge for episode in found for charge in episode.charges), lambda charge: charge.component)
         for name, found in episodes.items()
     }
-    return {
-        name: {part: told.model_dump(mode="json") for part, told in sorted(found.items())}
-        for name, found in ledgers.items()
-    }
+    return {name: {part: told.as_json() for part, told in sorted(found.items())} for name, found in ledgers.items()}
 
 
 def heldout(stage: Stage) -> list[Example]:

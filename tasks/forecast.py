@@ -70,6 +70,7 @@ class Forecaster:
     sample: int
     """Batches or steps to run, at least 2."""
     work: Path
+    """Where what the sample writes is kept."""
 
     @cached_property
     def toolkit(self) -> Toolkit:
@@ -228,10 +229,13 @@ def main(stage: Stage) -> None:
     with tempfile.TemporaryDirectory() as folder:
         forecaster = Forecaster(stage, options.sample, Path(folder))
         pieces: list[Piece] = getattr(forecaster, options.of)()
-        assert forecaster.toolkit.purse is not None
-        spent_usd = forecaster.toolkit.purse.spent_usd
+        toolkit = forecaster.toolkit
+        assert toolkit.purse is not None
+        spent_usd = toolkit.purse.spent_usd
     found = Forecast.of(pieces)
     print("\n".join([f"{options.of}: {found.lines()[0]}", *found.lines()[1:]]))
+    if any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries):
+        print("simulated experts: nobody is paid their dollars, and nobody waits for them")
     print(f"the sample cost {spent_usd:f} USD")
     cap = stage.params.budget.run_usd
     if cap is not None and found.usd.high > float(cap):

@@ -96,7 +96,13 @@ def train(stage: Stage) -> None:
         stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")
     stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
     means = averages(result.history[: result.kept_step][-10:])
-    facts = {"steps": result.steps, "stopped": result.stopped or "", "kept_step": result.kept_step}
+    simulated = any(part.simulated for part in purse.by_component().values())
+    facts = {
+        "simulated": simulated,
+        "steps": result.steps,
+        "stopped": result.stopped or "",
+        "kept_step": result.kept_step,
+    }
     stage.write_json("reports/grpo.json", facts | means)
 
 

@@ -57,6 +57,7 @@ def main(stage: Stage) -> None:
             "episodes": len(kept),
             "teacher_accuracy": solved,
             "spent_usd": spent_usd,
+            "simulated": any(e.simulated for e in episodes),
         },
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestra.errors import ConfigError
 from tasks import _dvc
-from tasks._dvc import StageError, StageKilled, hashes, repro, stage_env, stages
+from tasks._dvc import StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
 
 DVC_YAML = """
 stages:
@@ -24,6 +24,7 @@ params = yaml.safe_load(open("params.yaml")).get(name)
 print(f"{name}: working", flush=True)
 print("chatter of a library", flush=True)
 if params == "fail": print(f"error: {name}: a.jsonl: corrupt — mend it", file=sys.stderr); sys.exit(2)
+if params == "cap": print(f"error: {name}: capped: l.jsonl: 5 of 5 USD are spent", file=sys.stderr); sys.exit(2)
 if params == "die": os.kill(os.getpid(), signal.SIGKILL)
 if params == "parent": params = open(f"/proc/{os.getppid()}/cmdline").read().replace(chr(0), " ")
 open(name + ".txt", "w").write(str(params))
@@ -93,6 +94,13 @@ def test_a_stages_own_words_are_the_error(root: Path) -> None:
     with pytest.raises(StageError, match=r"^first: a\.jsonl: corrupt — mend it") as caught:
         run(root, "first")
     assert not caught.value.retryable and ".state/logs/first.log" in str(caught.value)
+
+
+def test_a_stage_that_a_cap_ended_is_told_from_one_that_failed(root: Path) -> None:
+    (root / "params.yaml").write_text("first: cap\nmiddle: 1\n")
+    with pytest.raises(StageCapped, match=r"^first: l\.jsonl: 5 of 5 USD are spent$") as caught:
+        run(root, "first")
+    assert not caught.value.retryable
 
 
 def test_a_stage_ended_by_a_signal_may_be_retried(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -95,6 +96,10 @@ def test_a_cost_is_exact(price: Price, usage: Usage, ran_s: float) -> None:
     assert Fraction(cost_of(price, usage, seconds=ran_s)) == exact
 
 
+def microseconds(charge: Charge) -> Fraction:
+    return Fraction(str(round(charge.latency_s, 6)))
+
+
 @settings(max_examples=40)
 @given(phased)
 def test_every_way_to_group_a_ledger_makes_the_same_total_and_so_does_the_file(
@@ -112,7 +117,7 @@ def test_every_way_to_group_a_ledger_makes_the_same_total_and_so_does_the_file(
         whole = sum((Part.of(charge) for charge in every), Part())
         assert sum(purse.by_component().values(), Part()) == sum(purse.by_phase().values(), Part()) == whole
         assert whole.cost_usd == purse.spent_usd == total(every)
-        assert Fraction(whole.seconds) == sum((Fraction(str(charge.latency_s)) for charge in every), Fraction(0))
+        assert Fraction(whole.seconds) == sum(map(microseconds, every), Fraction(0))
         assert whole.calls == len(every) and whole.input_tokens == sum(c.usage.input_tokens for c in every)
         again = Purse(path, None)
         assert (again.by_component(), again.by_phase()) == (purse.by_component(), purse.by_phase())
@@ -129,7 +134,8 @@ def test_what_is_booked_never_crosses_the_cap_though_calls_overlap(
 ) -> None:
     """Every call costs at most what was held for it; those that are still under way count at their worst."""
     with tempfile.TemporaryDirectory() as folder:
-        purse, under_way = Purse(Path(folder) / "ledger.jsonl", cap), []
+        purse = Purse(Path(folder) / "ledger.jsonl", cap)
+        under_way: list[tuple[AbstractContextManager[None], Decimal]] = []
         for worst, ends in calls:
             hold = purse.hold(worst)
             try:
@@ -142,9 +148,9 @@ def test_what_is_booked_never_crosses_the_cap_though_calls_overlap(
                 first, held = under_way.pop(0)
                 purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=held))
                 first.__exit__(None, None, None)
-        for hold, worst in under_way:
-            purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=worst))
-            hold.__exit__(None, None, None)
+        for last, held in under_way:
+            purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=held))
+            last.__exit__(None, None, None)
         assert purse.spent_usd <= cap
         purse.check(cap - purse.spent_usd)
         purse.close()

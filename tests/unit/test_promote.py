@@ -3,21 +3,26 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestra.checkpoint import hash_dir, write_manifest
-from orchestra.config import Params, load_params
-from orchestra.errors import DataError, ServiceError
+from orchestra.config import Budget, Params, load_params
+from orchestra.errors import BudgetError, DataError, ServiceError
 from orchestra.evaluation.report import read_comparison
-from orchestra.types import Episode
+from orchestra.forecast import Forecast
+from orchestra.jsonl import read_jsonl
+from orchestra.ledger import total
+from orchestra.types import Charge, Episode, add_up
 from tasks import evaluate, promote
 from tasks._registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
 from tasks._rollback import rollback, switch
 from tasks._stage import Stage
 from tasks._tracking import connect, experiment
+from tasks.forecast import Forecaster
 from tests.worlds import ROOT, codec, example, tiny_model
 
 CALLS = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
@@ -139,6 +144,40 @@ def test_evaluate_writes_one_comparison_of_all_policies(root: Path) -> None:
     assert len([Episode.model_validate_json(line) for line in lines]) == 4 * len(comparison.policies)
     metrics = json.loads((root / "reports/evaluate.json").read_text())
     assert metrics["grpo.examples"] == 4.0 and all(isinstance(value, float) for value in metrics.values())
+
+
+def recorded(root: Path) -> list[Episode]:
+    lines = (root / "reports/evaluation/episodes.jsonl").read_text().splitlines()
+    return [Episode.model_validate_json(line) for line in lines]
+
+
+def test_the_ledger_of_an_evaluation_adds_up_to_its_episodes(root: Path) -> None:
+    told = json.loads((root / "reports/evaluation/ledger.json").read_text())
+    assert list(told) == ["grpo", "sft", *RULES] and {"policy", "sandbox"} == set(told["random"])
+    summed = add_up(Decimal(part["cost_usd"]) for found in told.values() for part in found.values())
+    assert summed == add_up(episode.cost_usd for episode in recorded(root)) > 0
+
+
+def test_a_forecast_from_all_of_an_evaluation_is_what_it_cost(root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "data/validated/heldout.jsonl", root / "data/validated/train.jsonl")
+    pieces = Forecaster(Stage.open("forecast", root, params()), 2, tmp_path / "sample").evaluate()
+    assert [piece.name for piece in pieces] == ["grpo", "sft", *RULES]
+    found = Forecast.of(pieces)
+    assert found.usd.low == found.usd.value == found.usd.high
+    assert found.usd.value == pytest.approx(float(add_up(episode.cost_usd for episode in recorded(root))))
+
+
+def test_a_cap_ends_an_evaluation_and_what_was_written_stays(root: Path) -> None:
+    shutil.rmtree(root / "work", ignore_errors=True)
+    usd = add_up(episode.cost_usd for episode in recorded(root))
+    capped = params().model_copy(update={"budget": Budget(run_usd=usd / 2)})
+    with pytest.raises(BudgetError, match="USD are spent"):
+        evaluate.main(Stage.open("evaluate", root, capped))
+    work = next((root / "work/evaluate").iterdir())
+    assert total(read_jsonl(work / "ledger.jsonl", Charge)) <= usd / 2
+    more = params().model_copy(update={"budget": Budget(run_usd=usd * 10)})
+    evaluate.main(Stage.open("evaluate", root, more))
+    assert work.is_dir() and len(recorded(root)) == 4 * (2 + len(RULES))  # The cap is not part of the fingerprint.
 
 
 def test_the_first_promotion_and_its_repetition(root: Path) -> None:

@@ -12,16 +12,22 @@ from orchestra.errors import BudgetError, ConfigError, ToolError
 from orchestra.jsonl import read_jsonl
 from orchestra.ledger import Purse, total
 from orchestra.rollout.loop import rollout
-from orchestra.tools.base import ToolContext
+from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.simulated import SimulatedExpert
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst import worst_usd
 from orchestra.types import Charge, Component, Episode, StopReason, ToolKind
 from tests.scripts import LIMITS, RIGHT, SUM, call, play, says
-from tests.worlds import PRICE, catalogue, codec, example
+from tests.worlds import PRICE, catalogue, codec, example, toolkit
 
 ASK = (call("gpt-5"), "Tesk")
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Toolkit:
+    """Each test's own, since it gets a purse."""
+    return toolkit(tmp_path)
 
 
 def run(tools: Toolkit, count: int, limits: Rollout = LIMITS) -> list[Episode]:
@@ -46,11 +52,25 @@ def test_the_ledger_holds_what_the_episodes_say_by_phase_and_component(tools: To
     assert all(charge.phase == "" for charge in charges)  # Episodes are what they were.
 
 
+class Slow:
+    """An expert that others overtake."""
+
+    component = Component.EXPERT
+
+    def __init__(self, expert: Tool) -> None:
+        self.expert = expert
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        await asyncio.sleep(0.01)
+        return await self.expert.call(arguments, context)
+
+
 @pytest.mark.parametrize("cap", ["0.2", "0.3", "0.5"])
 def test_calls_that_run_at_once_cannot_cross_the_cap_together(tools: Toolkit, tmp_path: Path, cap: str) -> None:
     """Twenty calls at $0.06 start together: those that are let through are finished and booked, then the run ends."""
     held = purse(tools, tmp_path, cap)
-    with pytest.raises(BudgetError, match=rf"of {cap} USD are spent"):
+    tools._tools["gpt-5"] = Slow(tools.tool("gpt-5"))
+    with pytest.raises(BudgetError, match=rf"of {cap} USD are spent, 0\.\d+ held for calls under way"):
         run(tools, 20)
     assert 0 < held.spent_usd <= Decimal(cap)
     assert total(read_jsonl(tmp_path / "ledger.jsonl", Charge)) == held.spent_usd
