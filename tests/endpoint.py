@@ -23,6 +23,7 @@ class Double(ThreadingHTTPServer):
     """Plays the script and keeps what it was asked, and with which keys."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -16,13 +16,13 @@ from orchestra.tools.provider import ProviderLimits
 from orchestra.types import Component, Episode, StopReason
 from tests.endpoint import serving
 from tests.experts import expert, real
-from tests.faults import TOLD, FaultProxy
+from tests.faults import HANG_S, TOLD, FaultProxy
 from tests.scripts import call
 from tests.worlds import PRICE, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=4, max_turn_tokens=200, max_tokens=4000)
-DEADLINE_S = 0.5
-"""Of the expert that hangs; the others have time enough on any machine."""
+DEADLINE_S = 3.0
+"""Of the expert that hangs: it has to be reached by then. The others have time enough on any machine."""
 COUNT, LONELY, HANGING = 80, 30, 6
 """Examples; the last of them ask an expert without a fallback, and the first one that hangs."""
 
@@ -41,7 +41,7 @@ def decide(conversation: Conversation) -> str:
 
 
 def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    proxy = FaultProxy(solve, seed=5, share=0.25, hangs="hangs")
+    proxy = FaultProxy(solve, seed=4, share=0.3, hangs="hangs")
     saved, slow = expert(fallback="spare"), expert(fallback="spare", deadline_s=DEADLINE_S)
     with serving(proxy) as double:
         limits = ProviderLimits(attempts=2, failures=1000, concurrency=32)
@@ -72,7 +72,7 @@ def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.Monke
 
     hung = [charge for episode in episodes for charge in episode.charges if charge.name == "hangs"]
     waits = [charge.latency_s for charge in hung if charge.latency_s]
-    assert len(waits) == HANGING and all(DEADLINE_S <= wait < DEADLINE_S + 5 for wait in waits)
+    assert len(waits) == HANGING and all(DEADLINE_S <= wait < HANG_S / 2 for wait in waits)
 
     spent = [charge for episode in episodes for charge in episode.charges]
     price = kit.catalogue.prices["real"]
