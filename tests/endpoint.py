@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -23,6 +23,7 @@ class Double(ThreadingHTTPServer):
     """Plays the script and keeps what it was asked, and with which keys."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -81,6 +82,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def handle(self) -> None:
+        # A client that gave up leaves half a request.
+        with suppress(ConnectionResetError, json.JSONDecodeError):
+            super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent."""

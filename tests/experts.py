@@ -48,6 +48,7 @@ def real(
     double: Double | None,
     limits: ProviderLimits | None = None,
     cassette: Cassette | None = None,
+    /,
     **experts: Entry,
 ) -> Toolkit:
     """The toolkit with these experts besides, asked at the double; None: there is none, nor a key."""

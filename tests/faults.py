@@ -40,7 +40,7 @@ FAULTS = [
 ]
 
 
-HANGING = Fault(200, answer(), told=False)
+HANG = Fault(200, answer(), told=False)
 """It answers, and bills it, long after nobody waits any more."""
 HANG_S = 30.0
 
@@ -64,14 +64,14 @@ class FaultProxy:
         digest = hashlib.blake2b(f"{self._seed}:{number}:{text}".encode(), digest_size=8).digest()
         fault = None
         if request["model"] == self._hangs:
-            fault = HANGING
+            fault = HANG
         elif int.from_bytes(digest[:4], "big") / 2**32 < self._share:
             fault = FAULTS[int.from_bytes(digest[4:], "big") % len(FAULTS)]
         with self._lock:
             self.committed.append(fault)
         if fault is None:
             return 200, answer(self._solve(request)), 0
-        return fault.status, fault.body, HANG_S if fault is HANGING else 0
+        return fault.status, fault.body, HANG_S if fault is HANG else 0
 
 
 TOLD = Usage(input_tokens=100, cached_input_tokens=40, output_tokens=7)

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -44,7 +44,7 @@ class Slot:
         self._cassette, self._key, self._number, self._request = cassette, key, number, request
         self.found = found
 
-    def keep(self, outcome: Record | Failure) -> None:
+    def keep(self, outcome: Record) -> None:
         """Write what came to the cassette."""
         failure = outcome if isinstance(outcome, Failure) else None
         reply = None if failure is not None else outcome.model_dump(mode="json")
@@ -59,11 +59,10 @@ class Cassette:
     so that a replay is the run as it was; auto asks again where it failed.
     """
 
-    def __init__(self, path: Path, mode: Mode = "auto", secrets: Iterable[str] = ()) -> None:
-        """`secrets`: values that are blotted out wherever they stand; those of the environment always are."""
+    def __init__(self, path: Path, mode: Mode = "auto") -> None:
         self.path, self.mode = path, mode
         self.replayed = self.asked = 0
-        self._secrets = {*secrets, *secrets_of(os.environ)}
+        self._secrets = set(secrets_of(os.environ))
         self._lock = threading.Lock()
         self._numbers: Counter[str] = Counter()
         self._recorded: dict[str, dict[int, Recorded]] = {}

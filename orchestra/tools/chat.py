@@ -150,7 +150,7 @@ class Chat:
     def _pause(self, state: "RetryCallState") -> float:
         """Seconds before the next attempt: growing, never the same for two callers, and what the endpoint asks for."""
         error = state.outcome.exception() if state.outcome is not None else None
-        backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** (state.attempt_number - 1)) * (0.5 + random.random())
+        backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2.0 ** (state.attempt_number - 1)) * (0.5 + random.random())
         return backoff_s + (error.retry_after_s if isinstance(error, _Passing) else 0.0)
 
     async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:

@@ -80,16 +80,15 @@ class Failure(Record):
         """The error, as it was raised."""
         if self.kind == CallError.__name__:
             return CallError(self.what)
-        said = {"where": self.where, "fix": self.fix}
         error: EndpointError
         if self.unusable is not None:
-            error = ReplyError(self.what, unusable=self.unusable, **said)
+            error = ReplyError(self.what, unusable=self.unusable, where=self.where, fix=self.fix)
         elif self.kind == CircuitError.__name__:
-            error = CircuitError(self.what, wait_s=self.wait_s, **said)
+            error = CircuitError(self.what, wait_s=self.wait_s, where=self.where, fix=self.fix)
         elif self.kind in _PLAIN:
-            error = _PLAIN[self.kind](self.what, **said)
+            error = _PLAIN[self.kind](self.what, where=self.where, fix=self.fix)
         else:
-            return ToolError(self.what, **said)
+            return ToolError(self.what, where=self.where, fix=self.fix)
         error.seconds, error.lost = self.seconds, self.lost
         return error
 
