@@ -22,7 +22,7 @@ def one_line(text: str) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """Log records as ever, but what they quote steers no terminal and begins no line: those of tracebacks are indented."""
+    """Log records as ever, but what they quote steers no terminal and begins no line: tracebacks are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = one_line(record.message)
