@@ -39,7 +39,7 @@ ITEM = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}
         ({"type": "integer", "minimum": 1}, 0, "t: x must be at least 1, not 0"),
         ({"type": "array", "items": ITEM}, [{"n": 1}, {"n": 0}], "t: x.1.n must be at least 1, not 0"),
         ({"type": "array", "items": ITEM}, [{}], "t: x.0 needs n"),
-        ({"anyOf": [{"type": "string"}, ITEM]}, 1, "t: x must be a string, not 1"),
+        ({"anyOf": [{"type": "string"}, ITEM]}, 1, "t: x 1 does not fit anyOf [{"),
         ({"type": "array", "uniqueItems": True}, [1, 1], "t: x [1, 1] does not fit uniqueItems true"),
         ({"multipleOf": 0.5}, 10**300, None),
     ],
@@ -84,7 +84,7 @@ def test_no_stranger_s_expression_is_run() -> None:
     assert said(spec({"pattern": {"type": "string"}}), {"pattern": 1}) is not None
 
 
-@pytest.mark.parametrize("broken", [{"type": "strng"}, {"properties": 3}, {"required": "x"}])
+@pytest.mark.parametrize("broken", [{"type": "strng"}, {"allOf": 3}, {"required": "x"}])
 def test_what_is_no_schema_is_the_tool_s_fault(broken: dict[str, Any]) -> None:
     with pytest.raises(ToolError, match="its schema is none"):
         said(spec({}, **broken), {})
