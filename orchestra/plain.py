@@ -22,11 +22,11 @@ def one_line(text: str) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """Log records as ever, but what they quote steers no terminal; a message is one line, a traceback has its own."""
+    """Log records as ever, but what they quote steers no terminal and begins no line: tracebacks are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record))
+        return plain(super().format(record)).replace("\n", "\n  ")

@@ -15,6 +15,7 @@ from orchestra.errors import DataError
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
 LONE = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: no text, and no database holds it."""
 MAX_IMAGE_BYTES = 64_000_000
 
 

@@ -65,7 +65,7 @@ def checker(spec: ToolSpec) -> Check:
             return found
         except (referencing.exceptions.Unresolvable, RecursionError, OverflowError) as error:
             what = f"its schema cannot be followed ({type(error).__name__})"
-            raise ToolError(what, where=f"tool {spec.name}", fix="mend the schema's $ref") from None
+            raise ToolError(what, where=f"tool {spec.name}", fix="mend the schema") from None
 
     return check
 
@@ -108,7 +108,7 @@ def _wrong(problem: ValidationError) -> str:
             kinds = wanted if isinstance(wanted, list) else [wanted]
             return f"must be {' or '.join(TYPES.get(kind, f'a {kind}') for kind in kinds)}, not {shown(value)}"
         case "enum":
-            return f"must be one of {', '.join(map(shown, wanted[:20]))}, not {shown(value)}"
+            return f"must be one of {', '.join(map(shown, wanted[:10]))}, not {shown(value)}"
         case _ if keyword in BOUNDS:
             return f"{BOUNDS[keyword]} {shown(wanted)}, not {shown(value)}"
         case _:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,22 +30,28 @@ def body(*messages: tuple[str, str]) -> bytes:
 def test_a_caller_s_message_opens_and_closes_nothing(role: str, tmp_path: Path) -> None:
     """Whatever the role that it claims, and as the question itself: as many control tokens as a harmless one."""
     made = backend(tmp_path)
+    made = replace(made, limits=made.limits.model_copy(update={"max_tokens": 100_000}))
     added = set(codec().tokenizer.get_added_vocab().values())
 
     def controls(*messages: tuple[str, str]) -> list[int]:
         return [i for i in made.job(parse_request(body(*messages))).prompt if i in added]
 
-    plain, asked = controls((role, "hello"), ("user", "when?")), controls(("user", "hello"))
+    # One completes a token with the line break before it: see test_injections.
+    texts = [one.text for one in INJECTIONS if sound(one.text) and not one.text.startswith("</think>")]
+    spoken, plain = [(role, text) for text in texts], [(role, "hello")] * len(texts)
+    assert controls(*spoken, ("user", "when?")) == controls(*plain, ("user", "when?"))
+    assert controls(("user", " ".join(texts))) == controls(("user", "hello"))
+
+
+def sound(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
     for one in INJECTIONS:
-        text = one.text  # repeated, it would be longer than a prompt may be
-        try:
-            text.encode()
-        except UnicodeEncodeError:
+        if not sound(one.text):
             with pytest.raises(ApiError):
-                parse_request(body((role, text), ("user", "when?")))
-            continue
-        assert controls((role, text), ("user", "when?")) == plain, one.name
-        assert controls(("user", text)) == asked, one.name
+                parse_request(body(("user", one.text)))
 
 
 def test_a_caller_cannot_speak_as_a_tool() -> None:
@@ -94,3 +101,4 @@ def test_the_gateway_s_log_is_harmless() -> None:
         log.exception("a request failed\nINFO orchestra.gateway all is well")
     text = stream.getvalue()
     assert "\x1b" not in text and "\r" not in text and text.startswith("ERROR orchestra.gateway a request failed INFO")
+    assert all(line.startswith("  ") for line in text.splitlines()[1:])
