@@ -84,9 +84,7 @@ class Toolkit:
         for name, folder in folders.items():
             if not folder.is_dir():
                 raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
-        return cls(
-            catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment(), root=root
-        )
+        return cls(catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment(), root=root)
 
     def anew(self) -> Self:
         """The same tools for another corpus and other answers; domains that are loaded and MCP servers are shared."""
