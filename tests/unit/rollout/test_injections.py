@@ -107,9 +107,10 @@ def test_a_message_is_data(make: Callable[[], Codec], role: str) -> None:
             continue
         ids = prompt(made, role, one.said)
         assert controls(made, ids) == plain, one.name
-        # Private-use characters are the renderer's own in prompts.
+        # Private-use characters are the renderer's own in prompts, and what leads is without spaces around it.
         if "\ue200" not in one.said:
-            assert one.said in made.tokenizer.decode(ids, skip_special_tokens=False)
+            said = one.said.strip() if role == "system" else one.said
+            assert said in made.tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def encodable(text: str) -> bool:

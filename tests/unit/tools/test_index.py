@@ -356,8 +356,8 @@ def test_the_tool_gives_numbered_passages_at_the_price_of_this_example(tmp_path:
 def test_a_catalogue_entry_with_an_index_is_searched_and_one_without_is_the_corpus(tmp_path: Path) -> None:
     made(tmp_path)
     entry = catalogue().entry("search").model_copy(update={"index": "index", "results": 1})
-    kit = Toolkit(replace(catalogue(), entries={"records": entry}), {}, tmp_path, tmp_path)
+    kit = Toolkit(replace(catalogue(), entries={"records": entry}), {}, tmp_path, root=tmp_path)
     assert asyncio.run(kit.tool("records").call({"query": "Tolish"}, context())).text.startswith("[1] Borvane city\n")
     flip("passages.jsonl")(tmp_path / "index")
     with pytest.raises(DataError, match="damaged"):
-        asyncio.run(Toolkit(kit.catalogue, {}, tmp_path, tmp_path).tool("records").call({"query": "x"}, context()))
+        asyncio.run(Toolkit(kit.catalogue, {}, tmp_path, root=tmp_path).tool("records").call({"query": "x"}, context()))
