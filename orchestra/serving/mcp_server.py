@@ -190,6 +190,8 @@ def serve_http(source: Source, port: int) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        # Before the address is told: who connects at once waits for us.
+        listening.listen()
     except OSError as error:
         raise ServiceError(f"port {port}: {error.strerror}", where=HOST, fix="give another --http") from None
     print(f"MCP server at http://{HOST}:{listening.getsockname()[1]}/mcp", flush=True)

@@ -16,7 +16,7 @@ from orchestra.plain import PlainFormatter, one_line, plain
 from orchestra.serving.client import Called, Reply
 from orchestra.tools.base import MAX_OBSERVATION, readable
 from orchestra.tools.cassette import Cassette
-from orchestra.tools.cassette import Reply as Recorded
+from orchestra.tools.reply import Reply as Recorded
 from orchestra.tools.search import Document
 from orchestra.workspace import Screen
 from tasks._stage import Stage
@@ -93,9 +93,9 @@ def test_cassettes_give_it_back_unchanged(one: Injection, tmp_path: Path) -> Non
     text = readable(one.said)
     request = {"messages": [{"role": "user", "content": text}]}
     reply = Recorded(text=text)
-    Cassette(tmp_path / "c.jsonl", "record").add(request, reply)
-    again = Cassette(tmp_path / "c.jsonl", "replay").find(request)
-    assert again == reply.model_copy(update={"replayed": True})
+    Cassette(tmp_path / "c.jsonl", "record").slot(request).keep(reply)
+    again = Cassette(tmp_path / "c.jsonl", "replay").slot(request).found
+    assert again is not None and Recorded.model_validate(again.reply) == reply
 
 
 def test_an_observation_is_cut_and_marked_where_no_record_could_hold_it() -> None:
