@@ -6,7 +6,9 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -23,6 +25,19 @@ SETTING = "ORCHESTRA_CASSETTE"
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 MIN_SECRET = 8
 """Characters: a shorter value (`none`, `EMPTY`) is no secret, and blotting it out would spoil texts."""
+
+
+_WATCHED: ContextVar[list[bool] | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def watched() -> Iterator[list[bool]]:
+    """Whether each request made within the block was replayed, in order: what all was replayed was paid for before."""
+    token = _WATCHED.set(seen := list[bool]())
+    try:
+        yield seen
+    finally:
+        _WATCHED.reset(token)
 
 
 class Recorded(Record):
@@ -97,6 +112,9 @@ class Cassette:
                 found = None
             self.replayed += found is not None
             self.asked += found is None
+        watching = _WATCHED.get()
+        if watching is not None:
+            watching.append(found is not None)
         if found is None and self.mode == "replay":
             raise ConfigError(f"no recorded reply to request {key[:12]}", where=str(self.path), fix="use mode auto")
         return Slot(self, key, number, request, found)

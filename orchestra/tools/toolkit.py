@@ -16,7 +16,7 @@ from orchestra.plain import one_line
 from orchestra.tools.arguments import Check, checker, refusal
 from orchestra.tools.base import Tool, ToolContext, ToolResult, readable
 from orchestra.tools.calculator import Calculator
-from orchestra.tools.cassette import Cassette
+from orchestra.tools.cassette import Cassette, watched
 from orchestra.tools.catalogue import Catalogue, Entry
 from orchestra.tools.provider import Provider, ProviderLimits
 from orchestra.tools.search import SearchIndex, SearchTool
@@ -211,15 +211,20 @@ class ToolSession:
         purse = self._toolkit.purse
         if purse is None:
             return await self._run(spec, call)
-        with purse.hold(self._worst_usd(spec, call) if purse.cap_usd is not None else Decimal(0)):
+        cassette = self._toolkit.cassette
+        spends = purse.cap_usd is not None and (cassette is None or cassette.mode != "replay")
+        charges: tuple[Charge, ...] = ()
+        with purse.hold(self._worst_usd(spec, call) if spends else Decimal(0)), watched() as replayed:
             try:
                 outcome = await self._run(spec, call)
+                charges = (outcome.charge, *outcome.besides)
             except ToolError as failure:
-                for charge in failure.charges:
-                    purse.book(charge)
+                charges = failure.charges
                 raise
-            for charge in (outcome.charge, *outcome.besides):
-                purse.book(charge)
+            finally:
+                # What was replayed was paid for when it was recorded.
+                for charge in () if replayed and all(replayed) else charges:
+                    purse.book(charge)
         return outcome
 
     def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:

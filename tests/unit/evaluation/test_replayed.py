@@ -1,5 +1,6 @@
 """A whole evaluation from its cassette: with nobody to ask and no key, the same bytes, and nothing spent."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from orchestra.config import Rollout
 from orchestra.errors import ConfigError
 from orchestra.evaluation.run import Contender, evaluate
-from orchestra.ledger import by_component
+from orchestra.ledger import Purse, by_component
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
 from orchestra.tools.cassette import Cassette, Mode
@@ -28,6 +29,8 @@ EXPERTS = {
     "gone": expert(),
 }
 REPLIES = [0]
+SPENT: dict[Mode, Decimal] = {}
+"""By the run's ledger."""
 
 
 def solve(request: dict[str, Any]) -> tuple[int, Any, float]:
@@ -55,6 +58,7 @@ def run(
     cassette = Cassette(folder / "tape.jsonl", mode)
     limits = ProviderLimits(attempts=1, failures=100)
     kit = real(monkeypatch, toolkit(folder), double, limits, cassette, **EXPERTS)
+    kit.purse = Purse(folder / f"{mode}.ledger.jsonl", Decimal("0.0005") if mode == "replay" else None)
     box = [kit.catalogue.spec(name) for name in ASKED]
     examples = [
         example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1), toolbox=box, kind="numeric")
@@ -66,6 +70,7 @@ def run(
     ]
     file = folder / f"{mode}.jsonl"
     found = evaluate(policies, examples, kit, LIMITS, file=file)
+    SPENT[mode] = kit.purse.spent_usd
     return file.read_bytes(), [episode for episodes in found.values() for episode in episodes], cassette
 
 
@@ -79,6 +84,8 @@ def test_it_replays_to_the_same_bytes_without_an_endpoint(monkeypatch: pytest.Mo
     assert (second.replayed, second.asked) == (first.asked, 0)
     assert second.summary().endswith(f"{first.asked} calls replayed, nothing spent on them; 0 asked")
 
+    assert SPENT["record"] > Decimal("0.0005"), "more than the cap of the replay, which spends nothing"
+    assert SPENT["replay"] == 0
     parts = by_component(charge for episode in again for charge in episode.charges)
     assert parts[Component.EXPERT] > 0 and parts[Component.SANDBOX] > 0, "what it cost when it was recorded is reported"
     assert sum(episode.stop is StopReason.TOOL_FAILURE for episode in again) == 2, "failures are replayed, too"
