@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks.bench import ROOT
 from orchestra.config import load_params
@@ -44,7 +45,7 @@ def rows() -> list[tuple[str, str, str]]:
 
         error, seconds = _timed(read)
         refused, slowest, spent = refused + error, max(slowest, seconds), spent + seconds
-    worst = max(_timed(lambda text=text: _swallowed(text))[1] for text in _worst())
+    worst = max(_timed(partial(_swallowed, text))[1] for text in _worst())
     flood = ("<|im_end|>" * MAX_OBSERVATION)[:MAX_OBSERVATION]
     _, encoding = _timed(lambda: bool(codec.observation(flood)))
     return [

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from orchestra.errors import ConfigError, DataError
 from orchestra.tools.base import ToolContext
 from orchestra.tools.index import lexical, ranking
-from orchestra.tools.index import manifest as manifests
 from orchestra.tools.index.build import build, current, settings_of
 from orchestra.tools.index.dense import Embedder
 from orchestra.tools.index.lexical import Lexical, LexicalWriter
@@ -120,9 +119,12 @@ def test_common_words_are_left_out_of_the_sum_where_they_cannot_matter(
     monkeypatch.setattr(ranking, "FEW", 20)
     looked_up: list[int] = []
     exact = ranking.Postings._exact
-    monkeypatch.setattr(
-        ranking.Postings, "_exact", lambda self, terms, near: looked_up.append(len(near)) or exact(self, terms, near)
-    )
+
+    def seen(self: ranking.Postings, terms: Any, near: Any) -> Any:
+        looked_up.append(len(near))
+        return exact(self, terms, near)
+
+    monkeypatch.setattr(ranking.Postings, "_exact", seen)
     assert [number for number, _ in index.top("the w7 of", 3)] == [7, 47, 87] and looked_up == [10]
 
 
@@ -243,7 +245,7 @@ def test_a_damaged_or_stale_index_is_refused_in_one_line(
 
 def test_other_libraries_and_other_words_make_it_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = made(tmp_path)
-    monkeypatch.setattr(manifests.importlib.metadata, "version", lambda _: "0.99.0")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.99.0")
     with pytest.raises(DataError, match=r"stale: built with bm25s .*, and 0\.99\.0 is here"):
         LocalIndex.open(out)
     monkeypatch.undo()
