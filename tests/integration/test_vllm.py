@@ -84,6 +84,7 @@ def test_a_server_with_other_weights_is_found_out(root: Path, green: Candidate, 
         proof.check(server(root))
 
 
+@pytest.mark.slow
 def test_blue_green_loses_no_request(root: Path, green: Candidate, deployed: Deployment) -> None:
     replies: list[Reply] = []
     failures: list[Exception] = []
