@@ -69,7 +69,7 @@ def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
     edit = (
         (workspace / "params.yaml")
         .read_text(encoding="utf-8")
-        .replace("  seed: 7\n", "  seed: 7\n  preferences: data/extra/p.jsonl\n")
+        .replace("  preferences: null\n", "  preferences: data/extra/p.jsonl\n")
     )
     (workspace / "params.yaml").write_text(edit, encoding="utf-8")
     rows = "".join(json.dumps({"question": f"what is {n} and {n}?", "answer": str(2 * n)}) + "\n" for n in range(30))
