@@ -50,9 +50,14 @@ TRUSTED = 0.58
 """Skill in a topic from which a specialist's description names it."""
 SYLLABLES = MIDDLES.split()
 SUFFIXES = ("mini", "pro", "large", "chat", "max", "lite", "turbo", "flash", "nano", "small")
-INVENTED_SUFFIXES = 0.5
+INVENTED_SUFFIXES = 0.6
 """Share of training's names with an ending that nobody uses: from a short list of endings a model learns the list, and
 then completes a name from memory where it should copy it."""
+SUFFIX_PIECES, SUFFIX_LETTERS = (1, 4), 9
+"""An invented ending's pieces, least and most, and its length at most: of short endings only, a model learns to stop
+early, and writes `-instru` where it reads `-instruct`."""
+NUMBERED = 0.15
+"""Share of invented endings with a digit behind."""
 HELDOUT_SUFFIXES = ("plus", "ultra", "v2", "v3", "next", "base", "instruct")
 """Endings that no name of training has, so that no held-out name was ever met."""
 
@@ -63,10 +68,19 @@ def invented_name(rng: random.Random, split: Split = "train") -> str:
     if split == "heldout":
         return f"{stem}-{rng.choice(HELDOUT_SUFFIXES)}"
     if rng.random() < INVENTED_SUFFIXES:
-        letters = "".join(rng.choice(string.ascii_lowercase) for _ in range(rng.randint(1, 4)))
-        made = rng.choice([letters, rng.choice(SYLLABLES) + letters[:1], rng.choice(SYLLABLES) * 2, letters[:1] + "1"])
-        return f"{stem}-{made if made not in HELDOUT_SUFFIXES else 'pro'}"
+        return f"{stem}-{invented_suffix(rng)}"
     return f"{stem}-{rng.choice([f'{rng.randint(1, 99)}b', str(rng.randint(1, 9)), *SUFFIXES])}"
+
+
+def invented_suffix(rng: random.Random) -> str:
+    """An ending such as `k`, `wo2` or `linstka`: never one that is held out."""
+    while True:
+        pieces = rng.randint(*SUFFIX_PIECES)
+        letters = (rng.choice(string.ascii_lowercase) for _ in range(pieces))
+        made = "".join(rng.choice([letter, rng.choice(SYLLABLES), rng.choice(TAILS.split())]) for letter in letters)
+        made += str(rng.randint(1, 9)) if rng.random() < NUMBERED else ""
+        if len(made) <= SUFFIX_LETTERS and made not in HELDOUT_SUFFIXES:
+            return made
 
 
 def describe(catalogue: Catalogue, tool: str, rng: random.Random, split: Split = "train") -> str:
