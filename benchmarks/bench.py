@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from benchmarks import clock
+from benchmarks.clock import Spent
 from orchestra.config import Params, load_params
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.generate import generate
@@ -38,15 +39,6 @@ class Bench:
         return self.toolkit.catalogue.policy_price
 
 
-@dataclass(frozen=True)
-class Spent:
-    """Seconds of one measured call."""
-
-    wall_s: float
-    cpu_s: float
-    """Of this process, all threads: on a machine that is busy otherwise, the figure to trust."""
-
-
 def open_bench(examples: int, *, shape: str = "embedded", device: str = "cpu", threads: int = 1) -> Bench:
     """`examples` new examples of the default profile and a model of `shape` on `device`; sets torch's threads."""
     import torch
@@ -66,15 +58,17 @@ def open_bench(examples: int, *, shape: str = "embedded", device: str = "cpu", t
 
 def timed(work: Callable[[], T], device: str = "cpu") -> tuple[T, Spent]:
     """Run `work` and say what it took; a GPU is waited for at both ends."""
+    if not device.startswith("cuda"):
+        return clock.timed(work)
     import torch
 
-    if device.startswith("cuda"):
+    def finished() -> T:
+        result = work()
         torch.cuda.synchronize()
-    wall, cpu = time.perf_counter(), time.process_time()
-    result = work()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return result, Spent(time.perf_counter() - wall, time.process_time() - cpu)
+        return result
+
+    torch.cuda.synchronize()
+    return clock.timed(finished)
 
 
 def machine(device: str = "cpu") -> str:

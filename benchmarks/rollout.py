@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import Bench, Spent, machine, open_bench, timed
+from benchmarks.bench import Bench, machine, open_bench, timed
+from benchmarks.clock import Spent
 from benchmarks.shapes import SHAPES
 from orchestra.environment import quiet
 from orchestra.rollout.loop import rollout

@@ -9,7 +9,6 @@ import platform
 import random
 import resource
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.clock import Spent, timed
 from orchestra.environment import cores, quiet
 
 T = TypeVar("T")
@@ -28,15 +28,6 @@ VOCABULARY = 100_000
 QUERIES = 2_000
 BATCH = 500
 TOP = 3
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Seconds of one measured call."""
-
-    wall_s: float
-    cpu_s: float
-    """Of this process, all threads: on a machine that is busy otherwise, the figure to trust."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +104,7 @@ def _build(source: Path, index: Path) -> tuple[Spent, float]:
     from orchestra.tools.index.build import build, settings_of
 
     before = _peak_mb()
-    _, spent = _timed(lambda: build([source], index, settings_of(index, model=None)))
+    _, spent = timed(lambda: build([source], index, settings_of(index, model=None)))
     return spent, _peak_mb() - before
 
 
@@ -123,20 +114,14 @@ def _ask(folder: Path, queries: list[str]) -> tuple[Spent, Spent, float, Spent, 
     from orchestra.tools.index.local import LocalIndex
 
     before = _peak_mb()
-    _, mapped = _timed(lambda: LocalIndex.open(folder, contents=False))
-    index, load = _timed(lambda: LocalIndex.open(folder))
+    _, mapped = timed(lambda: LocalIndex.open(folder, contents=False))
+    index, load = timed(lambda: LocalIndex.open(folder))
     for query in queries[:50]:
         index.search(query, TOP)
-    _, single = _timed(lambda: [index.search(query, TOP) for query in queries])
+    _, single = timed(lambda: [index.search(query, TOP) for query in queries])
     batches = [queries[at : at + BATCH] for at in range(0, len(queries), BATCH)]
-    _, batched = _timed(lambda: [index.search_many(batch, TOP, threads=2) for batch in batches])
+    _, batched = timed(lambda: [index.search_many(batch, TOP, threads=2) for batch in batches])
     return load, mapped, _peak_mb() - before, single, batched
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, Spent]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    result = work()
-    return result, Spent(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def _peak_mb() -> float:

@@ -6,11 +6,10 @@ python -m benchmarks.tools_trust
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable
 from functools import partial
 
 from benchmarks.bench import ROOT
+from benchmarks.clock import timed
 from orchestra.config import load_params
 from orchestra.errors import CallError
 from orchestra.rollout.parse import MAX_TEXT, format_call, parse_turn
@@ -43,17 +42,17 @@ def rows() -> list[tuple[str, str, str]]:
                 return True
             return False
 
-        error, seconds = _timed(read)
-        refused, slowest, spent = refused + error, max(slowest, seconds), spent + seconds
-    worst = max(_timed(partial(_swallowed, text))[1] for text in _worst())
+        error, took = timed(read)
+        refused, slowest, spent = refused + error, max(slowest, took.cpu_s), spent + took.cpu_s
+    worst = max(timed(partial(_swallowed, text))[1].cpu_s for text in _worst())
     flood = ("<|im_end|>" * MAX_OBSERVATION)[:MAX_OBSERVATION]
-    _, encoding = _timed(lambda: bool(codec.observation(flood)))
+    _, encoding = timed(lambda: codec.observation(flood))
     return [
         (f"{CALLS} spoiled calls: refused", f"{refused}", "no crash"),
         ("a spoiled call, mean", f"{1e6 * spent / CALLS:.0f} µs", "≤ 1 ms"),
         ("a spoiled call, slowest", f"{1e3 * slowest:.1f} ms", "≤ 100 ms"),
         (f"the worst turns of {MAX_TEXT} characters", f"{1e3 * worst:.0f} ms", "≤ 500 ms"),
-        (f"{MAX_OBSERVATION} characters of stop tokens as an observation", f"{encoding:.2f} s", "≤ 1 s"),
+        (f"{MAX_OBSERVATION} characters of stop tokens as an observation", f"{encoding.cpu_s:.2f} s", "≤ 1 s"),
     ]
 
 
@@ -69,12 +68,6 @@ def _swallowed(text: str) -> bool:
         return parse_turn(text).call is None
     except CallError:
         return True
-
-
-def _timed(work: Callable[[], bool]) -> tuple[bool, float]:
-    """What it gives, and this process's CPU seconds: the machine may be busy otherwise."""
-    began = time.process_time()
-    return work(), time.process_time() - began
 
 
 def main() -> None:

@@ -4,13 +4,13 @@ import json
 import os
 import sys
 import time
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from orchestra import __version__, cli_data, cli_domains, cli_index, cli_prices, cli_tools
+from orchestra.cli_values import parse_usd
 from orchestra.environment import quiet
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 
@@ -182,14 +182,10 @@ def ask(
     """Ask what serves; prints its tool calls, its answer, and the bill."""
     from orchestra.serving import client
 
-    try:
-        budget_usd = None if budget is None else Decimal(budget)
-    except InvalidOperation:
-        raise ConfigError(f"{budget!r} is no amount", where="--budget", fix="write dollars: 0.01") from None
     reply = client.ask(
         question,
         preference,
-        budget_usd=budget_usd,
+        budget_usd=None if budget is None else parse_usd(budget, "--budget"),
         max_turns=max_turns,
         domain=domain,
         url=url or client.gateway_url(workspace()),

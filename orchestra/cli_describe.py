@@ -1,19 +1,12 @@
 """`orchestra tools describe`: what an expert is good at, measured, then written."""
 
 import asyncio
-import os
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestra.errors import ConfigError
-
-if TYPE_CHECKING:
-    from orchestra.config import World
-    from orchestra.ledger import Purse
-    from orchestra.tools.paid import PaidChat
+from orchestra.cli_values import parse_usd
 
 
 def describe(
@@ -33,6 +26,7 @@ def describe(
 ) -> None:
     """Run an expert on sampled training examples, and propose the description that its outcomes warrant."""
     from orchestra.cli import workspace
+    from orchestra.cli_domains import writing_chat
     from orchestra.config import load_params
     from orchestra.jsonl import read_jsonl
     from orchestra.ledger import Purse, phase
@@ -45,7 +39,7 @@ def describe(
     params = load_params(root / "params.yaml")
     file = out or root / "work/describe" / f"{expert}.jsonl"
     toolkit = Toolkit.from_params(params, root)
-    purse = toolkit.purse = Purse(file.with_suffix(".ledger.jsonl"), _dollars(cap_usd), "describe")
+    purse = toolkit.purse = Purse(file.with_suffix(".ledger.jsonl"), parse_usd(cap_usd, "--cap-usd"), "describe")
     drawn = measuring.sample(read_jsonl(data, Example, fix="run the validate stage"), examples, seed)
 
     async def measured() -> str:
@@ -56,7 +50,7 @@ def describe(
         print("\n".join(measuring.summary(tried)))
         if model is None:
             return measuring.template(tried)
-        chat = _chat(root, params.world, model, price, purse)
+        chat = writing_chat(params.world, root, model, price, purse)
         try:
             with phase("write"):
                 return await measuring.written(tried, chat)
@@ -70,28 +64,3 @@ def describe(
     if write:
         measuring.write(catalogue, expert, description)
         print(f"written to {params.world.catalogue}")
-
-
-def _dollars(text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        raise ConfigError(f"{text!r} is no amount", where="--cap-usd", fix="write dollars: 1.50") from None
-
-
-def _chat(root: Path, world: "World", model: str, price: str | None, purse: "Purse") -> "PaidChat":
-    """The endpoint that writes, as `orchestra domains` names it."""
-    from datetime import date
-
-    from orchestra.cli_domains import KEY, URL
-    from orchestra.tools.catalogue import environment
-    from orchestra.tools.chat import Chat
-    from orchestra.tools.paid import PaidChat
-    from orchestra.tools.prices import PriceBook
-    from orchestra.types import Component
-
-    if price is None:
-        raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
-    found = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
-    chat = Chat(model, model=model, url=environment(URL, tool="writer"), key=os.environ.get(KEY, ""))
-    return PaidChat(chat, found, purse, Component.GENERATOR)

@@ -3,19 +3,21 @@
 import asyncio
 import os
 import sys
-from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestra.cli_values import parse_usd
 from orchestra.errors import ConfigError, DataError
 from orchestra.plain import plain
 
 if TYPE_CHECKING:
-    from orchestra.config import Params
+    from orchestra.config import Params, World
+    from orchestra.ledger import Purse
     from orchestra.rollout.users import UserSimulator
+    from orchestra.tools.cassette import Cassette
     from orchestra.tools.paid import PaidChat
 
 app = typer.Typer(help="Write domains and examples, by rule or by a model, make them harder, and check them.")
@@ -139,8 +141,6 @@ def examples(
     generator: Generator = OfflineGenerator(seed)
     user: UserSimulator | None = None
     if model is not None:
-        if price is None:
-            raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
         paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
         generator = ModelGenerator(Writer(paid), seed, licence)
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.purse, Component.USER)) if model_user else None
@@ -168,26 +168,32 @@ def _open() -> tuple[Path, "Params"]:
 
 
 def paid_chat(
-    params: "Params", root: Path, model: str, price: str, version: Path, cap_usd: str, cassette: CassetteMode
+    params: "Params", root: Path, model: str, price: str | None, version: Path, cap_usd: str, cassette: CassetteMode
 ) -> "PaidChat":
     """The endpoint that writes, under the version's cap, with its ledger and cassette."""
-    from datetime import date
-
     from orchestra.ledger import Purse
     from orchestra.synthesis.versions import CASSETTE, LEDGER
     from orchestra.tools.cassette import Cassette
+
+    purse = Purse(version / LEDGER, parse_usd(cap_usd, "--cap-usd"))
+    return writing_chat(params.world, root, model, price, purse, Cassette(version / CASSETTE, cassette.value))
+
+
+def writing_chat(
+    world: "World", root: Path, model: str, price: str | None, purse: "Purse", tape: "Cassette | None" = None
+) -> "PaidChat":
+    """The endpoint that writes, at its price of `world.price_date`; where all is replayed it needs no address."""
+    from datetime import date
+
     from orchestra.tools.catalogue import environment
     from orchestra.tools.chat import Chat
     from orchestra.tools.paid import PaidChat
     from orchestra.tools.prices import PriceBook
     from orchestra.types import Component
 
-    try:
-        cap = Decimal(cap_usd)
-    except InvalidOperation:
-        raise ConfigError(f"{cap_usd!r} is no amount", where="--cap-usd", fix="write dollars: 1.50") from None
-    found = PriceBook.load(root / params.world.prices).at(price, date.fromisoformat(params.world.price_date))
-    tape = Cassette(version / CASSETTE, cassette.value)
-    url = "" if cassette is CassetteMode.REPLAY else environment(URL, tool="writer")
+    if price is None:
+        raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
+    found = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
+    url = "" if tape is not None and tape.mode == "replay" else environment(URL, tool="writer")
     chat = Chat(model, model=model, url=url, key=os.environ.get(KEY, ""), cassette=tape)
-    return PaidChat(chat, found, Purse(version / LEDGER, cap), Component.GENERATOR)
+    return PaidChat(chat, found, purse, Component.GENERATOR)

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from orchestra.errors import ConfigError, DataError
+from orchestra.cli_values import parse_date
+from orchestra.errors import DataError
+from orchestra.plain import aligned
 
 app = typer.Typer(help="The dated price book.", no_args_is_help=True)
 
@@ -141,18 +143,10 @@ def ledger(
     if as_json:
         print(json.dumps({name: part.as_json() for name, part in [*groups.items(), ("total", whole)]}))
         return
-    width = max(len(name) for name in [*groups, "total"])
-    print(f"{'':{width}}  {'calls':>8}  {'hits':>6}  {'tokens in':>10}  {'out':>10}  {'USD':>12}  {'seconds':>10}")
+    rows: list[tuple[str, ...]] = [("", "calls", "hits", "tokens in", "out", "USD", "seconds")]
     for name, part in [*groups.items(), ("total", whole)]:
-        counts = f"{part.calls:>8}  {part.cache_hits:>6}  {part.input_tokens:>10}  {part.output_tokens:>10}"
-        print(f"{name:{width}}  {counts}  {part.cost_usd:>12.6f}  {part.seconds:>10.1f}")
+        counts = (part.calls, part.cache_hits, part.input_tokens, part.output_tokens)
+        rows.append((name, *map(str, counts), f"{part.cost_usd:.6f}", f"{part.seconds:.1f}"))
+    print("\n".join(aligned(rows, numbers=True)))
     if whole.simulated:
         print(f"{whole.simulated} calls were of simulated experts")
-
-
-def parse_date(text: str) -> date:
-    """Raises `ConfigError` for what is no ISO date."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no date", where="--as-of", fix="write YYYY-MM-DD") from None

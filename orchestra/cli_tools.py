@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import date
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestra.cli_describe import describe
+from orchestra.cli_values import parse_date, parse_usd
 from orchestra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ def list_(
     from orchestra.tools.toolkit import Toolkit
 
     root = workspace()
-    try:
-        day = date.fromisoformat(as_of) if as_of is not None else date.today()
-    except ValueError:
-        raise ConfigError(f"{as_of!r} is no date", where="--as-of", fix="write YYYY-MM-DD") from None
+    day = date.today() if as_of is None else parse_date(as_of)
     params = load_params()
     book = PriceBook.load(root / params.world.prices)
     rows = asyncio.run(survey(Toolkit.from_params(params, root), book, day))
@@ -93,7 +90,7 @@ def import_mcp(
         server,
         asyncio.run(offers()),
         tool or [],
-        per_call=_dollars(per_call),
+        per_call=parse_usd(per_call, "--per-call"),
         latency_s=latency,
         reserved=reserved,
     )
@@ -121,13 +118,3 @@ def _server(
         )
     except ValidationError as error:
         raise ConfigError(error.errors()[0]["msg"], where=f"MCP server {name}", fix="see --help") from None
-
-
-def _dollars(text: str) -> Decimal:
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal(-1)
-    if not (amount.is_finite() and amount >= 0):
-        raise ConfigError(f"{text!r} is no amount", where="--per-call", fix="write dollars: 0.01")
-    return amount

@@ -1,7 +1,8 @@
-"""Text from outside, made fit for a terminal and a log: what would steer them is spelled out."""
+"""Text from outside, made fit to be kept, and for a terminal and a log: what would steer them is spelled out."""
 
 import logging
 import re
+from collections.abc import Sequence
 
 _STEERING = re.compile(
     # Control characters (of which terminals obey the escape and the C1 ones too), lone surrogates, which no terminal
@@ -9,6 +10,18 @@ _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def is_text(value: str) -> bool:
+    """Whether there is no half of a surrogate pair: JSON can spell one, and no record, file or request can hold it."""
+    return value.isascii() or _LONE.search(value) is None
+
+
+def as_text(value: str) -> str:
+    """Each half of a surrogate pair as U+FFFD."""
+    return _LONE.sub("\ufffd", value)
 
 
 def plain(text: str) -> str:
@@ -19,6 +32,16 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """The same, with every run of spaces and line breaks as one space: nobody's text can forge a line of its own."""
     return plain(" ".join(text.split()))
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """Rows of cells as lines with columns below each other; `numbers`: all columns but the first end flush."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = [cell.rjust(size) if numbers else cell.ljust(size) for cell, size in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return lines
 
 
 class PlainFormatter(logging.Formatter):

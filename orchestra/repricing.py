@@ -9,6 +9,7 @@ from pydantic import Field
 
 from orchestra.errors import DataError
 from orchestra.ledger import cost_of
+from orchestra.plain import aligned
 from orchestra.tools.catalogue import CatalogueFile
 from orchestra.tools.prices import PriceBook
 from orchestra.types import EXACT, Charge, Component, Episode, Example, Price, Record, ToolSpec, Usage, Usd
@@ -143,11 +144,7 @@ def lines(done: Repriced) -> list[str]:
     rows += [_row(component, costs) for component, costs in done.components.items()]
     rows += [_row(f"policy {policy}", costs) for policy, costs in done.policies.items()]
     rows.append(_row("total", done.total))
-    width = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    text = [f"{done.episodes} episodes{simulated}; US dollars"]
-    for row in rows:
-        cells = (cell.rjust(size) for cell, size in zip(row[1:], width[1:], strict=True))
-        text.append("  ".join([row[0].ljust(width[0]), *cells]).rstrip())
+    text = [f"{done.episodes} episodes{simulated}; US dollars", *aligned(rows, numbers=True)]
     text += [
         f"{calls} calls of {name} as recorded: the catalogue knows no price of it" for name, calls in done.kept.items()
     ]

@@ -3,10 +3,11 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 Script = list[tuple[int, Any, float]] | Callable[[dict[str, Any]], Any]
 """Either (status, body, seconds) in turn, the last one for ever; or what to reply to a request, as such a triple or as
 an object. Status 0 hangs up without a word."""
@@ -92,15 +93,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent."""
 
 
-@contextmanager
-def serving(script: Script) -> Iterator[Double]:
+def serving(script: Script) -> AbstractContextManager[Double]:
     """The double while it serves."""
-    double = Double(script)
-    thread = threading.Thread(target=double.serve_forever, kwargs={"poll_interval": 0.01})
+    return running(Double(script))
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """Any server while it serves."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield double
+        yield server
     finally:
-        double.shutdown()
-        double.server_close()
+        server.shutdown()
+        server.server_close()
         thread.join()

@@ -13,6 +13,7 @@ from orchestra.config import Params, parse_params
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies import Conversation, Policy, ScriptedPolicy
 from orchestra.serving.backend import Backend
+from orchestra.serving.client import Reply
 from orchestra.serving.release import Candidate
 from orchestra.serving.state import Serving
 from orchestra.types import ToolCall
@@ -20,6 +21,20 @@ from tests.worlds import ROOT, codec, example, toolkit
 
 SMOKE = [example("e1"), example("e2", instruction="who wrote Opal?", answer="Tesk"), example("e3")]
 """What a release works through."""
+MADE: dict[str, Any] = {
+    "cost_usd": 0.0621,
+    "latency_s": 96.2,
+    "wall_s": 0.4,
+    "engine": "vllm",
+    "version": "3",
+    "simulated": True,
+    "stop": "answered",
+    "trace_id": "t",
+    "tool_calls": [
+        {"name": "gpt-5", "arguments": {"question": "who?"}, "observation": "Tesk", "cost_usd": 0.062, "latency_s": 96}
+    ],
+}
+"""What a gateway tells of an answer, beside the answer."""
 
 
 def params(**deploy: Any) -> Params:
@@ -29,6 +44,11 @@ def params(**deploy: Any) -> Params:
     raw["rollout"] |= {"max_tokens": 2048, "max_turn_tokens": 64, "max_turns": 4}
     raw["deploy"] |= {"gateway_port": 0, "smoke_examples": 3, "start_timeout_s": 120, **deploy}
     return parse_params(raw)
+
+
+def reply(**changes: Any) -> Reply:
+    """What a client has of such an answer."""
+    return Reply.model_validate({"question": "who wrote Opal?", "answer": "Tesk", **MADE, **changes})
 
 
 def workspace(root: Path) -> Path:

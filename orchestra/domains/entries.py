@@ -12,10 +12,9 @@ from typing import Any
 from orchestra.domains.guard import LOG, TRIGGER, SchemaGuard
 from orchestra.domains.spec import Scalar, no_link, read_text
 from orchestra.errors import DataError
+from orchestra.plain import is_text
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
-LONE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair: no text, and no database holds it."""
 MAX_IMAGE_BYTES = 64_000_000
 
 
@@ -182,7 +181,7 @@ def _json_entry(line: str, where: str) -> dict[str, Scalar]:
         raise DataError(f"not JSON: {error}", where=where, fix="mend the line") from None
     if not isinstance(entry, dict) or not entry:
         raise DataError("not an object with columns", where=where, fix="write {column: value}")
-    if LONE.search("".join([*entry, *(value for value in entry.values() if isinstance(value, str))])):
+    if not is_text("".join([*entry, *(value for value in entry.values() if isinstance(value, str))])):
         raise DataError("half a surrogate pair, which is no text", where=where, fix="write the character itself")
     if not all(isinstance(value, str | int | float | bool | None) for value in entry.values()):
         raise DataError("a value is neither text nor a number", where=where, fix="mend the entry")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from orchestra.errors import CallError
+from orchestra.plain import is_text
 from orchestra.types import ToolCall
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -132,11 +133,8 @@ def _check(value: JsonValue, depth: int) -> int:
         return 1 + sum(_check(key, depth) + _check(inner, depth + 1) for key, inner in value.items())
     if isinstance(value, list):
         return 1 + sum(_check(inner, depth + 1) for inner in value)
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise CallError("half a surrogate pair in a string; write the character itself") from None
+    if isinstance(value, str) and not is_text(value):
+        raise CallError("half a surrogate pair in a string; write the character itself")
     return 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.ledger import cost_of
+from orchestra.plain import aligned
 from orchestra.tools.catalogue import DomainDefaults, Entry
 from orchestra.tools.prices import PriceBook
 from orchestra.tools.toolkit import Toolkit
@@ -64,10 +65,7 @@ def table(rows: Sequence[Listed], day: date) -> list[str]:
         here = ("yes" if row.available else "NO") + (f": {row.note}" if row.note else "")
         price = "no price" if row.price is None else rates(row.price)
         cells.append((row.name, row.kind.value, row.provider, price, call, f"{row.latency_s:g}", here))
-    widths = [max(len(line[column]) for line in cells) for column in range(len(head) - 1)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in cells
-    ]
+    return aligned(cells)
 
 
 def rates(price: Price) -> str:

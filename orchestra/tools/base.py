@@ -1,6 +1,5 @@
 """What every tool is: validated JSON arguments in; text, usage, dollars and seconds out."""
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -8,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
+from orchestra.plain import as_text
 from orchestra.types import Charge, Component, Price, Record, Usage, Usd
 
 UNSURE = "I am not sure."
@@ -16,7 +16,6 @@ UNSURE = "I am not sure."
 
 MAX_OBSERVATION = 100_000
 """Characters of one observation: a longer one is cut, so that nobody's reply can cost the loop unbounded time."""
-_LONE = re.compile("[\ud800-\udfff]")
 
 
 def readable(text: str) -> str:
@@ -26,7 +25,7 @@ def readable(text: str) -> str:
     """
     if len(text) > MAX_OBSERVATION:
         text = f"{text[:MAX_OBSERVATION]} … (cut: {len(text)} characters)"
-    return _LONE.sub("\ufffd", text)
+    return as_text(text)
 
 
 class ToolResult(Record):

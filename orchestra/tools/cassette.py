@@ -14,8 +14,8 @@ from typing import Any, Literal, Self, get_args
 
 from orchestra.errors import ConfigError
 from orchestra.jsonl import read_jsonl
+from orchestra.plain import as_text
 from orchestra.tools.failures import Failure
-from orchestra.tools.reply import as_text
 from orchestra.types import Record
 
 Mode = Literal["record", "replay", "auto"]

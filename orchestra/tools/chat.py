@@ -7,10 +7,8 @@ protocol, and it sees every key of an installation: its releases 1.82.7 and 1.82
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +17,14 @@ from orchestra.tools.cassette import Cassette, Slot
 from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
 from orchestra.tools.provider import PerLoop, Provider
 from orchestra.tools.reply import Reply, read_reply
+from orchestra.tools.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
 from orchestra.types import Usage
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""HTTP statuses that may pass by themselves."""
 OURS = frozenset({400, 413, 422})
 """HTTP statuses that say that the request is wrong, not that the endpoint is down."""
-MAX_BACKOFF_S = 30.0
 CONNECT_S = 10.0
 OnAttempt = Callable[[], None]
 OnLost = Callable[[Usage | None], None]
@@ -127,31 +123,16 @@ class Chat:
 
     async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
         """Attempts until one succeeds, fails for good, or no other would begin before the deadline."""
-        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_before_delay
-
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_Passing),
-            wait=self._pause,
-            stop=stop_after_attempt(self._attempts) | stop_before_delay(self._deadline_s),
-            before_sleep=self._pace,
-            reraise=True,
-        )
+        retry = retrying(self._attempts, self._backoff_s, self._deadline_s, self._pace)
         try:
-            return await retrying(self._once, body, attempt, lost)
-        except _Passing as error:
-            number = retrying.statistics["attempt_number"]
-            what = f"{error} after {number} attempt{'s' if number > 1 else ''}"
+            return await retry(self._once, body, attempt, lost)
+        except PassingError as error:
+            what = f"{error} {attempts_made(retry)}"
             raise EndpointError(what, where=self.name, fix="see the endpoint's log") from None
 
     async def _pace(self, state: "RetryCallState") -> None:
         """Another attempt is another request to the provider."""
         await self._provider.pace()
-
-    def _pause(self, state: "RetryCallState") -> float:
-        """Seconds before the next attempt: growing, never the same for two callers, and what the endpoint asks for."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2.0 ** (state.attempt_number - 1)) * (0.5 + random.random())
-        return backoff_s + (error.retry_after_s if isinstance(error, _Passing) else 0.0)
 
     async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
         import httpx2
@@ -173,12 +154,12 @@ class Chat:
             cause = error.__cause__ or error
             if not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
                 lost(None)
-            raise _Passing(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
+            raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
         try:
             raw = response.json()
         except (ValueError, RecursionError):
             lost(None)
-            raise _Passing("the reply is not JSON") from None
+            raise PassingError("the reply is not JSON") from None
         try:
             return read_reply(raw, self.name)
         except ReplyError as error:
@@ -188,8 +169,7 @@ class Chat:
     def _refusal(self, status: int, response: Any) -> Exception:
         """What an HTTP status other than 200 means; such requests are not billed."""
         if status in RETRIED:
-            asked_s = retry_after_s(response.headers.get("retry-after", ""))
-            return _Passing(f"HTTP {status}" + (f", it asks to wait {asked_s:g} s," if asked_s else ""), asked_s)
+            return PassingError(f"HTTP {status}", retry_after_s(response.headers.get("retry-after", "")))
         said = response.text[:200]
         said = said.replace(self._key, "[secret]") if self._key else said
         return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name)
@@ -204,26 +184,6 @@ class Chat:
             max_retries=0,
             http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=_certificates()),
         )
-
-
-class _Passing(Exception):
-    """An attempt failed in a way that may pass."""
-
-    def __init__(self, what: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(what)
-        self.retry_after_s = retry_after_s
-
-
-def retry_after_s(header: str) -> float:
-    """Seconds that a Retry-After header asks for, as a number or a date; 0 when it says nothing."""
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
-        return 0.0
 
 
 def _replayed(slot: Slot) -> Reply:

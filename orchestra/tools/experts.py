@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from orchestra.errors import CallError, ToolError
 from orchestra.ledger import cost_of
+from orchestra.plain import as_text
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.cassette import Cassette
 from orchestra.tools.catalogue import TAKEN, Entry, environment
@@ -15,7 +16,7 @@ from orchestra.tools.chat import Chat
 from orchestra.tools.failures import EndpointError, ReplyError, Unusable
 from orchestra.tools.paid import worst_usage
 from orchestra.tools.provider import Provider
-from orchestra.tools.reply import Reply, as_text
+from orchestra.tools.reply import Reply
 from orchestra.types import Charge, Component, Usage
 
 PROMPTS = {

@@ -1,16 +1,15 @@
 """What a search found, as text for the model."""
 
-import re
 from collections.abc import Sequence
 
 from pydantic import field_validator
 
+from orchestra.plain import as_text
 from orchestra.tools.search import NOTHING
 from orchestra.types import Record
 
 SHOWN = 2000
 """Characters of one hit's text that are shown."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Hit(Record):
@@ -23,8 +22,7 @@ class Hit(Record):
     @field_validator("*", mode="before")
     @classmethod
     def _whole(cls, value: object) -> object:
-        """JSON can spell half of a surrogate pair, which is no text: no record could hold it."""
-        return _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
+        return as_text(value) if isinstance(value, str) else value
 
 
 def shown(hits: Sequence[Hit]) -> str:

@@ -1,12 +1,11 @@
 """What a chat completion says: its text and tokens, or why there is no answer in it."""
 
-import re
 from typing import Any
 
+from orchestra.plain import as_text
 from orchestra.tools.failures import ReplyError, Unusable
 from orchestra.types import Record, Usage
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -61,11 +60,6 @@ def read_reply(raw: Any, where: str) -> Reply:
         unusable, what = Unusable.EMPTY, f"an empty answer (finish_reason {finish})"
     fix = "raise max_output_tokens or lower its reasoning effort" if unusable is Unusable.TRUNCATED else ""
     raise ReplyError(what, unusable=unusable, usage=usage if counted else None, where=where, fix=fix)
-
-
-def as_text(value: str) -> str:
-    """Without halves of surrogate pairs: JSON can spell them, and no record, file or request can hold them."""
-    return _SURROGATE.sub("\ufffd", value)
 
 
 def _content(content: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from orchestra.errors import ToolError
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue import Entry, environment
 from orchestra.tools.hits import Hit, shown
+from orchestra.tools.provider import PerLoop
+from orchestra.tools.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
 from orchestra.types import Component
-
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses that may pass by themselves."""
 
 
 class SearchRefused(ToolError):
@@ -106,7 +104,7 @@ class WebSearch:
         self._url = (url or provider.url).rstrip("/")
         self._count, self._options = count, dict(options or {})
         self._deadline_s, self._attempts, self._backoff_s = deadline_s, attempts, backoff_s
-        self._client: tuple[asyncio.AbstractEventLoop, Any] | None = None
+        self._client: PerLoop[Any] = PerLoop(self._connect)
 
     @classmethod
     def of(cls, name: str, entry: Entry) -> WebSearch:
@@ -135,40 +133,39 @@ class WebSearch:
 
     async def aclose(self) -> None:
         """Close the pooled connections."""
-        if self._client is not None:
-            _, client = self._client
-            self._client = None
+        client = self._client.pop()
+        if client is not None:
             await client.aclose()
 
     async def _search(self, query: str) -> list[Hit]:
-        import httpx
-
         request = self._provider.request(self._url, self._key, query, self._count, self._options)
-        problem, wait_s = "never asked", 0.0
-        for number in range(self._attempts):
-            if number:
-                await asyncio.sleep(max(wait_s, self._backoff_s * 2 ** (number - 1) * (0.5 + random.random())))
-            try:
-                response = await self._pool().request(
-                    request.method, request.url, headers=request.headers, params=request.params, json=request.body
-                )
-            except (httpx.RequestError, httpx.InvalidURL) as error:
-                problem, wait_s = f"{type(error).__name__}: {error}".rstrip(": "), 0.0
-                continue
-            if response.status_code == 200:
-                return self._hits(response)
-            problem, wait_s = self._complaint(response), _seconds(response.headers.get("retry-after"))
-            if response.status_code not in PASSING:
-                raise SearchRefused(problem, where=self.name, fix="see the provider's documentation of that status")
-        raise ToolError(f"{problem} after {self._attempts} attempts", where=self.name)
+        retry = retrying(self._attempts, self._backoff_s, self._deadline_s)
+        try:
+            return self._hits(await retry(self._once, request))
+        except PassingError as error:
+            raise ToolError(f"{error} {attempts_made(retry)}", where=self.name) from None
 
-    def _pool(self) -> Any:
+    async def _once(self, request: Request) -> Any:
+        """The reply with status 200."""
         import httpx
 
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client[0] is not loop:
-            self._client = loop, httpx.AsyncClient(timeout=httpx.Timeout(self._deadline_s, connect=10))
-        return self._client[1]
+        try:
+            response = await self._client.get().request(
+                request.method, request.url, headers=request.headers, params=request.params, json=request.body
+            )
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise PassingError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+        if response.status_code == 200:
+            return response
+        problem = self._complaint(response)
+        if response.status_code in RETRIED:
+            raise PassingError(problem, retry_after_s(response.headers.get("retry-after", "")))
+        raise SearchRefused(problem, where=self.name, fix="see the provider's documentation of that status")
+
+    def _connect(self) -> Any:
+        import httpx
+
+        return httpx.AsyncClient(timeout=httpx.Timeout(self._deadline_s, connect=10))
 
     def _hits(self, response: Any) -> list[Hit]:
         try:
@@ -185,8 +182,3 @@ class WebSearch:
             said = response.text
         said = said.replace(self._key, "[secret]")[:200]
         return f"HTTP {response.status_code}{': ' + said if said else ''}"
-
-
-def _seconds(header: str | None) -> float:
-    """What a retry-after header asks for; 0 where it says nothing, or a date."""
-    return float(header) if header is not None and header.isdecimal() else 0.0

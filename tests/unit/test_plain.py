@@ -13,7 +13,7 @@ from orchestra.domains.engine import load_domain
 from orchestra.errors import DataError, OrchestraError
 from orchestra.jsonl import read_jsonl
 from orchestra.plain import PlainFormatter, one_line, plain
-from orchestra.serving.client import Called, Reply
+from orchestra.serving.client import Called
 from orchestra.tools.base import MAX_OBSERVATION, readable
 from orchestra.tools.cassette import Cassette
 from orchestra.tools.reply import Reply as Recorded
@@ -21,6 +21,7 @@ from orchestra.tools.search import Document
 from orchestra.workspace import Screen
 from tasks._stage import Stage
 from tests.injections import INJECTIONS, Injection
+from tests.serving_world import reply
 from tests.worlds import ROOT
 
 STEERING = re.compile(
@@ -52,23 +53,11 @@ def test_the_screen_a_stage_and_a_reply_show_it_harmlessly(
     Screen()(f"learn: {one.said}")
     Stage("sft", None, tmp_path).say(one.said)  # type: ignore[arg-type]
     called = Called(name=plain(one.said), arguments={one.said: one.said}, observation=one.said, cost_usd=0, latency_s=0)
-    reply = Reply(
-        question=one.said,
-        answer=one.said,
-        tool_calls=(called,),
-        cost_usd=0,
-        latency_s=0,
-        wall_s=0,
-        engine="vllm",
-        version="1",
-        simulated=False,
-        stop="answered",
-        trace_id="t",
-    )
-    print("\n".join(reply.lines()))
+    lines = reply(question=one.said, answer=one.said, tool_calls=(called,)).lines()
+    print("\n".join(lines))
     assert harmless(capsys.readouterr().out)
     # A tool cannot forge the lines of the reply: its words stay on the line of its call.
-    assert len([line for line in reply.lines() if line.startswith("   ") and "→" in line]) == 1
+    assert len([line for line in lines if line.startswith("   ") and "→" in line]) == 1
 
 
 @each

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from orchestra.processes import (
     started_at,
     stop_services,
 )
+from tests.waiting import soon
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 STUBBORN = [
@@ -37,16 +37,6 @@ FAMILY = [
     sys.executable, "-c",
     "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])",
 ]  # fmt: skip
-
-
-def soon(true: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Whether it becomes true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from orchestra.errors import ConfigError, DataError
+from orchestra.plain import is_text
 from orchestra.tables import Row, read_rows
 from orchestra.tools.index import dense, lexical, passages
 from orchestra.tools.index.manifest import MANIFEST, Manifest, Settings
@@ -107,17 +108,8 @@ def _passages(sources: Sequence[Path], settings: Settings) -> Iterator[Document]
 def _passage(row: Row, number: int, where: str, settings: Settings) -> Document:
     text, title = row.get(settings.text), row.get(settings.title)
     for field, value in ((settings.text, text), (settings.title, title or "")):
-        if not isinstance(value, str) or not _encodable(value):
+        if not isinstance(value, str) or not is_text(value):
             fix = f"mend the row, or name the fields: --text (there are: {', '.join(map(str, row))})"
             raise DataError(f"field {field}: not text (got {value!r:.60})", where=where, fix=fix)
     name = row.get(settings.id)
     return Document(id=str(number if name is None else name), title=title or "", text=text or "")
-
-
-def _encodable(text: str) -> bool:
-    """JSON can spell half of a surrogate pair, which no file in UTF-8 can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from pydantic import JsonValue
 
 from orchestra.errors import CallError
 from orchestra.ledger import cost_of
+from orchestra.plain import as_text
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.mcp.session import Changed, Connection
 from orchestra.tools.mcp.spec import McpTool, changed
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 4_000
 """Characters of a result that the policy is shown: a server must not be able to fill its context."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ServerTool:
@@ -68,8 +67,7 @@ def text_of(result: CallToolResult) -> str:
             parts.append(f"[{part.type}]")
     if not parts and result.structured_content is not None:
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))
-    # JSON can spell half of a surrogate pair, which is no text: no record could hold it.
-    text = _SURROGATE.sub("\ufffd", "\n".join(parts)).strip()
+    text = as_text("\n".join(parts)).strip()
     if not text:
         return "no reason was given" if result.is_error else "nothing was returned"
     left = len(text) - MAX_TEXT

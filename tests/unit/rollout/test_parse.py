@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import CallError
@@ -124,6 +124,18 @@ def usable(error: CallError) -> None:
     assert Turn(ids=(), text="", parse_error=message).model_dump_json()
 
 
+def whole_turn(parsed: ParsedTurn) -> None:
+    """It is an answer or a call by name with an object of arguments; a record and its own text give it back."""
+    assert (parsed.call is None) != (parsed.answer is None)
+    if parsed.call is None:
+        assert parsed.answer and parse_turn(format_answer(parsed.answer, parsed.thought)) == parsed
+        return
+    record = json.loads(parsed.call.model_dump_json())
+    assert isinstance(record["name"], str) and isinstance(record["arguments"], dict)
+    assert ToolCall.model_validate(record) == parsed.call
+    assert parse_turn(format_call(parsed.call, parsed.thought)) == parsed
+
+
 def test_the_deepest_call_allowed_can_be_recorded() -> None:
     value: object = 1
     for _ in range(MAX_DEPTH - 2):
@@ -154,20 +166,28 @@ def test_ten_thousand_malformed_turns_raise_nothing_but_call_error() -> None:
             text = text[:at] + "".join(rng.choices(pieces, k=rng.randint(0, 3))) + text[at + cut :]
         try:
             parsed = parse_turn(text)
-            assert (parsed.call is None) != (parsed.answer is None)
-            if parsed.call is not None:
-                parsed.call.model_dump_json()
         except CallError as error:
             refused += 1
             usable(error)
-    assert refused > 7_000
+        else:
+            whole_turn(parsed)
+    assert 7_000 < refused < 10_000
 
 
 @settings(max_examples=200)
+@example("{}}")
 @given(st.text(st.sampled_from('<>/{}[]":,\\ntoolcathik_\n 0é'), max_size=80))
 def test_any_text_is_a_turn_or_a_call_error(text: str) -> None:
+    refused = []
     for candidate in (text, broken(text), broken('{"name": "a", "arguments": ' + text)):
         try:
-            parse_turn(candidate)
+            parsed = parse_turn(candidate)
         except CallError as error:
             usable(error)
+            refused.append(candidate)
+        else:
+            whole_turn(parsed)
+            # What opens as a call is read as one, never as an answer.
+            assert parsed.call is not None or not candidate.startswith("<tool_call>")
+    # The example is an answer, no call, and the arguments of one: both outcomes are met.
+    assert text != "{}}" or refused == [broken(text)]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import Called, Reply, ask, gateway_url
+from orchestra.serving.client import Called, ask, gateway_url
+from tests.serving_world import reply
 from tests.unit.rollout.test_vllm_policy import server
 
 
@@ -39,30 +40,18 @@ def test_a_model_that_could_not_answer_is_a_reply() -> None:
     made |= {"stop": "malformed", "trace_id": "t", "tool_calls": []}
     body = {"error": {"message": "unreadable", "type": "model_error"}, "orchestra": made}
     with server(lambda _: (502, body)) as url:
-        reply = ask("x", url=url)
-    assert reply.answer == "" and reply.stop == "malformed" and reply.cost_usd == 0.1
+        said = ask("x", url=url)
+    assert said.answer == "" and said.stop == "malformed" and said.cost_usd == 0.1
 
 
 def test_a_reply_reads_well() -> None:
     call = Called(name="gpt-5", arguments={}, observation="Tesk\n", cost_usd=0.062, latency_s=96)
-    reply = Reply(
-        question="who wrote Opal?",
-        answer="Tesk",
-        tool_calls=(call,),
-        cost_usd=0.0621,
-        latency_s=96.2,
-        wall_s=0.4,
-        engine="vllm",
-        version="3",
-        simulated=True,
-        stop="answered",
-        trace_id="t",
-    )
-    assert reply.lines() == [
+    said = reply(tool_calls=(call,))
+    assert said.lines() == [
         "Q: who wrote Opal?",
         "   gpt-5() → Tesk  [$0.062000]",
         "A: Tesk",
         "   1 tool call, $0.062100, 96.2 s by the ledger, 0.4 s by the clock; version 3, vllm, simulated experts",
     ]
-    broke = reply.model_copy(update={"answer": "", "stop": "budget", "tool_calls": ()})
+    broke = said.model_copy(update={"answer": "", "stop": "budget", "tool_calls": ()})
     assert broke.lines()[1] == "A: no answer (budget)"

@@ -17,23 +17,9 @@ from orchestra.errors import ConfigError, ServiceError
 from orchestra.rollout.policies import ScriptedPolicy
 from orchestra.serving.client import Reply
 from orchestra.serving.mcp_server import TOOL, Ask, Deployed, InProcess, Source, build
-from tests.serving_world import backend, checkpoint, params, workspace
+from tests.serving_world import MADE, backend, checkpoint, params, workspace
 from tests.unit.rollout.test_vllm_policy import server
 from tests.worlds import ROOT, codec
-
-MADE = {
-    "cost_usd": 0.0621,
-    "latency_s": 96.2,
-    "wall_s": 0.4,
-    "engine": "vllm",
-    "version": "3",
-    "simulated": True,
-    "stop": "answered",
-    "trace_id": "t",
-    "tool_calls": [
-        {"name": "gpt-5", "arguments": {"question": "who?"}, "observation": "Tesk", "cost_usd": 0.062, "latency_s": 96}
-    ],
-}
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from orchestra.tools.breaker import Breaker
-from orchestra.tools.chat import Chat, retry_after_s
+from orchestra.tools.chat import Chat
 from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, RequestError
 from orchestra.tools.provider import Provider, ProviderLimits
 from orchestra.tools.reply import Reply
+from orchestra.tools.retries import retry_after_s
 from orchestra.types import Usage
 from tests.endpoint import answer, serving
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,10 @@ from orchestra.tools.mcp.spec import McpServer, Offer
 from orchestra.tools.mcp.tool import MAX_TEXT, ServerTool
 from orchestra.types import Price
 from tests.mcp_world import fake, frozen, offers, real
+from tests.waiting import soon
 from tests.worlds import ROOT
 
 CONTEXT = ToolContext("do it", Price(per_call=Decimal("0.002")), 1.0)
-
-
-def soon(true: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 class World:

@@ -1,0 +1,60 @@
+"""When an HTTP request is sent again, and how long that waits."""
+
+from __future__ import annotations
+
+import random
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tenacity import AsyncRetrying, RetryCallState
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""HTTP statuses that may pass by themselves."""
+MAX_BACKOFF_S = 30.0
+
+
+class PassingError(Exception):
+    """An attempt failed in a way that may pass."""
+
+    def __init__(self, what: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(what + (f", it asks to wait {retry_after_s:g} s," if retry_after_s else ""))
+        self.retry_after_s = retry_after_s
+
+
+def retrying(attempts: int, backoff_s: float, deadline_s: float, before_sleep: Any = None) -> AsyncRetrying:
+    """Tries again after a `PassingError`, the last of which is raised; no attempt begins after the deadline."""
+    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_before_delay
+
+    def pause_s(state: RetryCallState) -> float:
+        """Growing, never the same for two callers, and at least what the endpoint asks for."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        own_s = min(MAX_BACKOFF_S, backoff_s * 2.0 ** (state.attempt_number - 1)) * (0.5 + random.random())
+        return own_s + (error.retry_after_s if isinstance(error, PassingError) else 0.0)
+
+    return AsyncRetrying(
+        retry=retry_if_exception_type(PassingError),
+        wait=pause_s,
+        stop=stop_after_attempt(attempts) | stop_before_delay(deadline_s),
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+
+
+def attempts_made(retry: AsyncRetrying) -> str:
+    """How often it was tried, in words."""
+    number = retry.statistics["attempt_number"]
+    return f"after {number} attempt{'s' if number > 1 else ''}"
+
+
+def retry_after_s(header: str) -> float:
+    """Seconds that a Retry-After header asks for, as a number or a date; 0 when it says nothing."""
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except ValueError:
+        return 0.0
