@@ -46,6 +46,15 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes |
         load_params(file)
 
 
+def test_a_key_that_is_there_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8").replace("  seed: 7\n", "  seed: 7\n  seed: 8\n", 1)
+    file.write_text(text, encoding="utf-8")
+    first = text.splitlines().index("  seed: 7") + 1
+    with pytest.raises(ConfigError, match=f"key 'seed' twice, in lines {first} and {first + 1}"):
+        load_params(file)
+
+
 def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(yaml.safe_dump(edited("profile", "other")), encoding="utf-8")
