@@ -48,9 +48,9 @@ def nothing_refused(examples: Sequence[Example]) -> list[str | None]:
     return [None] * len(examples)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Part:
-    """What a run of lines of one split gave."""
+    """What a run of lines of one split gave. Without a repr, as `Flattener` is."""
 
     rows: list[Row]
     marks: set[str]

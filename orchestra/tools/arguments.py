@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ BOUNDS = {
     "const": "must be",
 }
 
+PLAIN: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
+"""Python's types of the values that certainly are of a JSON type."""
+
 Check = Callable[[dict[str, Any]], "ValidationError | None"]
 
 
@@ -58,8 +62,11 @@ def checker(spec: ToolSpec) -> Check:
     left_out = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _anything)
     kind = jsonschema.validators.extend(base, {**left_out, "additionalProperties": others})
     validator = kind(spec.parameters, registry=referencing.Registry())
+    fit = _fits(spec.parameters)
 
     def check(arguments: dict[str, Any]) -> ValidationError | None:
+        if fit(arguments):
+            return None
         try:
             found: ValidationError | None = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
             return found
@@ -68,6 +75,32 @@ def checker(spec: ToolSpec) -> Check:
             raise ToolError(what, where=f"tool {spec.name}", fix="mend the schema") from None
 
     return check
+
+
+def _fits(schema: dict[str, Any]) -> Callable[[dict[str, Any]], bool]:
+    """Whether arguments certainly fit a schema of a few plain properties; for all else `jsonschema` decides.
+
+    It takes 0.2 ms for a right call, which nearly all are, and as long as the call itself.
+    """
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    closed = schema.keys() <= {"type", "properties", "required", "additionalProperties"} and schema.get("type") == "object"
+    if not closed or schema.get("additionalProperties") is not False:
+        return lambda arguments: False
+    kinds: dict[str, tuple[tuple[type, ...], float]] = {}
+    for name, wanted in properties.items():
+        if isinstance(wanted, dict) and wanted.keys() <= {"type", "description", "maxLength"}:
+            kind = wanted.get("type")
+            if isinstance(kind, str) and kind in PLAIN:
+                kinds[name] = PLAIN[kind], wanted.get("maxLength", math.inf)
+
+    def fit(arguments: dict[str, Any]) -> bool:
+        for name, value in arguments.items():
+            types, longest = kinds.get(name, ((), 0))
+            if type(value) not in types or (type(value) is str and len(value) > longest):
+                return False
+        return all(name in arguments for name in required)
+
+    return fit
 
 
 def refusal(spec: ToolSpec, problem: ValidationError) -> CallError:

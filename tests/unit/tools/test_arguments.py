@@ -4,7 +4,10 @@ import time
 import urllib.request
 from typing import Any
 
+import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestra.errors import ToolError
 from orchestra.tools.arguments import checker, refusal
@@ -50,6 +53,42 @@ def test_a_refusal_says_what_is_wrong_and_what_to_write(schema: Any, value: Any,
         assert found is None
     else:
         assert found is not None and found.startswith(words) and len(found) < 250
+
+
+PLAIN = st.fixed_dictionaries(
+    {"type": st.sampled_from(["string", "integer", "number", "boolean", "null", "array"])},
+    optional={"maxLength": st.integers(0, 3), "description": st.just("d"), "minimum": st.integers(0, 2)},
+)
+VALUES = st.one_of(st.text(max_size=5), st.integers(-2, 2), st.floats(), st.booleans(), st.none(), st.lists(st.none()))
+NAMES = st.sampled_from(["x", "y", "z"])
+
+
+@given(
+    properties=st.dictionaries(NAMES, PLAIN, max_size=3),
+    more=st.fixed_dictionaries(
+        {},
+        optional={
+            "required": st.lists(NAMES, unique=True),
+            "additionalProperties": st.booleans(),
+            "maxProperties": st.integers(0, 2),
+        },
+    ),
+    arguments=st.dictionaries(NAMES, VALUES, max_size=3),
+)
+def test_the_short_way_passes_only_what_jsonschema_passes(
+    properties: dict[str, Any], more: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    tool = spec(properties, **more)
+    fits = jsonschema.Draft202012Validator(tool.parameters).is_valid(arguments)
+    assert (checker(tool)(arguments) is None) == fits
+
+
+def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = checker(spec({"x": {"type": "string", "maxLength": 9}}, required=["x"], additionalProperties=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonschema.exceptions, "best_match", None)
+        assert check({"x": "short"}) is None
+    assert check({"x": "much too long"}) is not None
 
 
 def test_a_long_account_of_a_tool_is_cut() -> None:
