@@ -89,4 +89,5 @@ async def _reply(session: ToolSession, spec: ToolSpec) -> str | None:
         outcome = await session.call(ToolCall(name=spec.name))
     except (CallError, ToolError):
         return None
-    return None if outcome.error else outcome.text
+    own = outcome.charge.name == spec.name  # and not a fallback that answered for it
+    return outcome.text if own and not outcome.error else None

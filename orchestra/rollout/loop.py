@@ -148,6 +148,11 @@ async def _run_batch(
                 if left < 1:
                     live.stop = StopReason.TOKEN_LIMIT
             ready = [(a, min(r, limits.max_turn_tokens)) for a, r in zip(active, room, strict=True) if r >= 1]
+            if budget_usd is not None:
+                for live, most in ready:
+                    if add_up([_spent(live), _worst_turn_usd(live.conversation, most, rates)]) > budget_usd:
+                        live.stop = StopReason.BUDGET
+                ready = [(live, most) for live, most in ready if live.stop is None]
             if not ready:
                 break
             conversations, allowed = [a.conversation for a, _ in ready], [r for _, r in ready]
@@ -166,18 +171,14 @@ async def _generate(
     policy: Policy, conversations: list[Conversation], allowed: list[int], rates: PolicyRates
 ) -> tuple[list[Generation], list[Charge]]:
     """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the purse's cap."""
-    purse, dearest = rates.purse, rates.price.model_copy(update={"cached_input_per_million": None})
-    worst = Decimal(0)
+    purse, worst = rates.purse, Decimal(0)
     if purse is not None and purse.cap_usd is not None:
-        usages = (
-            Usage(input_tokens=conversation.length, output_tokens=most)
-            for conversation, most in zip(conversations, allowed, strict=True)
-        )
-        worst = add_up(cost_of(dearest, usage) for usage in usages)
+        pairs = zip(conversations, allowed, strict=True)
+        worst = add_up(_worst_turn_usd(conversation, most, rates) for conversation, most in pairs)
     with purse.hold(worst) if purse is not None else nullcontext():
         generations = await policy.generate(conversations, allowed)
-        pairs = zip(conversations, generations, strict=True)
-        charges = [_policy_charge(conversation, generation, rates) for conversation, generation in pairs]
+        written = zip(conversations, generations, strict=True)
+        charges = [_policy_charge(conversation, generation, rates) for conversation, generation in written]
         for charge in charges:
             if purse is not None:
                 purse.book(charge)
@@ -225,8 +226,7 @@ async def _take_turn(
         reply, charge = await _ask_user(live, live.answer, user)
         charges += [charge] if charge is not None else []
     elif call is not None:
-        spent = total(c for t in conversation.turns for c in t.charges) + charges[0].cost_usd
-        if budget_usd is not None and spent + _expected_usd(conversation.example, call) > budget_usd:
+        if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
             live.stop = StopReason.BUDGET
         else:
             observation, spent_on = await _call(live, call)
@@ -285,8 +285,24 @@ async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str 
         return None, None
 
 
-def _expected_usd(example: Example, call: ToolCall) -> Decimal:
-    return next((spec.call_usd for spec in example.toolbox if spec.name == call.name), Decimal(0))
+def _spent(live: _Live) -> Decimal:
+    return total(charge for turn in live.conversation.turns for charge in turn.charges)
+
+
+def _worst_turn_usd(conversation: Conversation, most: int, rates: PolicyRates) -> Decimal:
+    """Dollars of a turn of `most` tokens of which nothing was read before."""
+    dearest = rates.price.model_copy(update={"cached_input_per_million": None})
+    return cost_of(dearest, Usage(input_tokens=conversation.length, output_tokens=most))
+
+
+def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, budget_usd: Decimal) -> bool:
+    """Whether the call could cross the episode's budget, all that it may cause included; one that is refused costs
+    nothing."""
+    try:
+        worst_usd = live.session.worst_usd(call)
+    except CallError:
+        return False
+    return add_up([_spent(live), written_usd, worst_usd]) > budget_usd
 
 
 def _policy_charge(conversation: Conversation, generation: Generation, rates: PolicyRates) -> Charge:

@@ -55,9 +55,11 @@ class Codec:
         if not isinstance(eos, int):
             raise DataError("the tokenizer has no eos token", where=str(tokenizer.name_or_path))
         self.eos_id = eos
-        added = tokenizer.added_tokens_decoder.values()
+        added = list(tokenizer.added_tokens_decoder.values())
         # Any added token, special or not, is a control string when it appears inside content.
         self._control = _any_of(token.content for token in added)
+        self._ends = tuple({token.content[cut:] for token in added for cut in range(1, len(token.content))})
+        """Content that begins so is parted from the template: together they could make a control string."""
         self._special = _any_of(token.content for token in added if token.special)
 
     @classmethod
@@ -115,7 +117,9 @@ class Codec:
                     return value
 
         tools = [hold(tool_dict(spec)) for spec in toolbox]
-        chat = [{"role": m.role, "content": hold(m.content)} for m in messages]
+        chat = [
+            {"role": m.role, "content": _PART * m.content.startswith(self._ends) + hold(m.content)} for m in messages
+        ]
         text = self.tokenizer.apply_chat_template(chat, tools=tools or None, tokenize=False, add_generation_prompt=True)
         assert isinstance(text, str)
         return [i for piece in text.split(_PART) for i in self.encode(piece)]

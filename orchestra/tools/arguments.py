@@ -83,7 +83,9 @@ def _fits(schema: dict[str, Any]) -> Callable[[dict[str, Any]], bool]:
     It takes 0.2 ms for a right call, which nearly all are, and as long as the call itself.
     """
     required, properties = schema.get("required", []), schema.get("properties", {})
-    closed = schema.keys() <= {"type", "properties", "required", "additionalProperties"} and schema.get("type") == "object"
+    closed = (
+        schema.keys() <= {"type", "properties", "required", "additionalProperties"} and schema.get("type") == "object"
+    )
     if not closed or schema.get("additionalProperties") is not False:
         return lambda arguments: False
     kinds: dict[str, tuple[tuple[type, ...], float]] = {}

@@ -18,20 +18,24 @@ class Breaker:
         """When it may be tried again; None while it is closed."""
         self._probing = False
 
-    def admit(self) -> bool:
-        """Let a call through, and say whether it is the probe; raises `CircuitError` with the seconds to wait.
-
-        Every admitted call must end in one of `succeeded`, `failed` or `ended`.
-        """
+    def check(self) -> None:
+        """Raises `CircuitError` with the seconds to wait where `admit` would."""
         if self._until is None:
-            return False
+            return
         wait_s = self._until - self._clock()
         if wait_s > 0 or self._probing:
             when = f"in {wait_s:.1f} s" if wait_s > 0 else "once the probe under way succeeds"
             what = f"not asked after {self._row} failures in a row; it is asked again {when}"
             raise CircuitError(what, wait_s=max(0.0, wait_s), where=self._name)
-        self._probing = True
-        return True
+
+    def admit(self) -> bool:
+        """Let a call through, and say whether it is the probe; raises `CircuitError`.
+
+        Every admitted call must end in one of `succeeded`, `failed` or `ended`.
+        """
+        self.check()
+        self._probing = self._until is not None
+        return self._probing
 
     def succeeded(self) -> None:
         """It works: closed."""

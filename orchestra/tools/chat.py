@@ -98,6 +98,7 @@ class Chat:
         """Ask within the provider's limits and the deadline, unless the breaker is open. Waiting for a place is not the
         endpoint's time."""
         self._client.get()  # Its first import takes a second, which is nobody's deadline.
+        self._breaker.check()  # Who is left alone takes no place and no request from the provider's other models.
         async with self._provider.place():
             await self._provider.pace()
             probe = self._breaker.admit()

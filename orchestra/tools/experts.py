@@ -88,13 +88,17 @@ class Endpoint:
         except EndpointError as error:
             error.charges = self._lost(error.lost, worst, context)
             if error.seconds:
-                error.charges += (self._charge(context, Usage(), Decimal(0), error.seconds),)
+                error.charges += (
+                    self._charge(
+                        context, Usage(), cost_of(context.price, Usage(), seconds=error.seconds), error.seconds
+                    ),
+                )
             raise
         usage = reply.usage if reply.counted else worst
         result = ToolResult(
             text=f"{reply.text} {CUT}" if reply.cut else reply.text,
             usage=usage,
-            cost_usd=cost_of(context.price, usage),
+            cost_usd=cost_of(context.price, usage, seconds=reply.seconds),
             latency_s=reply.seconds,
             besides=self._lost(reply.lost, worst, context),
         )

@@ -1,4 +1,4 @@
-"""What is wrong with prices: tools without one, rows that nobody has looked at for long, figures without a source."""
+"""What is wrong with prices: tools without one, rows not looked at for long or assumed, figures without a source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,6 +6,9 @@ from datetime import date
 
 from orchestra.tools.catalogue import CatalogueFile
 from orchestra.tools.prices import PriceBook
+
+LOCAL, ASSUMED = "local/", "assumed"
+"""How the keys of our own tools begin, and the sources of prices that nobody published."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,12 @@ class Finding:
 def check_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> list[Finding]:
     """What a person has to look at on the day `as_of`; rows count as stale more than `days` days after they were
     checked last (or took effect, where that is later)."""
-    return [*_missing(file, book, as_of), *_stale(file, book, as_of, days), *_sources(file, book)]
+    return [
+        *_missing(file, book, as_of),
+        *_stale(file, book, as_of, days),
+        *_assumed(file, book, as_of),
+        *_sources(file, book),
+    ]
 
 
 def price_keys(file: CatalogueFile) -> dict[str, str]:
@@ -42,6 +50,15 @@ def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iter
         if row is not None and (age := (as_of - row.looked_at(as_of)).days) > days:
             what = f"the price of {key} was looked at {age} days before {as_of}, on {row.looked_at(as_of)}"
             yield Finding(what, f"compare it with {row.source!r}; then add a row, or set its `checked`")
+
+
+def _assumed(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[Finding]:
+    """What somebody else charges and nobody published; what is our own to set may be assumed."""
+    for key in sorted(set(price_keys(file).values())):
+        row = book.row(key, as_of)
+        if row is not None and not key.startswith(LOCAL) and row.source.startswith(ASSUMED):
+            what = f"the price of {key} from {row.effective_from} is no published one: {row.source}"
+            yield Finding(what, "add a row with the provider's own price")
 
 
 def _sources(file: CatalogueFile, book: PriceBook) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ the program and all that it started are killed when it ends or its time is over.
 """
 
 import asyncio
-import time
 
 from pydantic import JsonValue
 
@@ -38,13 +37,12 @@ class Sandbox:
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         """What the program printed; a program that fails gives `error: …` besides, which is no failure of the tool.
 
-        A price by the second is of the program's seconds, not of those it waited for an interpreter. Raises `CallError`
-        without usable code, `ToolError` when no isolation works here.
+        Its seconds are the program's: what it waited for a free interpreter is nobody's, as with experts. Raises
+        `CallError` without usable code, `ToolError` when no isolation works here.
         """
-        start = time.monotonic()
         run = await self.run(code_of(arguments))
         cost = cost_of(context.price, Usage(), seconds=run.seconds)
-        return ToolResult(text=report(run), cost_usd=cost, latency_s=time.monotonic() - start)
+        return ToolResult(text=report(run), cost_usd=cost, latency_s=run.seconds)
 
     async def run(self, code: str) -> Run:
         """Run a program in a fresh sandbox; raises `ToolError`."""

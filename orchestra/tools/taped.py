@@ -36,6 +36,14 @@ class TapedTool:
         slot.keep(result)
         return result
 
+    async def ready(self) -> str:
+        """How the tool is available; a replay asks for none."""
+        if self._cassette.mode == "replay":
+            return "replayed"
+        self._tool = self._tool or self._make()
+        ready = getattr(self._tool, "ready", None)
+        return str(await ready()) if ready is not None else ""
+
     async def aclose(self) -> None:
         """Close what the tool holds open."""
         close = getattr(self._tool, "aclose", None)

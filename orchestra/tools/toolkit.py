@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
-from orchestra.errors import CallError, ConfigError, Fault, ToolError
+from orchestra.errors import CallError, ConfigError, DataError, Fault, ToolError
 from orchestra.ledger import Purse
 from orchestra.plain import one_line
 from orchestra.tools.arguments import Check, checker, refusal
@@ -214,7 +214,7 @@ class ToolSession:
         cassette = self._toolkit.cassette
         spends = purse.cap_usd is not None and (cassette is None or cassette.mode != "replay")
         charges: tuple[Charge, ...] = ()
-        with purse.hold(self._worst_usd(spec, call) if spends else Decimal(0)), watched() as replayed:
+        with purse.hold(self.worst_usd(call) if spends else Decimal(0)), watched() as replayed:
             try:
                 outcome = await self._run(spec, call)
                 charges = (outcome.charge, *outcome.besides)
@@ -227,8 +227,9 @@ class ToolSession:
                     purse.book(charge)
         return outcome
 
-    def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:
-        """The most that the call can cost, with all that may be called in its course."""
+    def worst_usd(self, call: ToolCall) -> Decimal:
+        """The most that the call can cost, with all that may be called in its course; raises as `offered` does."""
+        spec = self.offered(call)
         if spec.kind is ToolKind.DOMAIN:
             return worst_usd(spec)
         catalogue = self._toolkit.catalogue
@@ -295,12 +296,13 @@ class ToolSession:
             )
             try:
                 result = await self._toolkit.tool(name).call(arguments, context)
-            except ToolError as failure:
+            except (ToolError, DataError, OSError) as error:
+                failure = error if isinstance(error, ToolError) else _broken(name, error)
                 spent += failure.charges
                 fallback = self._toolkit.catalogue.entry(name).fallback
                 if fallback is None:
                     failure.charges = spent
-                    raise
+                    raise failure from None
                 failed.append(spec.name)
                 name, spec = fallback, self._spec(fallback)
                 continue
@@ -321,6 +323,13 @@ class ToolSession:
         """A catalogue entry as this example is offered it; at its list price where it is not."""
         offered = (spec for spec in self._specs.values() if spec.tool == name)
         return next(offered, None) or self._toolkit.catalogue.spec(name)
+
+
+def _broken(tool: str, error: DataError | OSError) -> ToolError:
+    """A damaged index, or a system that is out of files: of the tool, so no reason to lose the other episodes."""
+    if isinstance(error, DataError):
+        return ToolError(error.what, where=error.where or tool, fix=error.fix)
+    return ToolError(f"{type(error).__name__}: {error}", where=tool, fix="see `orchestra tools list`")
 
 
 def _charge(component: Component, name: str, result: ToolResult) -> Charge:

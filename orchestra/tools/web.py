@@ -16,7 +16,10 @@ from orchestra.tools.catalogue import Entry, environment
 from orchestra.tools.hits import Hit, shown
 from orchestra.tools.provider import PerLoop
 from orchestra.tools.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
-from orchestra.types import Component
+from orchestra.types import Charge, Component
+
+ATTEMPTS = 3
+"""Of one call, the first included."""
 
 
 class SearchRefused(ToolError):
@@ -82,6 +85,13 @@ class Tavily:
 PROVIDERS: dict[str, type[Provider]] = {"tavily": Tavily}
 
 
+@dataclass
+class OpenEnds:
+    """Requests that were sent and not refused: they may be billed, whether or not their replies came."""
+
+    count: int = 0
+
+
 class WebSearch:
     """A provider as a tool. One client per event loop, its connections pooled."""
 
@@ -97,7 +107,7 @@ class WebSearch:
         count: int = 5,
         options: Mapping[str, JsonValue] | None = None,
         deadline_s: float = 30,
-        attempts: int = 3,
+        attempts: int = ATTEMPTS,
         backoff_s: float = 0.5,
     ) -> None:
         self.name, self._provider, self._key = name, provider, key
@@ -123,13 +133,19 @@ class WebSearch:
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         """What the web says of `query`, at the price of a call; raises `ToolError`, and `SearchRefused` among them."""
         began = time.monotonic()
+        open_ends = OpenEnds()
         try:
-            async with asyncio.timeout(self._deadline_s):
-                hits = await self._search(str(arguments["query"]))
-        except TimeoutError:
-            raise ToolError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    hits = await self._search(str(arguments["query"]), open_ends)
+            except TimeoutError:
+                raise ToolError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
+        except ToolError as error:
+            error.charges = self._lost(open_ends.count, context)
+            raise
         latency_s = round(time.monotonic() - began, 3)
-        return ToolResult(text=shown(hits), cost_usd=context.price.per_call, latency_s=latency_s)
+        lost = self._lost(open_ends.count - 1, context)  # All but the one that was answered.
+        return ToolResult(text=shown(hits), cost_usd=context.price.per_call, latency_s=latency_s, besides=lost)
 
     async def aclose(self) -> None:
         """Close the pooled connections."""
@@ -137,26 +153,34 @@ class WebSearch:
         if client is not None:
             await client.aclose()
 
-    async def _search(self, query: str) -> list[Hit]:
+    def _lost(self, count: int, context: ToolContext) -> tuple[Charge, ...]:
+        name = context.name or self.name
+        return (Charge(component=self.component, name=name, cost_usd=context.price.per_call),) * count
+
+    async def _search(self, query: str, open_ends: OpenEnds) -> list[Hit]:
         request = self._provider.request(self._url, self._key, query, self._count, self._options)
         retry = retrying(self._attempts, self._backoff_s, self._deadline_s)
         try:
-            return self._hits(await retry(self._once, request))
+            return self._hits(await retry(self._once, request, open_ends))
         except PassingError as error:
             raise ToolError(f"{error} {attempts_made(retry)}", where=self.name) from None
 
-    async def _once(self, request: Request) -> Any:
+    async def _once(self, request: Request, open_ends: OpenEnds) -> Any:
         """The reply with status 200."""
         import httpx
 
+        open_ends.count += 1
         try:
             response = await self._client.get().request(
                 request.method, request.url, headers=request.headers, params=request.params, json=request.body
             )
         except (httpx.RequestError, httpx.InvalidURL) as error:
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.InvalidURL):
+                open_ends.count -= 1
             raise PassingError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
         if response.status_code == 200:
             return response
+        open_ends.count -= 1
         problem = self._complaint(response)
         if response.status_code in RETRIED:
             raise PassingError(problem, retry_after_s(response.headers.get("retry-after", "")))

@@ -32,6 +32,10 @@ def worst_usd(spec: ToolSpec, entry: Entry | None = None, said_bytes: int = 0, a
         usage = entry.usage.model_copy(update={"output_tokens": math.ceil(entry.usage.output_tokens * SPREAD)})
         return cost_of(price, usage, seconds=spec.latency_s * SPREAD + 0.001)
     seconds = max(spec.latency_s, entry.deadline_s if price.per_second else 0.0)
+    if entry.implementation == "web_search":
+        from orchestra.tools.web import ATTEMPTS
+
+        return EXACT.multiply(cost_of(price, entry.usage, seconds=seconds), Decimal(ATTEMPTS))
     if entry.implementation != "openai":
         return cost_of(price, entry.usage, seconds=seconds)
     if entry.max_output_tokens is None:

@@ -41,7 +41,9 @@ def charge(cost: str = "0.5", component: Component = Component.EXPERT) -> Charge
 
 
 def test_check_finds_nothing_then_what_is_stale_and_missing(workspace: Path) -> None:
-    assert orchestra("prices", "check", "--as-of", "2025-11-15").endswith("prices in use on 2025-11-15: 0 to look at\n")
+    said = orchestra("prices", "check", "--as-of", "2025-11-15", code=1)
+    assert said.count("is no published one: assumed") == 2
+    assert said.endswith("prices in use on 2025-11-15: 2 to look at\n")
     said = orchestra("prices", "check", "--as-of", "2025-11-15", "--days", "30", code=1)
     assert "the price of openai/gpt-5 was looked at 100 days before 2025-11-15" in said and "mend: compare it" in said
     assert "gpt-5 has no price on 2025-01-02" in orchestra("prices", "check", "--as-of", "2025-01-02", code=1)

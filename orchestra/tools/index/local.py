@@ -58,6 +58,9 @@ class LocalIndex:
             dense = Dense(folder, model, manifest.passages, manifest.dimension, searched(passages[0]))
         return cls(manifest, passages, Lexical(folder), dense)
 
+    def __len__(self) -> int:
+        return len(self._passages)
+
     def search(self, query: str, count: int = 3, by: By = By.BM25) -> list[Found]:
         """At most `count` passages, the best first; raises `ConfigError` where the index has no vectors to compare."""
         return self.search_many([query], count, by, threads=1)[0]

@@ -34,6 +34,14 @@ class IndexSearch:
         text = await asyncio.to_thread(self._search, str(arguments["query"]))
         return ToolResult(text=text, cost_usd=context.price.per_call, latency_s=context.latency_s)
 
+    async def ready(self) -> str:
+        """How much it holds; raises `DataError` where the index is missing, damaged or stale."""
+        return await asyncio.to_thread(self._opened)
+
+    def _opened(self) -> str:
+        with self._opening:
+            return f"{len(self._index)} passages"
+
     def _search(self, query: str) -> str:
         with self._opening:
             index = self._index

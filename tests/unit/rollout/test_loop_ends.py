@@ -4,6 +4,8 @@ import asyncio
 from decimal import Decimal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestra.config import Rollout
 from orchestra.errors import DataError
@@ -77,7 +79,7 @@ def test_07_one_unreadable_turn_can_be_mended(tools: Toolkit) -> None:
 
 
 def test_11_a_call_that_could_cross_the_budget_is_not_made(tools: Toolkit) -> None:
-    """11. Budget: refused before it runs, by the price that the model was shown."""
+    """11. Budget: refused before it runs, by the most that it can cost; a turn of the policy as well."""
     item = example(instruction="who wrote Opal?", answer="Tesk")
     spec = catalogue().spec("gpt-5")
 
@@ -90,7 +92,25 @@ def test_11_a_call_that_could_cross_the_budget_is_not_made(tools: Toolkit) -> No
     assert (poor.stop, len(poor.turns), poor.solved, poor.counted) == (StopReason.BUDGET, 1, False, True)
     assert poor.cost_usd < Decimal("0.01") < spec.call_usd
     assert poor.tool_counts == {}
+    shown = asyncio.run(spend(str(spec.call_usd + Decimal("0.001"))))
+    assert (shown.stop, shown.tool_counts) == (StopReason.BUDGET, {}), "its reply may be longer than expected"
     assert asyncio.run(spend("1")).stop is StopReason.ANSWERED
+    nothing = asyncio.run(spend("0"))
+    assert (nothing.stop, nothing.turns, nothing.cost_usd) == (StopReason.BUDGET, (), 0)
+
+
+@given(thousandths=st.integers(0, 120))
+@settings(deadline=None, max_examples=30)
+def test_11_no_episode_costs_more_than_its_budget(tools: Toolkit, thousandths: int) -> None:
+    """11. Budget: whatever it is, and wherever in the episode it ends, it is kept."""
+    budget = Decimal(thousandths) / 1000
+    item = example(instruction="who wrote Opal?", answer="Tesk")
+
+    async def spend() -> Episode:
+        policy = says(call("gpt-5"), call("gpt-5"), call("gpt-5"), "Tesk")
+        return (await run_episodes([item], policy, codec(), tools, LIMITS, price=PRICE, budget_usd=budget))[0]
+
+    assert asyncio.run(spend()).cost_usd <= budget
 
 
 def test_14_an_outcome_that_cannot_be_known_is_no_zero(tools: Toolkit) -> None:

@@ -146,6 +146,18 @@ class Web:
         return ToolResult(text=f"page {self.calls}", cost_usd=context.price.per_call, latency_s=0.25 * self.calls)
 
 
+def test_a_taped_tool_is_as_ready_as_what_it_tapes(tmp_path: Path) -> None:
+    def made() -> Tool:
+        raise ConfigError("KEY is not set", where="web")
+
+    entry, tape = catalogue().entry("search"), tmp_path / "tape"
+    with pytest.raises(ConfigError, match="KEY is not set"):
+        asyncio.run(TapedTool(made, entry, Cassette(tape, "auto")).ready())
+    tape.touch()
+    assert asyncio.run(TapedTool(made, entry, Cassette(tape, "replay")).ready()) == "replayed"
+    assert asyncio.run(TapedTool(Web, entry, Cassette(tape, "auto")).ready()) == ""
+
+
 def test_any_tool_is_replayed_with_its_cost_its_seconds_and_its_failures(tmp_path: Path) -> None:
     web, entry = Web(), catalogue().entry("search")
     price = Price(per_call=Decimal("0.01"))

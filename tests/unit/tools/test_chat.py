@@ -104,6 +104,26 @@ def test_an_endpoint_that_is_down_is_left_alone_and_found_again() -> None:
         assert kinds == [EndpointError, EndpointError, CircuitError, Reply, Reply] and len(double.asked) == 4
 
 
+def test_who_is_left_alone_takes_nothing_from_the_provider_s_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    paced = []
+
+    async def pace(self: Provider) -> None:
+        paced.append(self)
+
+    monkeypatch.setattr(Provider, "pace", pace)
+    with serving([(500, {}, 0)]) as double:
+        asked = chat(double.url, ProviderLimits(failures=1, attempts=1, concurrency=1))
+
+        async def whole() -> list[Reply | BaseException]:
+            try:
+                await ask(asked)
+                return await ask(asked, 3)
+            finally:
+                await asked.aclose()
+
+        assert [type(one) for one in asyncio.run(whole())] == [CircuitError] * 3 and len(paced) == 1
+
+
 def test_replies_of_no_use_and_wrong_requests_open_no_breaker() -> None:
     limits = ProviderLimits(failures=1, attempts=1)
     with serving([(200, answer(None), 0), (400, {}, 0), (200, answer(), 0)]) as double:

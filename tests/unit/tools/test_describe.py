@@ -62,6 +62,19 @@ def test_topics_come_in_turn_and_only_questions_for_experts() -> None:
         sample([example(golden_calls=[{"name": "calculator", "arguments": {}}])], 7, 0)
 
 
+def test_what_a_fallback_answers_is_no_merit_of_the_expert(tools: Toolkit, tmp_path: Path) -> None:
+    entry = tools.catalogue.entry("llama-3.3-70b")
+    assert entry.simulated is not None
+    down = entry.simulated.model_copy(update={"failures": 1.0})
+    entries = tools.catalogue.entries | {
+        "llama-3.3-70b": entry.model_copy(update={"simulated": down, "fallback": "gpt-5"})
+    }
+    kit = Toolkit(replace(tools.catalogue, entries=entries), {}, tmp_path)
+    kit.book = tools.book
+    found = measured(kit, tmp_path / "out.jsonl", 6)
+    assert {(one.solved, one.failure) for one in found} == {(None, "it failed, and gpt-5 answered")}
+
+
 def test_outcomes_are_kept_and_not_asked_again(tools: Toolkit, tmp_path: Path) -> None:
     file, purse = tmp_path / "out" / "llama.jsonl", Purse(tmp_path / "ledger.jsonl", Decimal("0.05"))
     tools.purse = purse

@@ -21,10 +21,11 @@ from orchestra.tools.catalogue import Catalogue
 from orchestra.tools.hits import SHOWN, Hit, shown
 from orchestra.tools.search import NOTHING
 from orchestra.tools.toolkit import Toolkit
-from orchestra.tools.web import Request, SearchRefused, Tavily, WebSearch
+from orchestra.tools.web import ATTEMPTS, Request, SearchRefused, Tavily, WebSearch
+from orchestra.tools.worst import worst_usd
 from orchestra.types import Component, Price
 from tests.endpoint import running
-from tests.worlds import ROOT
+from tests.worlds import ROOT, catalogue
 
 RECORDED = json.loads((Path(__file__).parent / "data/tavily.json").read_text(encoding="utf-8"))
 """Replies as Tavily's API reference shows them, by status; `ok` is a success."""
@@ -162,6 +163,27 @@ def test_the_deadline_holds_over_hangs_and_long_waits(played: Any, said: str) ->
     with serving(played) as double, pytest.raises(ToolError, match=f"web: {said}"):
         ask(tavily(double, deadline_s=0.5))
     assert len(double.asked) <= 1
+
+
+@pytest.mark.parametrize(
+    ("played", "settings", "billed"),
+    [
+        (plays(200, RECORDED["ok"], 60), {"deadline_s": 0.5}, 1),
+        (plays(200, b"<html>"), {}, 1),
+        (plays(500, b"down"), {}, 0),
+        (plays(401, RECORDED["401"]), {}, 0),
+    ],
+)
+def test_what_may_be_billed_is_charged_though_it_failed(played: Any, settings: Any, billed: int) -> None:
+    with serving(played) as double, pytest.raises(ToolError) as caught:
+        ask(tavily(double, **settings))
+    assert [charge.cost_usd for charge in caught.value.charges] == [CONTEXT.price.per_call] * billed
+
+
+def test_the_worst_of_a_web_search_is_every_attempt() -> None:
+    entry = catalogue().entry("search").model_copy(update={"implementation": "web_search"})
+    spec = catalogue().spec("search")
+    assert worst_usd(spec, entry) == ATTEMPTS * spec.price.per_call > 0
 
 
 def test_where_nothing_listens_is_said() -> None:
