@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config import Params, World
-from orchestra.errors import CallError, ConfigError, DataError, Fault, ToolError
+from orchestra.errors import CallError, ConfigError, Fault, ToolError
 from orchestra.ledger import Purse
 from orchestra.plain import one_line
 from orchestra.tools.arguments import Check, checker, refusal
@@ -296,7 +296,7 @@ class ToolSession:
             )
             try:
                 result = await self._toolkit.tool(name).call(arguments, context)
-            except (ToolError, DataError, OSError) as error:
+            except (ToolError, OSError) as error:
                 failure = error if isinstance(error, ToolError) else _broken(name, error)
                 spent += failure.charges
                 fallback = self._toolkit.catalogue.entry(name).fallback
@@ -325,10 +325,9 @@ class ToolSession:
         return next(offered, None) or self._toolkit.catalogue.spec(name)
 
 
-def _broken(tool: str, error: DataError | OSError) -> ToolError:
-    """A damaged index, or a system that is out of files: of the tool, so no reason to lose the other episodes."""
-    if isinstance(error, DataError):
-        return ToolError(error.what, where=error.where or tool, fix=error.fix)
+def _broken(tool: str, error: OSError) -> ToolError:
+    """Such as no more open files: it may pass, so it is no reason to lose the other episodes. Missing or damaged data
+    (`DataError`) is one: no call could do without."""
     return ToolError(f"{type(error).__name__}: {error}", where=tool, fix="see `orchestra tools list`")
 
 

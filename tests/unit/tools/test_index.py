@@ -18,7 +18,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from orchestra.errors import ConfigError, DataError, ToolError
+from orchestra.errors import ConfigError, DataError
 from orchestra.tools.availability import survey
 from orchestra.tools.base import ToolContext
 from orchestra.tools.cassette import Cassette
@@ -32,8 +32,8 @@ from orchestra.tools.index.tool import IndexSearch
 from orchestra.tools.prices import PriceBook
 from orchestra.tools.search import NOTHING, Document, SearchIndex, words
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Price, ToolCall
-from tests.worlds import ROOT, catalogue, example
+from orchestra.types import Price
+from tests.worlds import ROOT, catalogue
 
 ROWS = [
     {"id": "a", "title": "Borvane leader", "text": "The leader of Borvane is Kelmar."},
@@ -368,9 +368,6 @@ def test_a_catalogue_entry_with_an_index_is_searched_and_one_without_is_the_corp
     fresh = Toolkit(kit.catalogue, {}, tmp_path, root=tmp_path)
     with pytest.raises(DataError, match="damaged"):
         asyncio.run(fresh.tool("records").call({"query": "x"}, context()))
-    session = fresh.open(example("e", toolbox=[fresh.catalogue.spec("records")]))
-    with pytest.raises(ToolError, match="damaged"):
-        asyncio.run(session.call(ToolCall(name="records", arguments={"query": "x"})))
 
 
 def test_a_missing_index_is_said_before_anybody_calls(tmp_path: Path) -> None:

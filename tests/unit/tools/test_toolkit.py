@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestra.errors import CallError, ConfigError, DataError
-from orchestra.tools.base import UNSURE
+from orchestra.errors import CallError, ConfigError, DataError, ToolError
+from orchestra.tools.base import UNSURE, ToolResult
 from orchestra.tools.toolkit import Toolkit, ToolOutcome
 from orchestra.types import Component, Example, ToolCall
 from tests.worlds import ROOT, catalogue, example, toolkit
@@ -96,6 +96,18 @@ def test_what_is_missing_is_said_with_its_fix(tmp_path: Path) -> None:
         kit.open(example(domain="mock"))
     with pytest.raises(ConfigError, match="calculator is not simulated"):
         kit.expert("calculator")
+
+
+def test_a_system_out_of_files_fails_one_call_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kit = toolkit(tmp_path)
+
+    async def full(*_: object) -> ToolResult:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(kit.tool("calculator"), "call", full)
+    session = kit.open(example())
+    with pytest.raises(ToolError, match=r"calculator: OSError: .*Too many open files"):
+        asyncio.run(session.call(ToolCall(name="calculator", arguments={"expression": "1+1"})))
 
 
 def test_from_params_reads_the_shipped_world() -> None:
