@@ -96,7 +96,7 @@ def test_11_a_call_that_could_cross_the_budget_is_not_made(tools: Toolkit) -> No
     assert (shown.stop, shown.tool_counts) == (StopReason.BUDGET, {}), "its reply may be longer than expected"
     assert asyncio.run(spend("1")).stop is StopReason.ANSWERED
     nothing = asyncio.run(spend("0"))
-    assert (nothing.stop, nothing.turns, nothing.cost_usd) == (StopReason.BUDGET, (), 0)
+    assert (nothing.stop, nothing.turns, nothing.cost_usd) == (StopReason.BUDGET, (), Decimal(0))
 
 
 @given(thousandths=st.integers(0, 120))
