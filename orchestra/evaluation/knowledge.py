@@ -89,5 +89,4 @@ async def _reply(session: ToolSession, spec: ToolSpec) -> str | None:
         outcome = await session.call(ToolCall(name=spec.name))
     except (CallError, ToolError):
         return None
-    own = outcome.charge.name == spec.name  # and not a fallback that answered for it
-    return outcome.text if own and not outcome.error else None
+    return None if outcome.error or outcome.by is not None else outcome.text

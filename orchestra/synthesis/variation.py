@@ -48,7 +48,7 @@ GENERALIST: dict[float, dict[Split, tuple[str, ...]]] = {
 are, for a model of our size has no other source of what a word means."""
 TRUSTED = 0.58
 """Skill in a topic from which a specialist's description names it."""
-SYLLABLES = MIDDLES.split()
+SYLLABLES, STEM_ENDS = MIDDLES.split(), TAILS.split()
 SUFFIXES = ("mini", "pro", "large", "chat", "max", "lite", "turbo", "flash", "nano", "small")
 INVENTED_SUFFIXES = 0.6
 """Share of training's names with an ending that nobody uses: from a short list of endings a model learns the list, and
@@ -64,7 +64,7 @@ HELDOUT_SUFFIXES = ("plus", "ultra", "v2", "v3", "next", "base", "instruct")
 
 def invented_name(rng: random.Random, split: Split = "train") -> str:
     """A model's name such as `toravik-34b` or `toravik-dunor`; held out, such as `toravik-v2`."""
-    stem = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 2))) + rng.choice(TAILS.split())
+    stem = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 2))) + rng.choice(STEM_ENDS)
     if split == "heldout":
         return f"{stem}-{rng.choice(HELDOUT_SUFFIXES)}"
     if rng.random() < INVENTED_SUFFIXES:
@@ -77,7 +77,7 @@ def invented_suffix(rng: random.Random) -> str:
     while True:
         pieces = rng.randint(*SUFFIX_PIECES)
         letters = (rng.choice(string.ascii_lowercase) for _ in range(pieces))
-        made = "".join(rng.choice([letter, rng.choice(SYLLABLES), rng.choice(TAILS.split())]) for letter in letters)
+        made = "".join(rng.choice([letter, rng.choice(SYLLABLES), rng.choice(STEM_ENDS)]) for letter in letters)
         made += str(rng.randint(1, 9)) if rng.random() < NUMBERED else ""
         if len(made) <= SUFFIX_LETTERS and made not in HELDOUT_SUFFIXES:
             return made

@@ -96,8 +96,8 @@ async def _try(expert: str, example: Example, spec: ToolSpec, toolkit: Toolkit, 
     try:
         outcome = await session.call(ToolCall(name=spec.name))
         charge = outcome.charge
-        if charge.name != spec.name:
-            return told.model_copy(update={"failure": f"it failed, and {charge.name} answered"})
+        if outcome.by is not None:
+            return told.model_copy(update={"failure": f"it failed, and {outcome.by} answered"})
         update = {"reply": outcome.text, "unsure": outcome.text.strip() == UNSURE, "simulated": charge.simulated}
         update |= {"usage": charge.usage, "cost_usd": charge.cost_usd, "latency_s": charge.latency_s}
         told = told.model_copy(update=update)

@@ -1,7 +1,6 @@
 """Real experts: a model behind an OpenAI-compatible endpoint as a tool, in each of the method's roles."""
 
 import re
-from decimal import Decimal
 from typing import Any
 
 from pydantic import JsonValue
@@ -88,11 +87,7 @@ class Endpoint:
         except EndpointError as error:
             error.charges = self._lost(error.lost, worst, context)
             if error.seconds:
-                error.charges += (
-                    self._charge(
-                        context, Usage(), cost_of(context.price, Usage(), seconds=error.seconds), error.seconds
-                    ),
-                )
+                error.charges += (self._charge(context, Usage(), error.seconds),)
             raise
         usage = reply.usage if reply.counted else worst
         result = ToolResult(
@@ -114,7 +109,7 @@ class Endpoint:
         if takes is None:
             return result
         assert self._entry.hands_to is not None and context.ask is not None
-        own = self._charge(context, result.usage, result.cost_usd, result.latency_s)
+        own = self._charge(context, result.usage, result.latency_s)
         try:
             work = program(reply, self._name) if takes == "code" else query(reply.text)
             if work is None:
@@ -128,11 +123,10 @@ class Endpoint:
         return result.model_copy(update={"text": text, "besides": (*result.besides, *charges)})
 
     def _lost(self, lost: tuple[Usage | None, ...], worst: Usage, context: ToolContext) -> tuple[Charge, ...]:
-        usages = [worst if usage is None else usage for usage in lost]
-        return tuple(self._charge(context, usage, cost_of(context.price, usage)) for usage in usages)
+        return tuple(self._charge(context, worst if usage is None else usage) for usage in lost)
 
-    def _charge(self, context: ToolContext, usage: Usage, cost_usd: Decimal, latency_s: float = 0.0) -> Charge:
-        name = context.name or self._name
+    def _charge(self, context: ToolContext, usage: Usage, latency_s: float = 0.0) -> Charge:
+        name, cost_usd = context.name or self._name, cost_of(context.price, usage, seconds=latency_s)
         return Charge(component=self.component, name=name, usage=usage, cost_usd=cost_usd, latency_s=latency_s)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from orchestra.tools.catalogue import CatalogueFile
-from orchestra.tools.prices import PriceBook
+from orchestra.tools.prices import PriceBook, PriceRow
 
 LOCAL, ASSUMED = "local/", "assumed"
 """How the keys of our own tools begin, and the sources of prices that nobody published."""
@@ -44,19 +44,23 @@ def _missing(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[Find
             yield Finding(f"{name} has no price on {as_of} ({key}){why}", f"add a row for {key}")
 
 
-def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iterator[Finding]:
+def _in_use(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[tuple[str, PriceRow]]:
     for key in sorted(set(price_keys(file).values())):
-        row = book.row(key, as_of)
-        if row is not None and (age := (as_of - row.looked_at(as_of)).days) > days:
+        if (row := book.row(key, as_of)) is not None:
+            yield key, row
+
+
+def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iterator[Finding]:
+    for key, row in _in_use(file, book, as_of):
+        if (age := (as_of - row.looked_at(as_of)).days) > days:
             what = f"the price of {key} was looked at {age} days before {as_of}, on {row.looked_at(as_of)}"
             yield Finding(what, f"compare it with {row.source!r}; then add a row, or set its `checked`")
 
 
 def _assumed(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[Finding]:
     """What somebody else charges and nobody published; what is our own to set may be assumed."""
-    for key in sorted(set(price_keys(file).values())):
-        row = book.row(key, as_of)
-        if row is not None and not key.startswith(LOCAL) and row.source.startswith(ASSUMED):
+    for key, row in _in_use(file, book, as_of):
+        if not key.startswith(LOCAL) and row.source.startswith(ASSUMED):
             what = f"the price of {key} from {row.effective_from} is no published one: {row.source}"
             yield Finding(what, "add a row with the provider's own price")
 

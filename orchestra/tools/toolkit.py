@@ -47,6 +47,8 @@ class ToolOutcome(Record):
     charged. Where nothing came back at all, `ToolSession.call` raises a typed error instead."""
     besides: tuple[Charge, ...] = ()
     """What it cost besides `charge`: lost attempts, an interpreter, an expert that failed before its fallback."""
+    by: str | None = None
+    """Shown name of the fallback that answered; None: the tool that was called."""
 
 
 @dataclass
@@ -214,7 +216,7 @@ class ToolSession:
         cassette = self._toolkit.cassette
         spends = purse.cap_usd is not None and (cassette is None or cassette.mode != "replay")
         charges: tuple[Charge, ...] = ()
-        with purse.hold(self.worst_usd(call) if spends else Decimal(0)), watched() as replayed:
+        with purse.hold(self._worst_usd(spec, call) if spends else Decimal(0)), watched() as replayed:
             try:
                 outcome = await self._run(spec, call)
                 charges = (outcome.charge, *outcome.besides)
@@ -229,7 +231,9 @@ class ToolSession:
 
     def worst_usd(self, call: ToolCall) -> Decimal:
         """The most that the call can cost, with all that may be called in its course; raises as `offered` does."""
-        spec = self.offered(call)
+        return self._worst_usd(self.offered(call), call)
+
+    def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:
         if spec.kind is ToolKind.DOMAIN:
             return worst_usd(spec)
         catalogue = self._toolkit.catalogue
@@ -258,7 +262,9 @@ class ToolSession:
         text = readable(result.text)
         self._notes.append(text)
         charge = _charge(component, result.by or spec.name, result)
-        return ToolOutcome(text=text, charge=charge, error=Fault.MODEL if error else None, besides=result.besides)
+        return ToolOutcome(
+            text=text, charge=charge, error=Fault.MODEL if error else None, besides=result.besides, by=result.by
+        )
 
     def offered(self, call: ToolCall) -> ToolSpec:
         """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""

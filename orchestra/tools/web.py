@@ -135,14 +135,13 @@ class WebSearch:
         began = time.monotonic()
         open_ends = OpenEnds()
         try:
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    hits = await self._search(str(arguments["query"]), open_ends)
-            except TimeoutError:
-                raise ToolError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
-        except ToolError as error:
-            error.charges = self._lost(open_ends.count, context)
-            raise
+            async with asyncio.timeout(self._deadline_s):
+                hits = await self._search(str(arguments["query"]), open_ends)
+        except (TimeoutError, ToolError) as error:
+            late = f"no answer within {self._deadline_s:g} s"
+            failure = error if isinstance(error, ToolError) else ToolError(late, where=self.name)
+            failure.charges = self._lost(open_ends.count, context)
+            raise failure from None
         latency_s = round(time.monotonic() - began, 3)
         lost = self._lost(open_ends.count - 1, context)  # All but the one that was answered.
         return ToolResult(text=shown(hits), cost_usd=context.price.per_call, latency_s=latency_s, besides=lost)

@@ -6,6 +6,7 @@ from decimal import Decimal
 from orchestra.errors import ConfigError
 from orchestra.ledger import cost_of
 from orchestra.tools.catalogue import Entry
+from orchestra.tools.web import ATTEMPTS
 from orchestra.types import EXACT, ToolSpec, Usage
 
 SPREAD = 1.25
@@ -32,12 +33,9 @@ def worst_usd(spec: ToolSpec, entry: Entry | None = None, said_bytes: int = 0, a
         usage = entry.usage.model_copy(update={"output_tokens": math.ceil(entry.usage.output_tokens * SPREAD)})
         return cost_of(price, usage, seconds=spec.latency_s * SPREAD + 0.001)
     seconds = max(spec.latency_s, entry.deadline_s if price.per_second else 0.0)
-    if entry.implementation == "web_search":
-        from orchestra.tools.web import ATTEMPTS
-
-        return EXACT.multiply(cost_of(price, entry.usage, seconds=seconds), Decimal(ATTEMPTS))
     if entry.implementation != "openai":
-        return cost_of(price, entry.usage, seconds=seconds)
+        once = cost_of(price, entry.usage, seconds=seconds)
+        return EXACT.multiply(once, Decimal(ATTEMPTS)) if entry.implementation == "web_search" else once
     if entry.max_output_tokens is None:
         what = f"a cap of dollars is set, and replies of {spec.tool} have no limit"
         raise ConfigError(what, where="the catalogue", fix=f"give tools.{spec.tool} max_output_tokens")

@@ -1,6 +1,7 @@
 """`orchestra tools list`: prices of a day, and what is missing here."""
 
 import asyncio
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ import pytest
 
 from orchestra.tools.availability import Listed, rates, survey, table
 from orchestra.tools.catalogue import Catalogue
+from orchestra.tools.index.build import build, settings_of
 from orchestra.tools.mcp.spec import McpServer
 from orchestra.tools.prices import PriceBook
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Price, ToolKind
 from tests.mcp_world import fake, freezer, load, offers
-from tests.worlds import ROOT, toolkit
+from tests.worlds import ROOT, catalogue, toolkit
 
 BOOK = PriceBook.load(ROOT / "data/catalogue/prices.yaml")
 TODAY = date(2026, 1, 1)
@@ -50,6 +52,18 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "run the synthesize stage" in missing.pop("search") and "no licence" in missing.pop("gone_add")
     assert "has changed since it was imported" in missing.pop("other_add") and set(missing) <= {"python"}
     assert "GPT_URL is not set" in rows["gpt-5"].note and not rows["gpt-5"].available
+
+
+def test_an_index_is_opened_to_see_whether_it_is_there(tmp_path: Path) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "index"
+    source.write_text('{"id": "a", "title": "Borvane", "text": "It is led by Kelmar."}\n', encoding="utf-8")
+    build([source], out, settings_of(out, model=None))
+    entry = catalogue().entry("search").model_copy(update={"index": "index", "results": 1})
+    records = replace(catalogue(), entries={"records": entry})
+    row = listed(Toolkit(records, {}, tmp_path, root=tmp_path))["records"]
+    assert (row.available, row.note) == (True, "1 passages")
+    row = listed(Toolkit(records, {}, tmp_path, root=tmp_path / "nowhere"))["records"]
+    assert not row.available and "orchestra index build" in row.note
 
 
 def test_before_the_first_price_there_is_none(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError, DataError
-from orchestra.tools.availability import survey
 from orchestra.tools.base import ToolContext
-from orchestra.tools.cassette import Cassette
 from orchestra.tools.index import lexical, ranking
 from orchestra.tools.index.build import build, current, settings_of
 from orchestra.tools.index.dense import Embedder
@@ -29,11 +26,10 @@ from orchestra.tools.index.lexical import Lexical, LexicalWriter
 from orchestra.tools.index.local import By, LocalIndex, fused
 from orchestra.tools.index.manifest import Manifest
 from orchestra.tools.index.tool import IndexSearch
-from orchestra.tools.prices import PriceBook
 from orchestra.tools.search import NOTHING, Document, SearchIndex, words
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Price
-from tests.worlds import ROOT, catalogue
+from tests.worlds import catalogue
 
 ROWS = [
     {"id": "a", "title": "Borvane leader", "text": "The leader of Borvane is Kelmar."},
@@ -368,16 +364,3 @@ def test_a_catalogue_entry_with_an_index_is_searched_and_one_without_is_the_corp
     fresh = Toolkit(kit.catalogue, {}, tmp_path, root=tmp_path)
     with pytest.raises(DataError, match="damaged"):
         asyncio.run(fresh.tool("records").call({"query": "x"}, context()))
-
-
-def test_a_missing_index_is_said_before_anybody_calls(tmp_path: Path) -> None:
-    made(tmp_path)
-    entry = catalogue().entry("search").model_copy(update={"index": "index", "results": 1})
-    there = replace(catalogue(), entries={"records": entry})
-    book = PriceBook.load(ROOT / "data/catalogue/prices.yaml")
-    row = asyncio.run(survey(Toolkit(there, {}, tmp_path, root=tmp_path), book, date(2026, 1, 1)))[0]
-    assert (row.available, row.note) == (True, f"{len(ROWS)} passages")
-    taped = Toolkit(there, {}, tmp_path, root=tmp_path / "nowhere")
-    taped.cassette = Cassette(tmp_path / "tape.jsonl", "auto")
-    (row,) = asyncio.run(survey(taped, book, date(2026, 1, 1)))
-    assert not row.available and "orchestra index build" in row.note

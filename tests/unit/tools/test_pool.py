@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from orchestra.processes import alive, descendants
 from orchestra.tools import cell
 from orchestra.tools.cell import Isolation, Limits
 from orchestra.tools.pool import Pool
+from tests import waiting
 from tests.sandboxes import QUICK, WORKING
-from tests.waiting import soon
 
 pytestmark = pytest.mark.skipif(not WORKING, reason="this machine grants no isolation: nothing is ever run here")
 ROOT = Path(__file__).parents[3]
+soon = partial(waiting.soon, seconds=60)
 PATIENT = Limits(seconds=60)
 
 
@@ -49,7 +51,7 @@ def test_it_refills_and_each_program_finds_a_fresh_interpreter(pool: Pool) -> No
     assert pool.waiting == 0
     for _ in range(4):
         assert print_of(pool, code) == "False []"
-    assert soon(lambda: pool.waiting == 2, 60)
+    assert soon(lambda: pool.waiting == 2)
     time.sleep(0.2)
     assert pool.waiting == 2
 
@@ -104,11 +106,11 @@ def test_a_caller_that_gives_up_costs_nobody_a_turn(isolation: Isolation) -> Non
 
 def test_it_closes_with_all_that_waited_and_opens_again(pool: Pool) -> None:
     before = set(descendants(os.getpid()))
-    assert print_of(pool, "print(1)") == "1" and soon(lambda: pool.waiting == 2, 60)
+    assert print_of(pool, "print(1)") == "1" and soon(lambda: pool.waiting == 2)
     assert set(descendants(os.getpid())) - before
     pool.close()
     pool.close()
-    assert pool.waiting == 0 and soon(lambda: not set(descendants(os.getpid())) - before, 5)
+    assert pool.waiting == 0 and soon(lambda: not set(descendants(os.getpid())) - before, seconds=5)
     assert print_of(pool, "print(2)") == "2"
 
 
@@ -128,22 +130,22 @@ def test_a_forgotten_pool_is_closed(isolation: Isolation) -> None:
     assert print_of(forgotten, "print(1)") == "1"
     del forgotten
     gc.collect()
-    assert soon(lambda: not set(descendants(os.getpid())) - before, 60)
+    assert soon(lambda: not set(descendants(os.getpid())) - before)
 
 
 def test_one_that_died_while_it_waited_is_replaced(pool: Pool) -> None:
     before = set(descendants(os.getpid()))
-    assert print_of(pool, "print(1)") == "1" and soon(lambda: pool.waiting == 2, 60)
+    assert print_of(pool, "print(1)") == "1" and soon(lambda: pool.waiting == 2)
     started = set(descendants(os.getpid())) - before
     for pid in started:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert soon(lambda: not any(alive(pid) for pid in started), 60)
+    assert soon(lambda: not any(alive(pid) for pid in started))
     assert print_of(pool, "print(2)") == "2"
 
 
 def test_a_forked_child_has_its_own(pool: Pool) -> None:
-    assert print_of(pool, "print(1)") == "1" and soon(lambda: pool.waiting == 2, 60)
+    assert print_of(pool, "print(1)") == "1" and soon(lambda: pool.waiting == 2)
     mine = set(descendants(os.getpid()))
     child = os.fork()
     if child == 0:
@@ -180,7 +182,7 @@ def test_it_dies_with_its_parent(isolation: Isolation, sign: signal.Signals) -> 
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         parent.send_signal(sign)
         parent.wait()
-    assert len(pids) >= 3 and soon(lambda: not any(alive(pid) for pid in pids), 60)
+    assert len(pids) >= 3 and soon(lambda: not any(alive(pid) for pid in pids))
 
 
 STARTING = """
@@ -200,7 +202,7 @@ def test_those_that_are_starting_die_with_their_parent_too(isolation: Isolation,
         time.sleep(after_s)
         pids = descendants(parent.pid)
         parent.kill()
-    assert pids and soon(lambda: not any(alive(pid) for pid in pids), 60)
+    assert pids and soon(lambda: not any(alive(pid) for pid in pids))
 
 
 def test_where_none_can_be_started_every_caller_is_told(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
