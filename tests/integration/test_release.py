@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -42,11 +41,9 @@ def test_the_client_tells_whose_fault_it_is(root: Path, deployed: Deployment) ->
         ask("x", url="http://127.0.0.1:1")
 
 
-def test_the_same_again_is_unchanged_and_quick(root: Path, first: Candidate, deployed: Deployment) -> None:
+def test_the_same_again_is_unchanged(root: Path, first: Candidate, deployed: Deployment) -> None:
     before = services(root)
-    began = time.monotonic()
     again = release(root, first)
-    assert time.monotonic() - began < 2
     assert again == deployed.model_copy(update={"outcome": "unchanged"})
     assert services(root) == before
 

@@ -1,6 +1,5 @@
 """Arguments against schemas, also those of strangers: refusals in words, nothing fetched, nothing runs for ever."""
 
-import time
 import urllib.request
 from typing import Any
 
@@ -112,13 +111,12 @@ def test_references_inside_a_schema_are_followed() -> None:
     assert found is not None and found.startswith("t: x needs n")
 
 
+@pytest.mark.timeout(60)
 def test_no_stranger_s_expression_is_run() -> None:
     """`(a+)+$` takes longer than anybody's life; the server that wrote it may try."""
     evil = {"x": {"type": "string", "pattern": "(a+)+$"}}
-    began = time.process_time()
     assert said(spec(evil, patternProperties={"(b+)+$": {}}, additionalProperties=False), {"x": "a" * 50 + "!"}) is None
     assert said(spec(evil, unevaluatedProperties=False), {"x": "a" * 50 + "!", "b" * 50 + "!": 1}) is None
-    assert time.process_time() - began < 1
     # An argument of that name is checked like any other.
     assert said(spec({"pattern": {"type": "string"}}), {"pattern": 1}) is not None
 
