@@ -11,8 +11,8 @@ from orchestra.types import Category, Example, ToolKind
 
 
 class Copies:
-    """Copies of domains for replays one after another: one that nothing wrote to serves again, since opening costs more
-    than reading. A context, at whose end they are freed; not for two replays at once.
+    """Copies of domains for replays one after another: rewound, one serves again, since opening costs more than most
+    replays. A context, at whose end they are freed; not for two replays at once.
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,15 @@ class Copies:
 
     def open(self, example: Example, toolkit: Toolkit) -> ToolSession:
         """The tools of a replay."""
-        return toolkit.open(example, self._kept.pop(example.domain, None) if example.domain else None)
+        name = example.domain
+        return toolkit.open(
+            example, (self._kept.pop(name, None) or toolkit.domain(name).open(rewinds=True)) if name else None
+        )
 
     def close(self, session: ToolSession) -> None:
         """End a replay."""
         copy = session.domain
-        if copy is None or copy.touched or copy.domain.name in self._kept:
+        if copy is None or copy.domain.name in self._kept or not copy.rewind():
             session.close()
         else:
             self._kept[copy.domain.name] = copy

@@ -221,6 +221,38 @@ def test_a_database_cannot_grow_without_bound(tmp_path: Path) -> None:
     assert session.contents() == before
 
 
+def test_a_copy_rewinds_to_what_was_loaded() -> None:
+    copy, start = MOCK.open(rewinds=True), MOCK.open().contents()
+    for _ in range(2):
+        other, back = MOCK.open(), {"book": 13}
+        assert copy.call("return_book", back) == other.call("return_book", back)
+        with pytest.raises(CallError):
+            copy.call("return_book", back)  # it is back; what was done before stays
+        assert copy.contents() == other.contents() != start and copy.touched == other.touched != frozenset()
+        assert copy.rewind() and copy.contents() == start
+        assert not copy.touched and not copy.seen
+
+
+def test_a_copy_that_was_stopped_rewinds_where_sqlite_did_not_roll_all_back(tmp_path: Path) -> None:
+    reads, writes = tool("update readers set fine = 1", CROSS), tool(f"update readers set fine = ({CROSS})")
+    for number, (stopped, rewinds) in enumerate([(reads, True), (writes, False)]):
+        copy = edited(tmp_path / str(number), stopped).open(rewinds=True)
+        start = copy.contents()
+        with pytest.raises(ToolError, match="interrupted"):
+            copy.call("extra", {})
+        assert copy.contents() == start and copy.rewind() == rewinds
+
+
+def test_a_copy_that_checks_at_the_commit_does_not_rewind(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "mock", tmp_path / "mock")
+    schema = tmp_path / "mock" / "schema.sql"
+    text = schema.read_text(encoding="utf-8")
+    schema.write_text(text.replace("(reader),", "(reader) deferrable initially deferred,"), encoding="utf-8")
+    copy = load_domain(tmp_path / "mock").open(rewinds=True)
+    assert copy.call("pay_fine", {"reader": "Brin"}) == "paid: 7" and not copy.rewind()
+    assert not MOCK.open().rewind()
+
+
 def test_a_missing_folder_is_one_line() -> None:
     with pytest.raises(DataError, match=r"nowhere: no such domain folder — check world.domains"):
         load_domain(FOLDER / "nowhere")
