@@ -224,10 +224,10 @@ def test_a_database_cannot_grow_without_bound(tmp_path: Path) -> None:
 def test_a_copy_rewinds_to_what_was_loaded() -> None:
     copy, start = MOCK.open(rewinds=True), MOCK.open().contents()
     for _ in range(2):
-        other, back = MOCK.open(), {"book": 13}
-        assert copy.call("return_book", back) == other.call("return_book", back)
+        other = MOCK.open()
+        assert copy.call("return_book", {"book": 13}) == other.call("return_book", {"book": 13})
         with pytest.raises(CallError):
-            copy.call("return_book", back)  # it is back; what was done before stays
+            copy.call("return_book", {"book": 13})  # it is back; what was done before stays
         assert copy.contents() == other.contents() != start and copy.touched == other.touched != frozenset()
         assert copy.rewind() and copy.contents() == start
         assert not copy.touched and not copy.seen
