@@ -1,5 +1,6 @@
 """What was spent, by whom, in which phase, on what: exact decimal dollars that add up to the cent."""
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -117,6 +118,7 @@ class Purse:
     def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "") -> None:
         self.path, self.cap_usd, self._root = path, cap_usd, root_phase
         self._held = Decimal(0)
+        self._waiting: list[asyncio.Future[None]] = []
         self._file: TextIO | None = None
         self._parts: dict[tuple[str, Component], Part] = {}
         if path.exists():
@@ -144,6 +146,24 @@ class Purse:
             yield
         finally:
             self._held = EXACT.subtract(self._held, worst_usd)
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                if not one.done():
+                    one.set_result(None)
+
+    async def room(self, worst_usd: Decimal) -> None:
+        """Wait for calls under way while only what is held for them stands before the cap: most cost less than that.
+
+        Hold at once afterwards, and wait while holding nothing.
+        """
+        while self._held and self.cap_usd is not None:
+            if add_up((self.spent_usd, self._held, worst_usd)) <= self.cap_usd:
+                return
+            if add_up((self.spent_usd, worst_usd)) > self.cap_usd:
+                return
+            ended = asyncio.get_running_loop().create_future()
+            self._waiting.append(ended)
+            await ended
 
     def book(self, charge: Charge) -> None:
         """Write a charge to the ledger, under the present phase."""

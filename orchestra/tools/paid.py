@@ -36,6 +36,7 @@ class PaidChat:
         worst = worst_usage(body, max_tokens)
         worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
         dearest = self._charge(worst, worst_usd)
+        await self.purse.room(worst_usd)
         with ExitStack() as held:
 
             def attempt() -> None:

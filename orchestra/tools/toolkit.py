@@ -216,7 +216,9 @@ class ToolSession:
         cassette = self._toolkit.cassette
         spends = purse.cap_usd is not None and (cassette is None or cassette.mode != "replay")
         charges: tuple[Charge, ...] = ()
-        with purse.hold(self._worst_usd(spec, call) if spends else Decimal(0)), watched() as replayed:
+        worst_usd = self._worst_usd(spec, call) if spends else Decimal(0)
+        await purse.room(worst_usd)
+        with purse.hold(worst_usd), watched() as replayed:
             try:
                 outcome = await self._run(spec, call)
                 charges = (outcome.charge, *outcome.besides)

@@ -1,5 +1,6 @@
 """The ledger: exact dollars that add up whatever the parts."""
 
+import asyncio
 import random
 import tempfile
 from contextlib import AbstractContextManager
@@ -172,3 +173,21 @@ def test_a_refusal_says_what_is_spent_held_and_asked_for(tmp_path: Path) -> None
     with purse.hold(Decimal("0.4")), pytest.raises(BudgetError, match=r"0\.5 of 1 USD are spent, 0\.4 held .* 0\.2"):
         purse.check(Decimal("0.2"))
     purse.check(Decimal("0.5"))
+
+
+def test_a_call_waits_while_only_what_is_held_stands_in_its_way(tmp_path: Path) -> None:
+    async def call(purse: Purse, cost: str) -> None:
+        await purse.room(Decimal("0.5"))
+        with purse.hold(Decimal("0.5")):
+            await asyncio.sleep(0.001)
+            purse.book(Charge(component=Component.EXPERT, name="x", cost_usd=Decimal(cost)))
+
+    async def together(purse: Purse, cost: str, count: int) -> list[BaseException | None]:
+        return await asyncio.gather(*(call(purse, cost) for _ in range(count)), return_exceptions=True)
+
+    cheap = Purse(tmp_path / "cheap.jsonl", Decimal("1.2"))
+    assert asyncio.run(together(cheap, "0.1", 8)) == [None] * 8  # two at a time
+    assert cheap.spent_usd == Decimal("0.8")
+    dear = Purse(tmp_path / "dear.jsonl", Decimal("1.2"))
+    refused = asyncio.run(together(dear, "0.5", 8))
+    assert refused.count(None) == 2 and sum(isinstance(one, BudgetError) for one in refused) == 6
