@@ -17,6 +17,7 @@ from orchestra.rollout.policies import Conversation, Generation, Policy
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.rollout.written import read_turn
 from orchestra.tools.base import readable
+from orchestra.tools.cassette import scope
 from orchestra.types import (
     Charge,
     Component,
@@ -104,7 +105,7 @@ async def run_episodes(
     for start in range(0, len(jobs), batch):
         lives = [_Live(c, toolkit.open(c.example)) for c in jobs[start : start + batch]]
         try:
-            with phase(policy.name):
+            with phase(policy.name), scope(policy.name):
                 await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn, asked)
             episodes += [_finish(live, policy.name, judge) for live in lives]
         finally:
@@ -222,15 +223,16 @@ async def _take_turn(
             if live.malformed >= MALFORMED_LIMIT:
                 live.stop = StopReason.MALFORMED
     reply: str | None = None
-    if live.answer is not None:
-        reply, charge = await _ask_user(live, live.answer, user)
-        charges += [charge] if charge is not None else []
-    elif call is not None:
-        if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
-            live.stop = StopReason.BUDGET
-        else:
-            observation, spent_on = await _call(live, call)
-            charges += spent_on
+    with scope(f"{conversation.example.id}/{conversation.sample}"):
+        if live.answer is not None:
+            reply, charge = await _ask_user(live, live.answer, user)
+            charges += [charge] if charge is not None else []
+        elif call is not None:
+            if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
+                live.stop = StopReason.BUDGET
+            else:
+                observation, spent_on = await _call(live, call)
+                charges += spent_on
     shown: list[int] = []
     if live.stop is None and observation is not None:
         shown = codec.observation(observation)

@@ -27,6 +27,8 @@ MIN_SECRET = 8
 """Characters: a shorter value (`none`, `EMPTY`) is no secret, and blotting it out would spoil texts."""
 
 
+Place = tuple[str, str]
+"""A scope, and the key of a request."""
 _WATCHED: ContextVar[list[bool] | None] = ContextVar("watched", default=None)
 
 
@@ -40,12 +42,29 @@ def watched() -> Iterator[list[bool]]:
         _WATCHED.reset(token)
 
 
+_SCOPE: ContextVar[tuple[str, ...]] = ContextVar("scope", default=())
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Number the requests within the block by themselves: the askings of one episode are the same, whichever others
+    run beside it and wherever a run was resumed. Scopes nest."""
+    token = _SCOPE.set((*_SCOPE.get(), name))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
 class Recorded(Record):
     """One line of a cassette. Headers and addresses, where secrets are, are never part of it."""
 
     key: str
+    scope: str = ""
+    """Whose asking it is: `policy/example/sample` of an episode."""
     number: int | None = None
-    """Which asking of this request it is, from 0; a later line of the same number takes its place. None: the next."""
+    """Which asking of this request it is in its scope, from 0; a later line of the same number takes its place. None:
+    the next."""
     request: dict[str, Any]
     reply: dict[str, Any] | None = None
     failure: Failure | None = None
@@ -55,23 +74,27 @@ class Recorded(Record):
 class Slot:
     """One asking of a request: what is recorded of it, or where to keep what comes."""
 
-    def __init__(self, cassette: "Cassette", key: str, number: int, request: dict[str, Any], found: Recorded | None):
-        self._cassette, self._key, self._number, self._request = cassette, key, number, request
+    def __init__(
+        self, cassette: "Cassette", place: "Place", number: int, request: dict[str, Any], found: Recorded | None
+    ):
+        self._cassette, self._place, self._number, self._request = cassette, place, number, request
         self.found = found
 
     def keep(self, outcome: Record) -> None:
         """Write what came to the cassette."""
         failure = outcome if isinstance(outcome, Failure) else None
         reply = None if failure is not None else outcome.model_dump(mode="json")
-        recorded = Recorded(key=self._key, number=self._number, request=self._request, reply=reply, failure=failure)
-        self._cassette.write(recorded)
+        within, key = self._place
+        self._cassette.write(
+            Recorded(key=key, scope=within, number=self._number, request=self._request, reply=reply, failure=failure)
+        )
 
 
 class Cassette:
     """A file of replies and failures, by request. One process at a time writes it.
 
-    The same request asked again gets the next of its replies, so that sampling can be repeated too. Failures are kept,
-    so that a replay is the run as it was; auto asks again where it failed.
+    The same request asked again in its scope gets the next of its replies, so that sampling can be repeated too.
+    Failures are kept, so that a replay is the run as it was; auto asks again where it failed.
     """
 
     def __init__(self, path: Path, mode: Mode = "auto") -> None:
@@ -79,8 +102,8 @@ class Cassette:
         self.replayed = self.asked = 0
         self._secrets = set(secrets_of(os.environ))
         self._lock = threading.Lock()
-        self._numbers: Counter[str] = Counter()
-        self._recorded: dict[str, dict[int, Recorded]] = {}
+        self._numbers: Counter[Place] = Counter()
+        self._recorded: dict[Place, dict[int, Recorded]] = {}
         if path.exists() or mode == "replay":
             if mode != "replay":
                 _end_with_a_line(path)
@@ -105,9 +128,10 @@ class Cassette:
         key = key_of(request, entry)
         with self._lock:
             self._secrets.add(secret)
-            number = self._numbers[key]
-            self._numbers[key] += 1
-            found = None if self.mode == "record" else self._recorded.get(key, {}).get(number)
+            place = ("/".join(_SCOPE.get()), key)
+            number = self._numbers[place]
+            self._numbers[place] += 1
+            found = None if self.mode == "record" else self._recorded.get(place, {}).get(number)
             if found is not None and found.failure is not None and self.mode == "auto":
                 found = None
             self.replayed += found is not None
@@ -117,7 +141,7 @@ class Cassette:
             watching.append(found is not None)
         if found is None and self.mode == "replay":
             raise ConfigError(f"no recorded reply to request {key[:12]}", where=str(self.path), fix="use mode auto")
-        return Slot(self, key, number, request, found)
+        return Slot(self, place, number, request, found)
 
     def write(self, recorded: Recorded) -> None:
         """Add a line, without secrets."""
@@ -133,7 +157,7 @@ class Cassette:
         return f"cassette {self.path}: {self.replayed} calls replayed, nothing spent on them; {self.asked} asked"
 
     def _insert(self, recorded: Recorded) -> None:
-        numbered = self._recorded.setdefault(recorded.key, {})
+        numbered = self._recorded.setdefault((recorded.scope, recorded.key), {})
         numbered[len(numbered) if recorded.number is None else recorded.number] = recorded
 
     def _blotted(self, value: Any) -> Any:

@@ -96,3 +96,14 @@ def test_it_replays_to_the_same_bytes_without_an_endpoint(monkeypatch: pytest.Mo
     (tmp_path / "replay.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"no recorded reply to request \w+ .*use mode auto"):
         run(monkeypatch, tmp_path, "replay", None, count=9)
+
+
+def test_a_recording_that_was_killed_and_went_on_replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the second process asks again, beginning to count anew, takes no other policy's place."""
+    with serving(solve) as double:
+        run(monkeypatch, tmp_path, "record", double)
+        kept = (tmp_path / "record.jsonl").read_bytes().splitlines(keepends=True)[:11]
+        (tmp_path / "record.jsonl").write_bytes(b"".join(kept))
+        recorded, episodes, _ = run(monkeypatch, tmp_path, "record", double)
+    replayed, again, _ = run(monkeypatch, tmp_path, "replay", None)
+    assert replayed == recorded and again == episodes
