@@ -22,7 +22,7 @@ from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.plain import plain
 from orchestra.workspace import Screen
 from tasks import _dvc
-from tasks._ledger import run_ledger
+from tasks._ledger import ledgers, run_ledger
 from tasks._stage import Stage
 from tasks._tracking import Recorder
 
@@ -137,7 +137,8 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
             recorder.finish(recorder.parent, _line(failure))
             raise
         finally:
-            recorder.artifacts(recorder.parent, [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")])
+            identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
+            recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
         recorder.finish(recorder.parent)
         return state
 

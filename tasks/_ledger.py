@@ -18,7 +18,8 @@ LEDGERS = ".state/ledger"
 
 @contextlib.contextmanager
 def run_ledger(root: Path, run: str) -> Iterator[None]:
-    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`; those of other runs go."""
+    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`; those of other runs go, for their
+    MLflow runs hold them."""
     folder = root / LEDGERS
     for other in folder.glob("*.jsonl"):
         if not other.name.startswith(run):
@@ -31,6 +32,11 @@ def run_ledger(root: Path, run: str) -> Iterator[None]:
         os.environ.pop(LEDGER)
         if before is not None:
             os.environ[LEDGER] = before
+
+
+def ledgers(root: Path, run: str) -> list[Path]:
+    """The files that the run's stages, and their ranks, have booked in."""
+    return sorted((root / LEDGERS).glob(f"{run}*.jsonl"))
 
 
 def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Purse:

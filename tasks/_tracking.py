@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestra.environment import quiet
 from tasks._dvc import Hashes
+from tasks._ledger import ledgers
 
 EXPERIMENT = "orchestra"
 FLOW_RUN = "orchestra.flow_run_id"
@@ -84,6 +85,7 @@ class Recorder:
             return
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
             if run.info.run_id != self.parent:
+                self.artifacts(run.info.run_id, ledgers(self.root, run.info.run_id))
                 self.client.set_tag(run.info.run_id, "orchestra.closed", "its process was killed")
                 self.client.set_terminated(run.info.run_id, status="KILLED")
 

@@ -92,7 +92,8 @@ def test_mlflow_has_a_parent_and_a_child_per_stage(first: list[str], micro: Work
 
 def test_the_run_holds_what_identifies_it(first: list[str], micro: Workspace) -> None:
     names = {path.name for path in (micro.root / ".state" / "mlartifacts").rglob("*") if path.is_file()}
-    assert {"dvc.lock", "dvc.yaml", "params.yaml", "decision.html", "sft.log"} <= names
+    ledger = f"{micro.runs()[-1].info.run_id}.jsonl"
+    assert {"dvc.lock", "dvc.yaml", "params.yaml", "decision.html", "sft.log", ledger} <= names
 
 
 def test_the_orchestrator_answers(first: list[str], micro: Workspace) -> None:
