@@ -180,8 +180,8 @@ WEIGHTS = {
     "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
-"""(outcome, compute, latency). Being right leads: neutral cost weights of 0.2 and 0.3 drowned it (docs/log.md). At 0.1
-the homogeneity filter leaves out neutral groups where all are right, so dollars count only beside being right."""
+"""(outcome, compute, latency). Being right leads: where the neutral weight of compute was 0.3, dollars drowned it
+(docs/log.md); at 0.1 the homogeneity filter leaves out neutral groups where all are right."""
 PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
