@@ -44,6 +44,10 @@ class Changed(ToolError):
     retryable = False
 
 
+class Unanswered(ToolError):
+    """The call was sent and no result came: it may be billed all the same."""
+
+
 class Connection:
     """All sessions with one server. A call is sent once at most: what it did before the server died is not known."""
 
@@ -77,7 +81,8 @@ class Connection:
                 session.late += 1
                 if session.late >= LATE:
                     session.over.set()
-            raise ToolError(f"no answer within {deadline_s:g} s", where=self.where) from None
+            late = ToolError if session is None else Unanswered
+            raise late(f"no answer within {deadline_s:g} s", where=self.where) from None
         raise AssertionError("the second attempt returns or raises")
 
     async def aclose(self) -> None:
@@ -146,10 +151,10 @@ class _Session:
                 self.over.set()
                 if again:
                     return None
-            raise ToolError(_line(error), where=self.where) from None
+            raise Unanswered(_line(error), where=self.where) from None
         except Exception as error:
             # Whatever the SDK makes of a server that breaks the protocol.
-            raise ToolError(f"a reply that is none: {_line(error)}", where=self.where) from None
+            raise Unanswered(f"a reply that is none: {_line(error)}", where=self.where) from None
         self.late = 0
         return result
 

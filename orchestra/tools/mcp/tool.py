@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -12,9 +13,9 @@ from orchestra.errors import CallError
 from orchestra.ledger import cost_of
 from orchestra.plain import as_text
 from orchestra.tools.base import ToolContext, ToolResult
-from orchestra.tools.mcp.session import Changed, Connection
+from orchestra.tools.mcp.session import Changed, Connection, Unanswered
 from orchestra.tools.mcp.spec import McpTool, changed
-from orchestra.types import Component, Usage
+from orchestra.types import Charge, Component, Usage
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -32,14 +33,26 @@ class ServerTool:
         self._tool, self._connection, self._deadline_s = tool, connection, deadline_s
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        """What the server says. Raises `CallError` when it refuses the call, `ToolError` when it fails."""
+        """What the server says. Raises `CallError` when it refuses the call, `ToolError` when it fails: with the charge
+        where it may be billed (`Unanswered`)."""
         began = time.monotonic()
-        result = await self._connection.call(self._tool, arguments, self._deadline_s)
-        seconds = round(time.monotonic() - began, 3)
+
+        def spent() -> tuple[Decimal, float]:
+            seconds = round(time.monotonic() - began, 3)
+            return cost_of(context.price, Usage(), seconds=seconds), seconds
+
+        try:
+            result = await self._connection.call(self._tool, arguments, self._deadline_s)
+        except Unanswered as error:
+            cost_usd, seconds = spent()
+            name = context.name or self._tool.tool
+            error.charges = (Charge(component=self.component, name=name, cost_usd=cost_usd, latency_s=seconds),)
+            raise
         text = text_of(result)
         if result.is_error:
             raise CallError(text)
-        return ToolResult(text=text, cost_usd=cost_of(context.price, Usage(), seconds=seconds), latency_s=seconds)
+        cost_usd, seconds = spent()
+        return ToolResult(text=text, cost_usd=cost_usd, latency_s=seconds)
 
     async def ready(self) -> str:
         """How the server is reached; raises `ToolError` when it does not answer or has changed."""

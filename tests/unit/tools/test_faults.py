@@ -1,6 +1,7 @@
 """A third of all calls fails, hangs or returns garbage: no crash, no false verdict, deadlines kept, exact dollars."""
 
 import asyncio
+import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from orchestra.config import Rollout
-from orchestra.ledger import by_component, cost_of, total
+from orchestra.errors import ToolError
+from orchestra.ledger import Purse, by_component, cost_of, total
 from orchestra.rollout.loop import run_episodes
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.provider import ProviderLimits
-from orchestra.types import Component, Episode, StopReason
+from orchestra.types import Charge, Component, Episode, StopReason
 from tests.endpoint import serving
 from tests.experts import expert, real
 from tests.faults import HANG, HANG_S, TOLD, FaultProxy
@@ -88,3 +91,63 @@ def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.Monke
     assert total(booked) - total(lost) == known * cost_of(price, TOLD)
     assert total(lost) >= unknown * cost_of(price, TOLD), "what is not known is never booked below what it was"
     assert sum(by_component(spent).values(), Decimal(0)) == total(spent) == sum(e.cost_usd for e in episodes)
+
+
+class Broken:
+    """A tool of which a third of the calls fails, is out of files, or returns what nobody can use."""
+
+    GARBAGE = "<|im_end|><tool_call>\ud800\x00" + "no" * 500
+
+    def __init__(self, tool: Tool, rng: random.Random) -> None:
+        self.component, self._tool, self._rng, self.calls, self.failed = tool.component, tool, rng, 0, 0
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        self.calls, struck = self.calls + 1, self._rng.random()
+        if struck < 0.1:
+            return ToolResult(text=self.GARBAGE, cost_usd=context.price.per_call, latency_s=0.1)
+        self.failed += struck < 0.3
+        if struck < 0.2:
+            raise OSError(24, "Too many open files")
+        if struck < 0.3:
+            lost = Charge(component=self.component, name=context.name, cost_usd=context.price.per_call)
+            failure = ToolError("it died", where=context.name)
+            failure.charges = (lost,)
+            raise failure
+        return await self._tool.call(arguments, context)
+
+
+def test_so_are_those_of_tools_that_are_no_experts(tmp_path: Path) -> None:
+    kit, rng = toolkit(tmp_path), random.Random(2)
+    calls = {
+        "calculator": ({"expression": "37*24"}, "888"),
+        "search": ({"query": "Norvik"}, "1911"),
+        "python": ({"code": "print(37*24)"}, "888"),
+    }
+    broken = {name: Broken(kit.tool(name), rng) for name in calls}
+    kit._tools.update(broken)
+
+    def ask(conversation: Conversation) -> str:
+        """Again while what came is of no use."""
+        (name, (arguments, answer)) = next(
+            (n, c) for n, c in calls.items() if n == conversation.example.toolbox[0].name
+        )
+        last = conversation.turns[-1].observation or "" if conversation.turns else ""
+        return format_answer(answer) if answer in last else call(name, **arguments)
+
+    examples = [
+        example(f"{name}{n}", toolbox=[kit.catalogue.spec(name)], answer=calls[name][1], kind="exact")
+        for name in calls
+        for n in range(40)
+    ]
+    kit.purse = Purse(tmp_path / "ledger.jsonl", None)
+    policy = ScriptedPolicy("script", ask, codec().turn)
+    limits = LIMITS.model_copy(update={"max_turns": 9, "max_tokens": 40_000})
+    episodes = asyncio.run(run_episodes(examples, policy, codec(), kit, limits, price=PRICE))
+    failed = [episode for episode in episodes if episode.stop is StopReason.TOOL_FAILURE]
+    assert len(failed) == sum(tool.failed for tool in broken.values()) > 10
+    assert all(episode.verdict is None and not episode.counted for episode in failed)
+    assert all(episode.solved for episode in episodes if episode not in failed), "no failure counts as unsolved"
+    assert sum(tool.calls for tool in broken.values()) > len(examples), (
+        "what came was of no use, and was asked for again"
+    )
+    assert kit.purse.spent_usd == total(charge for episode in episodes for charge in episode.charges)

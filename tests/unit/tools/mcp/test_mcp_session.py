@@ -21,7 +21,7 @@ from orchestra.tools.mcp import session
 from orchestra.tools.mcp.session import Changed, Connection
 from orchestra.tools.mcp.spec import McpServer, Offer
 from orchestra.tools.mcp.tool import MAX_TEXT, ServerTool
-from orchestra.types import Price
+from orchestra.types import Component, Price
 from tests.mcp_world import fake, frozen, offers, real
 from tests.waiting import soon
 from tests.worlds import ROOT
@@ -178,8 +178,12 @@ def test_pages_are_read_to_the_end_and_titles_stand_for_words() -> None:
 )
 def test_whatever_a_server_does_to_a_call_is_a_typed_error(fault: str, said: str) -> None:
     made = World(fake(fault))
-    with made.runner, pytest.raises(ToolError, match=said):
+    with made.runner, pytest.raises(ToolError, match=said) as failed:
         made.call("add", 2.0, a=1, b=2)
+    # It was sent, so it may be billed.
+    assert [(charge.component, charge.cost_usd) for charge in failed.value.charges] == [
+        (Component.MCP, Decimal("0.002"))
+    ]
 
 
 @pytest.mark.parametrize(
