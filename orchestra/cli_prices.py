@@ -130,7 +130,8 @@ def ledger(
 
     here = Path.cwd()
     if file is None:
-        kept = sorted((workspace() / ".state/ledger").glob("*.jsonl"))
+        kept = sorted((workspace() / ".state/ledger").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+        kept = [one for one in kept if one.stem.partition("-rank")[0] == kept[-1].stem.partition("-rank")[0]]
         if not kept:
             raise DataError("no run has been booked here", where=".state/ledger", fix="orchestra run, or name a file")
     else:

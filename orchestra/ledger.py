@@ -154,7 +154,7 @@ class Purse:
     async def room(self, worst_usd: Decimal) -> None:
         """Wait for calls under way while only what is held for them stands before the cap: most cost less than that.
 
-        Hold at once afterwards, and wait while holding nothing.
+        Hold at once afterwards, and wait while holding nothing. Those that wait may go on after another was refused.
         """
         while self._held and self.cap_usd is not None:
             if add_up((self.spent_usd, self._held, worst_usd)) <= self.cap_usd:

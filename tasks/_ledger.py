@@ -13,17 +13,13 @@ from tasks._stage import Stage
 
 LEDGER = "ORCHESTRA_LEDGER"
 """Environment variable of a flow's stages: the file that all of them book in."""
-LEDGERS = ".state/ledger"
+LEDGERS, RANK = ".state/ledger", "-rank"
 
 
 @contextlib.contextmanager
 def run_ledger(root: Path, run: str) -> Iterator[None]:
-    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`; those of other runs go, for their
-    MLflow runs hold them."""
+    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`."""
     folder = root / LEDGERS
-    for other in folder.glob("*.jsonl"):
-        if not other.name.startswith(run):
-            other.unlink()
     before = os.environ.get(LEDGER)
     os.environ[LEDGER] = str(folder / f"{run}.jsonl")
     try:
@@ -39,6 +35,13 @@ def ledgers(root: Path, run: str) -> list[Path]:
     return sorted((root / LEDGERS).glob(f"{run}*.jsonl"))
 
 
+def others_ledgers(root: Path, run: str) -> list[tuple[str, Path]]:
+    """The files of other runs, with whose they are."""
+    mine = ledgers(root, run)
+    files = sorted((root / LEDGERS).glob("*.jsonl"))
+    return [(file.stem.partition(RANK)[0], file) for file in files if file not in mine]
+
+
 def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Purse:
     """The purse of this process: its run's, or outside of a flow one in `folder` (default: the stage's work folder).
 
@@ -46,7 +49,7 @@ def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks
     """
     named = os.environ.get(LEDGER)
     first = Path(named) if named else (folder or stage.work_dir()) / "ledger.jsonl"
-    own = first if rank == 0 else first.with_name(f"{first.stem}-rank{rank}.jsonl")
+    own = first if rank == 0 else first.with_name(f"{first.stem}{RANK}{rank}.jsonl")
     cap = stage.params.budget.run_usd
     if cap is not None:
         files = first.parent.glob(f"{first.stem}*.jsonl")

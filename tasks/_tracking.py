@@ -1,5 +1,6 @@
 """What MLflow records: one parent run per flow run, a child per stage that ran, and the registry's address."""
 
+import contextlib
 import json
 import logging
 import math
@@ -12,7 +13,7 @@ from typing import Any
 
 from orchestra.environment import quiet
 from tasks._dvc import Hashes
-from tasks._ledger import ledgers
+from tasks._ledger import others_ledgers
 
 EXPERIMENT = "orchestra"
 FLOW_RUN = "orchestra.flow_run_id"
@@ -74,6 +75,8 @@ class Recorder:
             parent = str(client.create_run(where, tags={FLOW_RUN: flow_run_id}, run_name=name).info.run_id)
         recorder = cls(root, client, where, parent)
         recorder._close_stale()
+        for run_id, file in others_ledgers(root, parent):
+            recorder._put_away(run_id, file)
         return recorder
 
     def _close_stale(self) -> None:
@@ -85,9 +88,16 @@ class Recorder:
             return
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
             if run.info.run_id != self.parent:
-                self.artifacts(run.info.run_id, ledgers(self.root, run.info.run_id))
                 self.client.set_tag(run.info.run_id, "orchestra.closed", "its process was killed")
                 self.client.set_terminated(run.info.run_id, status="KILLED")
+
+    def _put_away(self, run_id: str, ledger: Path) -> None:
+        """A ledger into the record of its run, also of one that was killed; it stays where the record is gone."""
+        from mlflow.exceptions import MlflowException
+
+        with contextlib.suppress(MlflowException):
+            self.artifacts(run_id, [ledger])
+            ledger.unlink()
 
     def child(self, stage: str) -> str:
         """A new run below the parent."""

@@ -114,7 +114,7 @@ def _run(context: Any, source: Any, suite: Any, frame: "pd.DataFrame") -> Any:
         "unexpected_index_column_names": ["row"],
         "partial_unexpected_count": 20,
     }
-    parameters = {"dataframe": frame[list(columns)].map(_escaped)}
+    parameters = {"dataframe": frame[list(columns)].apply(_escaped)}
     return definition.run(batch_parameters=parameters, result_format=result_format).results
 
 
@@ -143,9 +143,15 @@ def _read(suite: str, result: Any, refused: dict[str, list[str]]) -> Outcome:
     return Outcome(suite, column, reason, severity, passed=False, count=len(found), named=named)
 
 
-def _escaped(value: Any) -> Any:
+def _escaped(column: "pd.Series") -> "pd.Series":
     """GX writes values into its pages as they are: what the data says must be no markup, nor name GX's templates."""
-    return html.escape(value).replace("$", "&#36;") if isinstance(value, str) else value
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    safe = {value: html.escape(value).replace("$", "&#36;") for value in column.unique() if isinstance(value, str)}
+    changed = {value for value, text in safe.items() if text != value}
+    return column.where(~column.isin(changed), column.map(safe)) if changed else column
 
 
 def _unescaped(value: Any) -> Any:

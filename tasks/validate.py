@@ -1,19 +1,25 @@
 """Stage validate: only examples that pass the suites go on; the others go to quarantine with the reason."""
 
+import contextlib
+import gc
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.environment import cores
 from orchestra.errors import DataError
 from orchestra.jsonl import parse_line, read_jsonl, stream_lines
+from orchestra.processes import die_with_parent
 from orchestra.synthesis.flatten import Flattener
 from orchestra.synthesis.frames import answers_frame, balance_frame, corpus_frame, examples_frame
 from orchestra.synthesis.gate.gate import Gate, report
 from orchestra.synthesis.page import Findings, Rule, chosen, page
+from orchestra.synthesis.plots import Plot, plots
 from orchestra.synthesis.survey import Survey, cut, survey
 from orchestra.tools.search import Document, SearchIndex
 from orchestra.tools.simulated import AnswerBook, BookEntry, normalise
@@ -45,7 +51,8 @@ def main(stage: Stage, workers: int | None = None) -> None:
     files = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
     gate = Gate.open(stage.root)
     toolkit = Toolkit.from_params(stage.params, stage.root, stage.root / INPUT)
-    known = _load(toolkit)
+    with _lasting():
+        known = _load(toolkit)
     pieces = cut(files, fix=FIX)
     total = sum(chunk.lines for chunks in pieces.values() for chunk in chunks)
     if not total:
@@ -61,11 +68,20 @@ def main(stage: Stage, workers: int | None = None) -> None:
     splits = [split for split in SPLITS if every[f"{split}_category"].notna().any()]
     experts = [entry.simulated for entry in toolkit.catalogue.entries.values() if entry.simulated is not None]
     topics = sorted({topic for expert in experts for topic in expert.skills})
-    with stage.write_dir(DOCS) as docs:
+    # Drawn beside the suites, and again where these refuse rows, which are not shown.
+    with (
+        ProcessPoolExecutor(1, get_context("fork"), initializer=die_with_parent) as pool,
+        stage.write_dir(DOCS) as docs,
+    ):
+        drawing = pool.submit(plots, every, SPLITS)
         checked = check(frames, suites(mix, splits, topics), docs)
+    passed = every[~every["row"].isin(list(checked.rows))] if checked.rows else every
+    if (failed := drawing.exception()) is not None:
+        stage.say(f"drawing again: {type(failed).__name__}: {failed}")
+    drawn = plots(passed, SPLITS) if checked.rows or failed else drawing.result()
     _quarantine(stage, files, checked)
     stopped = refusal(checked, total, stage.params.validate_.max_quarantined)
-    stage.write_text(PAGE, _page(stage, files, found, every, checked, stopped, toolkit))
+    stage.write_text(PAGE, _page(stage, files, found, every, passed, checked, stopped, drawn, toolkit))
     metrics = summary(checked, total) | {"gate": report(gate, _refused_by_gate(every))}
     stage.write_json("reports/validate.json", metrics)
     stage.log_metrics({key: float(value) for key, value in metrics.items() if isinstance(value, int | float)})
@@ -77,9 +93,27 @@ def main(stage: Stage, workers: int | None = None) -> None:
         raise DataError(stopped, where=INPUT, fix=f"see {PAGE}, {QUARANTINE}/rows.jsonl and {DOCS}/index.html")
     with stage.write_dir(OUTPUT) as output:
         for split, path in files.items():
-            with (output / path.name).open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{line}\n" for n, line in stream_lines(path) if f"{split}:{n}" not in checked.rows)
+            _pass_on(split, path, output / path.name, checked)
     stage.say(f"{total - len(checked.rows)} rows pass, {len(checked.rows)} in quarantine, see {PAGE}")
+
+
+@contextlib.contextmanager
+def _lasting() -> Iterator[None]:
+    """What is made within lives as long as the stage: looking through it for garbage, over and over, finds none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _pass_on(split: str, path: Path, target: Path, checked: Checked) -> None:
+    """Write what was not refused, which is UTF-8, byte by byte."""
+    with path.open("rb") as lines, target.open("wb") as file:
+        for number, line in enumerate(lines, start=1):
+            if not checked.rows or f"{split}:{number}" not in checked.rows:
+                file.write(line.removesuffix(b"\n").removesuffix(b"\r") + b"\n")
 
 
 def summary(checked: Checked, total: int) -> dict[str, Any]:
@@ -140,11 +174,13 @@ def _page(
     files: Mapping[str, Path],
     found: Survey,
     every: "pd.DataFrame",
+    passed: "pd.DataFrame",
     checked: Checked,
     stopped: str | None,
+    drawn: Sequence[Plot],
     toolkit: Toolkit,
 ) -> str:
-    shown = chosen(every[~every["row"].isin(list(checked.rows))])
+    shown = chosen(passed)
     examples: dict[str, dict[str, list[Example]]] = {}
     for split, wanted in shown.items():
         for line, category in zip(_lines(files[split], wanted), wanted.values(), strict=True):
@@ -164,7 +200,7 @@ def _page(
     noted = [warning.text for warning in checked.warnings]
     findings = Findings(checked.rows, reasons(checked), noted, rules, stopped, facts)
     simulated = any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries)
-    return page(every, found.uses, dict(sorted(examples.items())), findings, simulated=simulated)
+    return page(every, passed, found.uses, dict(sorted(examples.items())), findings, drawn, simulated=simulated)
 
 
 def _lines(path: Path, wanted: Mapping[int, str]) -> list[str]:

@@ -82,7 +82,7 @@ class Domain:
 
     def open(self, *, rewinds: bool = False) -> "Session":
         """An episode's own copy, in memory. One that `rewinds` can serve several replays, one after another; a call of
-        it that SQLite stops undoes those before it, so it is for replays, which end at a failure."""
+        it that SQLite itself rolls back undoes those before it, so it is for replays, which end at a failure."""
         return Session(self, rewinds=rewinds)
 
 
@@ -122,7 +122,7 @@ class Session:
         """Run one tool in a transaction; its result as `status: shipped, total: 41`, rows parted by `; `.
 
         Raises `CallError` (arguments, precondition, a rule of the schema, too many rows) or `ToolError` (the tool's own
-        SQL failed or ran too long). Either way nothing has changed.
+        SQL failed or ran too long). Either way nothing has changed (but see `Domain.open` of a copy that rewinds).
         """
         found = self.domain.tools.get(tool)
         if found is None:
@@ -228,6 +228,7 @@ class Session:
             cursor = self._db.execute(statement.text, values)
             rows = cursor.fetchmany(MAX_ROWS + 1)
             if len(rows) > MAX_ROWS:
+                cursor.close()  # A statement that still writes would keep the transaction from ending.
                 raise CallError(f"more than {MAX_ROWS} rows; ask for less")
             if cursor.description is not None:
                 columns = [column[0] for column in cursor.description]

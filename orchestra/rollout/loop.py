@@ -17,7 +17,7 @@ from orchestra.rollout.policies import Conversation, Generation, Policy
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.rollout.written import read_turn
 from orchestra.tools.base import readable
-from orchestra.tools.cassette import scope
+from orchestra.tools.cassette import digest, scope
 from orchestra.types import (
     Charge,
     Component,
@@ -223,7 +223,8 @@ async def _take_turn(
             if live.malformed >= MALFORMED_LIMIT:
                 live.stop = StopReason.MALFORMED
     reply: str | None = None
-    with scope(f"{conversation.example.id}/{conversation.sample}"):
+    # By what is asked, not by its id: the gateway's are of chance.
+    with scope(f"{digest(conversation.example.asked)}/{conversation.sample}"):
         if live.answer is not None:
             reply, charge = await _ask_user(live, live.answer, user)
             charges += [charge] if charge is not None else []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestra.synthesis.plots import plots
+from orchestra.synthesis.plots import Plot
 from orchestra.synthesis.survey import Uses
 from orchestra.types import Example
 
@@ -140,20 +140,22 @@ def chosen(passed: "pd.DataFrame") -> dict[str, dict[int, str]]:
 
 def page(
     every: "pd.DataFrame",
+    passed: "pd.DataFrame",
     uses: Mapping[str, Uses],
     examples: Mapping[str, Mapping[str, Sequence[Example]]],
     findings: Findings,
+    drawn: Sequence[Plot],
     *,
     simulated: bool,
 ) -> str:
-    """The whole page. `every` has a row for each line (`flatten.COLUMNS`); `examples` are by category and split.
+    """The whole page. `every` has a row for each line (`flatten.COLUMNS`), `passed` those that nothing refuses;
+    `examples` are by category and split; `drawn` are the plots of what passed.
 
     Nothing of it depends on when, where or by whom it was made.
     """
     from jinja2 import Environment, StrictUndefined
 
     splits = list(uses)
-    passed = every[~every["row"].isin(list(findings.refused))]
     refused, total = len(findings.refused), len(every)
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(GRID + TEMPLATE)
     return template.render(
@@ -167,7 +169,7 @@ def page(
         if findings.reasons
         else [],
         refused=[(row, "; ".join(why)) for row, why in list(findings.refused.items())[:REFUSED_SHOWN]],
-        plots=plots(passed, splits),
+        plots=drawn,
         tools=_tools(uses),
         examples=examples,
         rules=findings.rules,

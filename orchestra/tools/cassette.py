@@ -48,7 +48,7 @@ _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("scope", default=())
 @contextmanager
 def scope(name: str) -> Iterator[None]:
     """Number the requests within the block by themselves: the askings of one episode are the same, whichever others
-    run beside it and wherever a run was resumed. Scopes nest."""
+    run beside it, and in an evaluation, where each is attempted once, wherever a run was resumed. Scopes nest."""
     token = _SCOPE.set((*_SCOPE.get(), name))
     try:
         yield
@@ -61,7 +61,7 @@ class Recorded(Record):
 
     key: str
     scope: str = ""
-    """Whose asking it is: `policy/example/sample` of an episode."""
+    """Whose asking it is: of an episode policy, digest of what is asked, and sample."""
     number: int | None = None
     """Which asking of this request it is in its scope, from 0; a later line of the same number takes its place. None:
     the next."""
@@ -175,6 +175,11 @@ def key_of(request: dict[str, Any], entry: str = "") -> str:
     """sha256 of the canonical JSON of the request and, where there is one, of the catalogue entry that is asked."""
     asked = {"entry": entry, "request": request} if entry else request
     return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def digest(text: str) -> str:
+    """16 hex digits of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

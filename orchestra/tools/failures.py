@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from orchestra.errors import CallError, ToolError
-from orchestra.types import Record, Usage
+from orchestra.types import Charge, Record, Usage
 
 
 class Unusable(StrEnum):
@@ -67,6 +67,8 @@ class Failure(Record):
     lost: tuple[Usage | None, ...] = ()
     unusable: Unusable | None = None
     wait_s: float = 0.0
+    charges: tuple[Charge, ...] = ()
+    """Of a tool that no endpoint is behind, whose losses say it."""
 
     @classmethod
     def of(cls, error: ToolError | CallError) -> "Failure":
@@ -88,7 +90,9 @@ class Failure(Record):
         elif self.kind in _PLAIN:
             error = _PLAIN[self.kind](self.what, where=self.where, fix=self.fix)
         else:
-            return ToolError(self.what, where=self.where, fix=self.fix)
+            failed = ToolError(self.what, where=self.where, fix=self.fix)
+            failed.charges = self.charges
+            return failed
         error.seconds, error.lost = self.seconds, self.lost
         return error
 

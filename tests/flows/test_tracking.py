@@ -40,6 +40,21 @@ def test_runs_of_a_killed_flow_are_closed(root: Path) -> None:
     assert status == {killed.parent: "KILLED", child: "KILLED", mine.parent: "RUNNING"}
 
 
+def test_the_ledgers_of_other_runs_go_to_their_records(root: Path) -> None:
+    killed, folder = Recorder.open(root, "spent", "s"), root / ".state" / "ledger"
+    folder.mkdir(parents=True)
+    for name in (killed.parent, f"{killed.parent}-rank1", "0" * 32):
+        (folder / f"{name}.jsonl").write_text(name, encoding="utf-8")
+    mine = Recorder.open(root, "next", "n")
+    (folder / f"{mine.parent}.jsonl").touch()
+    Recorder.open(root, "next", "n")
+    assert {item.path for item in mine.client.list_artifacts(killed.parent)} == {
+        f"{killed.parent}.jsonl",
+        f"{killed.parent}-rank1.jsonl",
+    }
+    assert {file.stem for file in folder.iterdir()} == {mine.parent, "0" * 32}, "nothing is lost where no record is"
+
+
 def test_a_stage_leaves_hashes_parameters_and_metrics(root: Path) -> None:
     recorder = Recorder.open(root, "stages", "s")
     child = recorder.child("sft")

@@ -86,7 +86,7 @@ def test_the_stages_of_a_run_share_a_ledger_and_its_cap(workspace: Path) -> None
         second.book(charge())
         assert second.spent_usd == Decimal("0.625") and second.cap_usd is None
         assert second.by_phase().keys() == {"sft", "grpo"}
-    assert [file.name for file in shown.iterdir()] == ["run.jsonl"]
+    assert sorted(file.name for file in shown.iterdir()) == ["old.jsonl", "run.jsonl"]
     said = orchestra("ledger").splitlines()
     assert said[1].startswith("sft · policy") and "0.125000" in said[1] and "0.625000" in said[-1]
     assert json.loads(orchestra("ledger", "--json"))["total"]["cost_usd"] == "0.625"

@@ -70,6 +70,7 @@ class Connection:
         try:
             async with asyncio.timeout(deadline_s):
                 for again in (True, False):
+                    session = None
                     session = await self._session()
                     if (why := changed(tool, session.offers)) is not None:
                         raise Changed(why, where=self.where, fix=f"orchestra tools import-mcp {self.name}")
@@ -151,6 +152,7 @@ class _Session:
                 self.over.set()
                 if again:
                     return None
+                raise ToolError(_line(error), where=self.where) from None
             raise Unanswered(_line(error), where=self.where) from None
         except Exception as error:
             # Whatever the SDK makes of a server that breaks the protocol.

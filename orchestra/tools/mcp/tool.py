@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -37,14 +38,14 @@ class ServerTool:
         where it may be billed (`Unanswered`)."""
         began = time.monotonic()
 
-        def spent() -> tuple[Decimal, float]:
-            seconds = round(time.monotonic() - began, 3)
+        def spent(most_s: float = math.inf) -> tuple[Decimal, float]:
+            seconds = round(min(time.monotonic() - began, most_s), 3)
             return cost_of(context.price, Usage(), seconds=seconds), seconds
 
         try:
             result = await self._connection.call(self._tool, arguments, self._deadline_s)
         except Unanswered as error:
-            cost_usd, seconds = spent()
+            cost_usd, seconds = spent(self._deadline_s)
             name = context.name or self._tool.tool
             error.charges = (Charge(component=self.component, name=name, cost_usd=cost_usd, latency_s=seconds),)
             raise

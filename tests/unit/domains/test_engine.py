@@ -221,6 +221,18 @@ def test_a_database_cannot_grow_without_bound(tmp_path: Path) -> None:
     assert session.contents() == before
 
 
+@pytest.mark.parametrize("rewinds", [True, False])
+def test_a_statement_that_returns_too_many_rows_takes_all_back(tmp_path: Path, rewinds: bool) -> None:
+    grow = "insert into readers select a.reader || b.reader, 'x', 0 from readers a, readers b returning reader"
+    grow = grow.replace("readers b", "(select reader from readers union all select title from books) b")
+    session = edited(tmp_path, tool(grow)).open(rewinds=rewinds)
+    before = session.contents()
+    for _ in range(2):
+        with pytest.raises(CallError, match="more than 20 rows"):
+            session.call("extra", {})
+        assert session.contents() == before
+
+
 def test_a_copy_rewinds_to_what_was_loaded() -> None:
     copy, start = MOCK.open(rewinds=True), MOCK.open().contents()
     for _ in range(2):

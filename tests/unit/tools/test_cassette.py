@@ -16,7 +16,7 @@ from orchestra.tools.chat import Chat
 from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, Failure, ReplyError, Unusable
 from orchestra.tools.reply import Reply
 from orchestra.tools.taped import TapedTool
-from orchestra.types import Component, Price, Usage
+from orchestra.types import Charge, Component, Price, Usage
 from tests.endpoint import answer, serving
 from tests.worlds import catalogue
 
@@ -181,3 +181,21 @@ def test_any_tool_is_replayed_with_its_cost_its_seconds_and_its_failures(tmp_pat
     assert run("replay", None) == first
     with pytest.raises(ConfigError, match="no recorded reply"):
         run("replay", None, price=Price(per_call=Decimal("0.02")))
+
+
+def test_a_failure_replays_with_what_it_cost(tmp_path: Path) -> None:
+    class Late:
+        component = Component.MCP
+
+        async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+            failure = ToolError("no answer within 2 s", where="mcp")
+            failure.charges = (Charge(component=Component.MCP, name="find", cost_usd=Decimal("0.01"), latency_s=2.0),)
+            raise failure
+
+    def charges(mode: Mode) -> tuple[Charge, ...]:
+        tool = TapedTool(Late, catalogue().entry("search"), Cassette(tmp_path / "tape", mode))
+        with pytest.raises(ToolError, match="no answer within 2 s") as failed:
+            asyncio.run(tool.call({"query": "who?"}, ToolContext("", Price(), 1.0)))
+        return failed.value.charges
+
+    assert charges("record") == charges("replay") != ()
