@@ -9,9 +9,11 @@ import platform
 import resource
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 
 from orchestra.environment import cores, quiet
 from orchestra.jsonl import stream_lines
+from orchestra.processes import descendants
 from tasks import synthesize, validate
 from tasks._stage import Stage
 
@@ -38,14 +41,14 @@ class Figures:
     cpu_s: float
     """Of all processes: on a machine that is busy otherwise, the figure to trust."""
     memory_mb: float
-    """Peak of the stage's process, and for each worker that of the largest: pages that they share count in each."""
+    """Peak of all processes together; a page that several share counts once (its PSS, looked at every second)."""
 
     @property
     def line(self) -> str:
         rate = f"{self.rows / self.wall_s:,.0f} rows/s, {1000 * self.cpu_s / self.rows:.2f} CPU ms a row"
         return (
             f"{self.rows:,} rows, {self.refused} refused, {self.workers} workers: {self.wall_s:.1f} s, "
-            f"{self.cpu_s:.1f} CPU s ({rate}), peak memory at most {self.memory_mb:,.0f} MB"
+            f"{self.cpu_s:.1f} CPU s ({rate}), peak memory {self.memory_mb:,.0f} MB"
         )
 
 
@@ -95,12 +98,38 @@ def measure(root: Path, workers: int) -> Figures:
     """Run the stage in the project `root`, in this process; its peak memory is this process's."""
     stage = Stage.open("validate", root)
     began, cpu = time.perf_counter(), _cpu_s()
-    validate.main(stage, workers)
+    with _watching() as seen_mb:
+        validate.main(stage, workers)
     wall_s, cpu_s = time.perf_counter() - began, _cpu_s() - cpu
     report = json.loads((root / "reports/validate.json").read_text(encoding="utf-8"))
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return Figures(report["rows"], report["quarantined"], workers, wall_s, cpu_s, (own + workers * worker) / 1024)
+    return Figures(report["rows"], report["quarantined"], workers, wall_s, cpu_s, max(seen_mb))
+
+
+@contextmanager
+def _watching() -> Iterator[list[float]]:
+    """Megabytes of this process and all that it started, every second of the block."""
+    seen, over = [_pss_mb()], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(1):
+            seen.append(_pss_mb())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _pss_mb() -> float:
+    total_kb = 0
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        with suppress(OSError):  # It has ended.
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+            total_kb += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return total_kb / 1024
 
 
 def _cpu_s() -> float:

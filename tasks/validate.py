@@ -19,7 +19,7 @@ from orchestra.synthesis.flatten import Flattener
 from orchestra.synthesis.frames import answers_frame, balance_frame, corpus_frame, examples_frame
 from orchestra.synthesis.gate.gate import Gate, report
 from orchestra.synthesis.page import Findings, Rule, chosen, page
-from orchestra.synthesis.plots import Plot, plots
+from orchestra.synthesis.plots import PLOTTED, Plot, plots
 from orchestra.synthesis.survey import Survey, cut, survey
 from orchestra.tools.search import Document, SearchIndex
 from orchestra.tools.simulated import AnswerBook, BookEntry, normalise
@@ -73,7 +73,7 @@ def main(stage: Stage, workers: int | None = None) -> None:
         ProcessPoolExecutor(1, get_context("fork"), initializer=die_with_parent) as pool,
         stage.write_dir(DOCS) as docs,
     ):
-        drawing = pool.submit(plots, every, SPLITS)
+        drawing = pool.submit(plots, every[list(PLOTTED)], SPLITS)
         checked = check(frames, suites(mix, splits, topics), docs)
     passed = every[~every["row"].isin(list(checked.rows))] if checked.rows else every
     if (failed := drawing.exception()) is not None:

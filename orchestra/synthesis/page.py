@@ -188,7 +188,7 @@ def _counts(every: "pd.DataFrame", passed: "pd.DataFrame", splits: Sequence[str]
         found = frame["split"].value_counts()
         return [name, *(str(int(found.get(split, 0))) for split in splits)]
 
-    lines = [line("rows", every), line("refused", every[~every["row"].isin(passed["row"])]), line("passed", passed)]
+    lines = [line("rows", every), line("refused", every.drop(passed.index)), line("passed", passed)]
     for column in ("category", "domain"):
         for value in sorted(passed[column].dropna().unique()):
             lines.append(line(f"{column} {value}", passed[passed[column] == value]))

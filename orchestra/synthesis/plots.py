@@ -19,6 +19,13 @@ STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "data", "font.s
 NO_CLOCK = {"Date": None, "Creator": None}
 
 
+PLOTTED = (
+    *("split", "category", "domain", "topic", "hard", "preference", "tools", "golden_calls", "instruction_chars"),
+    *("expert_usd_min", "expert_usd_max", "latency_s_max"),
+)
+"""The columns of `flatten.COLUMNS` that are looked at."""
+
+
 @dataclass(frozen=True)
 class Plot:
     name: str
@@ -26,7 +33,7 @@ class Plot:
 
 
 def plots(examples: pd.DataFrame, splits: Sequence[str]) -> list[Plot]:
-    """One for each distribution that has any value; `examples` has the columns of `flatten.COLUMNS`."""
+    """One for each distribution that has any value; `examples` has the columns `PLOTTED`."""
     parts = {split: examples[examples["split"] == split] for split in splits}
 
     def column(name: str) -> dict[str, pd.Series]:
