@@ -95,7 +95,7 @@ def _asked(instruction: str, copy: int) -> str:
 
 
 def measure(root: Path, workers: int) -> Figures:
-    """Run the stage in the project `root`, in this process; its peak memory is this process's."""
+    """Run the stage in the project `root`, in this process."""
     stage = Stage.open("validate", root)
     began, cpu = time.perf_counter(), _cpu_s()
     with _watching() as seen_mb:

@@ -125,15 +125,15 @@ def ledger(
     """What was spent, by phase and component: calls, cache hits, tokens, dollars, seconds."""
     from orchestra.cli import workspace
     from orchestra.jsonl import read_jsonl
-    from orchestra.ledger import Part, parts
+    from orchestra.ledger import LEDGERS, Part, parts, run_of
     from orchestra.types import Charge
 
     here = Path.cwd()
     if file is None:
-        kept = sorted((workspace() / ".state/ledger").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
-        kept = [one for one in kept if one.stem.partition("-rank")[0] == kept[-1].stem.partition("-rank")[0]]
+        kept = sorted((workspace() / LEDGERS).glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+        kept = [one for one in kept if run_of(one) == run_of(kept[-1])]
         if not kept:
-            raise DataError("no run has been booked here", where=".state/ledger", fix="orchestra run, or name a file")
+            raise DataError("no run has been booked here", where=LEDGERS, fix="orchestra run, or name a file")
     else:
         kept = [here / file]
     charges = [charge for one in kept for charge in read_jsonl(one, Charge, fix="name a ledger")]

@@ -1,6 +1,6 @@
 """JSON, one object a line."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -70,7 +70,14 @@ def chunks(path: Path, lines: int, *, fix: str = "run the stage that writes it")
 
 def stream_lines(path: Path, *, fix: str = "run the stage that writes it") -> Iterator[tuple[int, str]]:
     """Lines with their numbers, from 1, as `read_lines` would give them leniently, without holding the file."""
-    return ((number, _text(line.removesuffix(b"\n"))) for number, line in enumerate(_open_lines(path, fix), start=1))
+    return ((number, _text(line)) for number, line in enumerate(_open_lines(path, fix), start=1))
+
+
+def copy_lines(path: Path, target: Path, *, without: Collection[int]) -> None:
+    """Write the lines, byte by byte, but those of these numbers, from 1; raises `DataError` for a missing file."""
+    with target.open("wb") as file:
+        lines = enumerate(_open_lines(path, "run the stage that writes it"), start=1)
+        file.writelines(_bare(line) + b"\n" for number, line in lines if number not in without)
 
 
 def _open_lines(path: Path, fix: str) -> Iterator[bytes]:
@@ -82,8 +89,12 @@ def _open_lines(path: Path, fix: str) -> Iterator[bytes]:
         yield from file
 
 
+def _bare(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
 def _text(line: bytes) -> str:
-    return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+    return _bare(line).decode("utf-8", "surrogateescape")
 
 
 def read_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that writes it") -> list[M]:

@@ -14,6 +14,8 @@ from orchestra.jsonl import read_jsonl
 from orchestra.types import EXACT, Charge, Component, Price, Usage, add_up
 
 MILLION = Decimal(1_000_000)
+LEDGERS, RANK = ".state/ledger", "-rank"
+"""Where the stages of runs book, and what parts a run's name from the number of its rank in a file's name."""
 K = TypeVar("K", bound=Hashable)
 _PHASE: ContextVar[tuple[str, ...]] = ContextVar("phase", default=())
 
@@ -29,6 +31,11 @@ def cost_of(price: Price, usage: Usage, *, calls: int = 1, seconds: float = 0.0)
             + price.output_per_million * usage.output_tokens
         ) / MILLION
         return tokens + price.per_call * calls + price.per_second * Decimal(str(round(seconds, 6)))
+
+
+def run_of(file: Path) -> str:
+    """The run that a file of `LEDGERS` is of, its own or one of its ranks'."""
+    return file.stem.partition(RANK)[0]
 
 
 def total(charges: Iterable[Charge]) -> Decimal:
@@ -128,7 +135,7 @@ class Purse:
 
     def check(self, worst_usd: Decimal) -> None:
         """Raises `BudgetError` when a call that costs `worst_usd` at most could cross the cap."""
-        if self.cap_usd is None or add_up((self.spent_usd, self._held, worst_usd)) <= self.cap_usd:
+        if self._fits(self._held, worst_usd):
             return
         held = f", {self._held:f} held for calls under way" if self._held else ""
         raise BudgetError(
@@ -156,11 +163,7 @@ class Purse:
 
         Hold at once afterwards, and wait while holding nothing. Those that wait may go on after another was refused.
         """
-        while self._held and self.cap_usd is not None:
-            if add_up((self.spent_usd, self._held, worst_usd)) <= self.cap_usd:
-                return
-            if add_up((self.spent_usd, worst_usd)) > self.cap_usd:
-                return
+        while not self._fits(self._held, worst_usd) and self._fits(worst_usd):
             ended = asyncio.get_running_loop().create_future()
             self._waiting.append(ended)
             await ended
@@ -197,6 +200,10 @@ class Purse:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _fits(self, *usd: Decimal) -> bool:
+        """Whether so much more stays under the cap."""
+        return self.cap_usd is None or add_up((self.spent_usd, *usd)) <= self.cap_usd
 
     def _by(self, name: Callable[[tuple[str, Component]], K]) -> dict[K, Part]:
         found: dict[K, Part] = {}

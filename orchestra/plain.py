@@ -1,5 +1,6 @@
 """Text from outside, made fit to be kept, and for a terminal and a log: what would steer them is spelled out."""
 
+import hashlib
 import logging
 import re
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ def is_text(value: str) -> bool:
 def as_text(value: str) -> str:
     """Each half of a surrogate pair as U+FFFD."""
     return _LONE.sub("\ufffd", value)
+
+
+def digest(text: str) -> str:
+    """16 hex digits of a text, be there halves of pairs in it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def plain(text: str) -> str:

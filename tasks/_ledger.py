@@ -7,13 +7,12 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 from pathlib import Path
 
 from orchestra.jsonl import read_jsonl
-from orchestra.ledger import Purse, total
+from orchestra.ledger import LEDGERS, RANK, Purse, run_of, total
 from orchestra.types import Charge, add_up
 from tasks._stage import Stage
 
 LEDGER = "ORCHESTRA_LEDGER"
 """Environment variable of a flow's stages: the file that all of them book in."""
-LEDGERS, RANK = ".state/ledger", "-rank"
 
 
 @contextlib.contextmanager
@@ -32,14 +31,16 @@ def run_ledger(root: Path, run: str) -> Iterator[None]:
 
 def ledgers(root: Path, run: str) -> list[Path]:
     """The files that the run's stages, and their ranks, have booked in."""
-    return sorted((root / LEDGERS).glob(f"{run}*.jsonl"))
+    return [file for whose, file in _booked(root) if whose == run]
 
 
 def others_ledgers(root: Path, run: str) -> list[tuple[str, Path]]:
     """The files of other runs, with whose they are."""
-    mine = ledgers(root, run)
-    files = sorted((root / LEDGERS).glob("*.jsonl"))
-    return [(file.stem.partition(RANK)[0], file) for file in files if file not in mine]
+    return [(whose, file) for whose, file in _booked(root) if whose != run]
+
+
+def _booked(root: Path) -> list[tuple[str, Path]]:
+    return [(run_of(file), file) for file in sorted((root / LEDGERS).glob("*.jsonl"))]
 
 
 def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Purse:

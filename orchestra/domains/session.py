@@ -1,7 +1,8 @@
 """A loaded domain, and one episode's own copy of it: the tools run here."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -129,22 +130,14 @@ class Session:
             raise CallError(f"there is no tool {tool[:64]}; there are {', '.join(self.domain.tools)}")
         values = found.bind(arguments)
         self._guard.reset()
-        done = False
-        self._transaction("savepoint one")  # outside a transaction it begins one, which its release commits
         try:
-            text, seen = self._run(found, values)
-            self._transaction("release one")
-            done = True
+            with self._all_or_nothing():
+                text, seen = self._run(found, values)
         except sqlite3.IntegrityError as error:
             raise CallError(f"refused: {error}") from None
         except sqlite3.Error as error:
             what = f"{self._guard.refused} is not allowed" if self._guard.refused else str(error)
             raise ToolError(what, where=f"domain {self.domain.name}, tool {tool}", fix="mend its SQL") from None
-        finally:
-            if not done and self._db.in_transaction:
-                self._transaction("rollback to one", "release one")
-            # SQLite itself rolls all back where it was stopped or full, the calls before this one too.
-            self._rewinds = self._rewinds and self._db.in_transaction
         for place, source in seen:
             self.seen.setdefault(place, set()).update(source.columns)
         return text
@@ -175,7 +168,8 @@ class Session:
                 self.compiles(traced.beside or traced.text, names)
                 return traced
             except (DataError, sqlite3.Error):
-                pass  # cut at a wrong place
+                # Cut at a wrong place. The statement as it is works, for it compiled; it only tells less of its rows.
+                pass
         return Statement(statement, tuple(source_of(tables[name], columns) for name in sorted({t for t, _ in columns})))
 
     def select(self, query: str, limit: int) -> tuple[tuple[str, ...], list[Row]]:
@@ -208,6 +202,20 @@ class Session:
 
     def close(self) -> None:
         self._db.close()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        try:
+            self._transaction("savepoint one")  # outside a transaction it begins one, which its release commits
+            yield
+            self._transaction("release one")
+        except BaseException:
+            if self._db.in_transaction:
+                self._transaction("rollback to one", "release one")
+            raise
+        finally:
+            # SQLite itself rolls all back where it was stopped or full, the calls before this one too.
+            self._rewinds = self._rewinds and self._db.in_transaction
 
     def _transaction(self, *statements: str) -> None:
         with self._guard.trust():

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from orchestra.config import Rollout
 from orchestra.errors import CallError, JudgeError, ToolError
 from orchestra.ledger import Purse, cost_of, phase, total
+from orchestra.plain import digest
 from orchestra.rewards.outcome import verify
 from orchestra.rollout.policies import Conversation, Generation, Policy
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.rollout.written import read_turn
 from orchestra.tools.base import readable
-from orchestra.tools.cassette import digest, scope
+from orchestra.tools.cassette import scope
 from orchestra.types import (
     Charge,
     Component,
@@ -159,7 +160,7 @@ async def _run_batch(
             conversations, allowed = [a.conversation for a, _ in ready], [r for _, r in ready]
             generations, written = await _generate(policy, conversations, allowed, rates)
             await _all(
-                _take_turn(live, generation, charge, codec, limits, budget_usd, on_turn, user)
+                _by_itself(live, _take_turn(live, generation, charge, codec, limits, budget_usd, on_turn, user))
                 for (live, _), generation, charge in zip(ready, generations, written, strict=True)
             )
         for live in lives:
@@ -193,6 +194,12 @@ async def _all(turns: Iterable[Awaitable[None]]) -> None:
             raise ended
 
 
+async def _by_itself(live: _Live, turn: Awaitable[None]) -> None:
+    """The turn, its requests numbered by what is asked and not by the example's id: the gateway's are of chance."""
+    with scope(f"{digest(live.conversation.example.asked)}/{live.conversation.sample}"):
+        await turn
+
+
 async def _take_turn(
     live: _Live,
     generation: Generation,
@@ -223,17 +230,15 @@ async def _take_turn(
             if live.malformed >= MALFORMED_LIMIT:
                 live.stop = StopReason.MALFORMED
     reply: str | None = None
-    # By what is asked, not by its id: the gateway's are of chance.
-    with scope(f"{digest(conversation.example.asked)}/{conversation.sample}"):
-        if live.answer is not None:
-            reply, charge = await _ask_user(live, live.answer, user)
-            charges += [charge] if charge is not None else []
-        elif call is not None:
-            if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
-                live.stop = StopReason.BUDGET
-            else:
-                observation, spent_on = await _call(live, call)
-                charges += spent_on
+    if live.answer is not None:
+        reply, charge = await _ask_user(live, live.answer, user)
+        charges += [charge] if charge is not None else []
+    elif call is not None:
+        if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
+            live.stop = StopReason.BUDGET
+        else:
+            observation, spent_on = await _call(live, call)
+            charges += spent_on
     shown: list[int] = []
     if live.stop is None and observation is not None:
         shown = codec.observation(observation)

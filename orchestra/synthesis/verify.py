@@ -27,10 +27,10 @@ class Copies:
 
     def open(self, example: Example, toolkit: Toolkit) -> ToolSession:
         """The tools of a replay."""
-        name = example.domain
-        return toolkit.open(
-            example, (self._kept.pop(name, None) or toolkit.domain(name).open(rewinds=True)) if name else None
-        )
+        if example.domain is None:
+            return toolkit.open(example)
+        kept = self._kept.pop(example.domain, None)
+        return toolkit.open(example, kept or toolkit.domain(example.domain).open(rewinds=True))
 
     def close(self, session: ToolSession) -> None:
         """End a replay."""

@@ -75,7 +75,7 @@ class Slot:
     """One asking of a request: what is recorded of it, or where to keep what comes."""
 
     def __init__(
-        self, cassette: "Cassette", place: "Place", number: int, request: dict[str, Any], found: Recorded | None
+        self, cassette: "Cassette", place: Place, number: int, request: dict[str, Any], found: Recorded | None
     ):
         self._cassette, self._place, self._number, self._request = cassette, place, number, request
         self.found = found
@@ -175,11 +175,6 @@ def key_of(request: dict[str, Any], entry: str = "") -> str:
     """sha256 of the canonical JSON of the request and, where there is one, of the catalogue entry that is asked."""
     asked = {"entry": entry, "request": request} if entry else request
     return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def digest(text: str) -> str:
-    """16 hex digits of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,5 @@
 """What the catalogue says of an MCP server and of its tools, and the hashes that tell when a server has changed."""
 
-import hashlib
 import json
 import os
 import re
@@ -10,6 +9,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from orchestra.errors import ConfigError
+from orchestra.plain import digest
 from orchestra.types import Record
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -77,11 +77,11 @@ class Offer(Record):
 
     @property
     def schema_hash(self) -> str:
-        return _hash(json.dumps(self.parameters, sort_keys=True, separators=(",", ":")))
+        return digest(json.dumps(self.parameters, sort_keys=True, separators=(",", ":")))
 
     @property
     def description_hash(self) -> str:
-        return _hash(self.description)
+        return digest(self.description)
 
     def change(self, frozen: McpTool) -> str | None:
         """What differs from the import; None where nothing does."""
@@ -97,7 +97,3 @@ def changed(frozen: McpTool, offers: Mapping[str, Offer]) -> str | None:
         return f"the server no longer offers {frozen.tool}"
     change = offer.change(frozen)
     return None if change is None else f"the {change} of {frozen.tool} has changed since it was imported"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

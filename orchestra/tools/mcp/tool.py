@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -37,23 +35,18 @@ class ServerTool:
         """What the server says. Raises `CallError` when it refuses the call, `ToolError` when it fails: with the charge
         where it may be billed (`Unanswered`)."""
         began = time.monotonic()
-
-        def spent(most_s: float = math.inf) -> tuple[Decimal, float]:
-            seconds = round(min(time.monotonic() - began, most_s), 3)
-            return cost_of(context.price, Usage(), seconds=seconds), seconds
-
         try:
             result = await self._connection.call(self._tool, arguments, self._deadline_s)
         except Unanswered as error:
-            cost_usd, seconds = spent(self._deadline_s)
-            name = context.name or self._tool.tool
+            seconds = round(min(time.monotonic() - began, self._deadline_s), 3)
+            cost_usd, name = cost_of(context.price, Usage(), seconds=seconds), context.name or self._tool.tool
             error.charges = (Charge(component=self.component, name=name, cost_usd=cost_usd, latency_s=seconds),)
             raise
+        seconds = round(time.monotonic() - began, 3)
         text = text_of(result)
         if result.is_error:
             raise CallError(text)
-        cost_usd, seconds = spent()
-        return ToolResult(text=text, cost_usd=cost_usd, latency_s=seconds)
+        return ToolResult(text=text, cost_usd=cost_of(context.price, Usage(), seconds=seconds), latency_s=seconds)
 
     async def ready(self) -> str:
         """How the server is reached; raises `ToolError` when it does not answer or has changed."""
