@@ -99,7 +99,7 @@ def learn(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Held-out examples; default: evaluate.examples.")] = None,
-    probe_examples: Annotated[int, typer.Option(help="Examples of the probes.")] = 200,
+    probe_examples: Annotated[int, typer.Option(help="Topic examples of the probes, at most.")] = 1000,
     force: Annotated[bool, typer.Option("--force", help="Anew, though results are kept.")] = False,
 ) -> None:
     """Measure over training seeds what the method claims; writes docs/claims.md and the README's table."""

@@ -29,6 +29,7 @@ from orchestra.evaluation.ablations import Row
 from orchestra.evaluation.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims_page import PAGE, Facts, block, changed, page, refresh
 from orchestra.overrides import apply
+from orchestra.types import Category
 from orchestra.workspace import Screen, locked
 from tasks._kept import Keeper
 from tasks._learning import Learning, seed_overrides
@@ -37,7 +38,8 @@ from tasks._stage import EXIT_ERROR, Stage
 from tasks._tracking import Recorder
 
 SEEDS = "0,1,2"
-PROBE_EXAMPLES = 200
+PROBE_EXAMPLES = 1_000
+"""More than there are topic examples: all of them."""
 README = "README.md"
 
 
@@ -154,6 +156,7 @@ def effective(root: Path, overrides: Sequence[str]) -> Params:
 
 def gather(learning: Learning, options: Options, results: Sequence[SeedResult], commit: str, load: float) -> Facts:
     params = learning.params
+    topics = sum(example.category is Category.TOPIC for example in learning.examples.values())
     return Facts(
         date=datetime.date.today().isoformat(),
         command=options.command,
@@ -163,7 +166,8 @@ def gather(learning: Learning, options: Options, results: Sequence[SeedResult], 
         profile=params.profile,
         price_date=params.world.price_date,
         examples=len(learning.examples),
-        probe_examples=options.probe_examples,
+        probe_examples=min(options.probe_examples, topics),
+        price_spread=params.synthesize.price_spread,
         bootstrap=params.evaluate.bootstrap,
         simulated=learning.simulated,
         seeds=tuple(result.seed for result in results),

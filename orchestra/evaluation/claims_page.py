@@ -40,6 +40,8 @@ class Facts(Record):
     examples: int
     """Held-out examples."""
     probe_examples: int
+    price_spread: float
+    """An expert's high price over its list price, and that over its low one."""
     bootstrap: int
     simulated: bool
     seeds: tuple[int, ...]
@@ -118,8 +120,8 @@ def _facts(facts: Facts) -> list[str]:
         f"machine of {facts.cores} cores; "
         f"{facts.load:.1f} other processes wanted a core when the command began.",
         f"{facts.examples:,} held-out examples, prices of {facts.price_date}, greedy; probes on the first "
-        f"{facts.probe_examples:,} topic examples; 95 % intervals over seeds and examples, {facts.bootstrap:,} "
-        "resamples.",
+        f"{facts.probe_examples:,} topic examples, low and high prices {facts.price_spread:g} times below and above "
+        f"list; 95 % intervals over seeds and examples, {facts.bootstrap:,} resamples.",
         f"${facts.dollars:,.2f} spent{' (simulated)' if facts.simulated else ''} in training and evaluation, the "
         "models' own tokens included.",
         f"Commit {facts.commit or 'unknown'}{': files differed from it' if facts.commit.endswith('+') else ''}.",

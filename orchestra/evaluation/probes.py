@@ -25,7 +25,7 @@ SUITED = 0.38
 """Skill in the topic from which an expert is worth considering: that of a fair generalist."""
 WISHES = ("prefer", "avoid", "cheap", "fast")
 SPLITS: tuple[Split, ...] = ("train", "heldout")
-UNSEEN_SPREAD = 2.0
+UNSEEN_SPREAD = 1.2
 """Unseen experts' prices are drawn from a range this many times wider, at both ends, than training's."""
 
 

@@ -185,8 +185,6 @@ WEIGHTS = {
 PREFERRED, OTHERS = 0.5, 0.25
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
-NEUTRAL = Preference(kind="neutral", words="", outcome=1.0, compute=0.2, latency=0.05)
-
 
 def say(kind: str, split: Split, rng: random.Random) -> str:
     """Words of a wish, `{x}` in the place of a name."""
@@ -221,3 +219,7 @@ def weighed(kind: str, words: str, experts: Sequence[str], chosen: Collection[st
     elif kind == "avoid":
         tools = {name: OTHERS for name in experts if name not in chosen}
     return Preference(kind=kind, words=words, outcome=outcome, compute=compute, latency=latency, tools=tools)
+
+
+NEUTRAL = weighed("neutral", "", (), ())
+"""Of who wishes for nothing."""

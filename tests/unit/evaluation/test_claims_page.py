@@ -20,6 +20,7 @@ FACTS = Facts(
     price_date="2025-11-15",
     examples=1024,
     probe_examples=200,
+    price_spread=2.5,
     bootstrap=1000,
     simulated=True,
     seeds=(0, 4),
