@@ -175,9 +175,9 @@ OPENINGS = (
 )
 """What every second wish of training begins with, so that its words are met in the middle of a sentence too."""
 WEIGHTS = {
-    "neutral": (1.0, 0.25, 0.05),
+    "neutral": (1.0, 0.2, 0.05),
     "cheap": (1.0, 0.6, 0.05),
-    "fast": (1.0, 0.05, 0.9),
+    "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
 """(outcome, compute, latency). Being right leads: where the neutral weight of compute was 0.3, dollars drowned it
