@@ -155,10 +155,13 @@ def test_a_forked_child_has_its_own(pool: Pool) -> None:
 
 
 PARENT = """
-import asyncio, os, sys, time
+import asyncio, os, signal, sys, time
 from orchestra.processes import descendants
 from orchestra.tools.cell import Isolation, Limits
 from orchestra.tools.pool import Pool
+
+# Tests that run in the background of a shell inherit that it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     pool = Pool(Isolation(sys.argv[1]), Limits(seconds=600), warm=2, at_once=2)
@@ -179,9 +182,12 @@ def test_it_dies_with_its_parent(isolation: Isolation, sign: signal.Signals) -> 
     command = [sys.executable, "-c", PARENT, isolation]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        parent.send_signal(sign)
-        parent.wait()
+        try:
+            pids = [int(pid) for pid in parent.stdout.readline().split()]
+            parent.send_signal(sign)
+            parent.wait()
+        finally:
+            parent.kill()  # or leaving the block would wait for it, beyond the test's own timeout
     assert len(pids) >= 3 and soon(lambda: not any(alive(pid) for pid in pids))
 
 
