@@ -99,15 +99,16 @@ def learn(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Held-out examples; default: evaluate.examples.")] = None,
-    probe_examples: Annotated[int, typer.Option(help="Topic examples of the probes, at most.")] = 1000,
+    probe_examples: Annotated[int | None, typer.Option(help="Topic examples of the probes; default: all.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Anew, though results are kept.")] = False,
 ) -> None:
     """Measure over training seeds what the method claims; writes docs/claims.md and the README's table."""
     workspace()
-    options = ["--seeds", seeds, "--probe-examples", str(probe_examples)]
+    options = ["--seeds", seeds]
     for assignment in set_ or []:
         options += ["--set", assignment]
     options += [] if examples is None else ["--examples", str(examples)]
+    options += [] if probe_examples is None else ["--probe-examples", str(probe_examples)]
     hand_over("tasks.learn", *options, *["--ablations"] * ablations, *["--force"] * force)
 
 

@@ -31,16 +31,16 @@ def run_ledger(root: Path, run: str) -> Iterator[None]:
 
 def ledgers(root: Path, run: str) -> list[Path]:
     """The files that the run's stages, and their ranks, have booked in."""
-    return [file for whose, file in _booked(root) if whose == run]
+    return [file for whose, file in _booked(root / LEDGERS) if whose == run]
 
 
 def others_ledgers(root: Path, run: str) -> list[tuple[str, Path]]:
     """The files of other runs, with whose they are."""
-    return [(whose, file) for whose, file in _booked(root) if whose != run]
+    return [(whose, file) for whose, file in _booked(root / LEDGERS) if whose != run]
 
 
-def _booked(root: Path) -> list[tuple[str, Path]]:
-    return [(run_of(file), file) for file in sorted((root / LEDGERS).glob("*.jsonl"))]
+def _booked(folder: Path) -> list[tuple[str, Path]]:
+    return [(run_of(file), file) for file in sorted(folder.glob("*.jsonl"))]
 
 
 def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Purse:
@@ -53,8 +53,9 @@ def open_purse(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks
     own = first if rank == 0 else first.with_name(f"{first.stem}{RANK}{rank}.jsonl")
     cap = stage.params.budget.run_usd
     if cap is not None:
-        files = first.parent.glob(f"{first.stem}*.jsonl")
-        others_usd = add_up(_spent(file) for file in files if file != own)
+        others_usd = add_up(
+            _spent(file) for whose, file in _booked(first.parent) if whose == first.stem and file != own
+        )
         with localcontext(rounding=ROUND_FLOOR):
             own_usd = _spent(own)
             cap = own_usd + (cap - own_usd - others_usd) / ranks
