@@ -31,6 +31,8 @@ EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
 RENAMED, WISHES = 0.7, 0.7
 """Share of the examples whose experts are invented ones, and of those whose user wishes for something."""
+LESSONS = {"short": 3, "full": 3}
+"""Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
     Category.TOPIC: 0.56,
     Category.LOOKUP: 0.14,
@@ -41,30 +43,8 @@ MIX = {
 }
 """Reading the table of experts is what a small model learns last."""
 TEACHER = Habits(bias=0.0, heed=0.8, careless=0.03, sense=0.0, patience=0.8)
-SPREAD, BATCH = 4.0, 16
+SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
 TARGET = "models/base/embedded"
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """One pass through some worlds."""
-
-    name: str
-    worlds: range
-    """Their numbers; the seed of a world is its number above `SEED`."""
-    learning_rate: float
-    short: bool = False
-    """Toolboxes hold little beside what is needed: copying is learned several times faster from them, so they lead."""
-    others: float = 1.0
-    """Share that is kept of the examples other than topic questions of a user who wishes for something."""
-
-
-LESSONS = (
-    Lesson("short", range(3), 0.002, short=True),
-    Lesson("full", range(3), 0.002),
-    # There are many ways to say a wish, and a tiny model reads one only when it has met every piece of it.
-    Lesson("wishes", range(3, 4), 0.001, others=0.3),
-)
 
 
 @dataclass(frozen=True)
@@ -94,8 +74,7 @@ def recipe_of_base(params: Params, seed: int = SEED) -> Params:
         | {"renamed_share": RENAMED, "preference_share": WISHES}
     )
     sft = params.sft.model_copy(
-        update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH}
-        | {"learning_rate": LESSONS[0].learning_rate}
+        update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
     )
     model = params.model.model_copy(update={"base": None})
     return params.model_copy(update={"synthesize": synthesize, "sft": sft, "model": model})
@@ -110,20 +89,20 @@ def main(stage: Stage) -> None:
     taken = domain_names(stage.root / "data/domains", params.world.domains)
     model = new_model(stage.root / params.model.recipe, SEED)
     with tempfile.TemporaryDirectory() as folder:
-        numbers = sorted({number for lesson in LESSONS for number in lesson.worlds})
-        worlds = {number: world(stage, SEED + number, Path(folder) / str(number)) for number in numbers}
-        for lesson in LESSONS:
-            disguise = Disguise(codec, random.Random(f"{SEED}/{lesson.name}"), taken)
-            episodes = list(taught(stage, lesson, [worlds[number] for number in lesson.worlds], codec, disguise))
-            settings = params.sft.model_copy(update={"learning_rate": lesson.learning_rate})
-            meter = stage.progress(-(-len(episodes) // BATCH), f"base, lesson {lesson.name}")
+        worlds = [world(stage, SEED + number, Path(folder) / str(number)) for number in range(max(LESSONS.values()))]
+        for lesson, count in LESSONS.items():
+            episodes = list(
+                lessons(stage, lesson, worlds[:count], codec, Disguise(codec, random.Random(f"{SEED}/{lesson}"), taken))
+            )
+            meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson} toolboxes")
 
             def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
                 meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
-            work = stage.work_dir() / f"{lesson.name}-{digest(episodes)}"
-            result = train_sft(model, codec, episodes, settings, work, log)
-            stage.say(f"lesson {lesson.name}: loss {result.loss:.3f} after {result.steps} steps")
+            result = train_sft(
+                model, codec, episodes, params.sft, stage.work_dir() / f"{lesson}-{digest(episodes)}", log
+            )
+            stage.say(f"{lesson} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
     data = stage.root / params.model.recipe / "tokenizer.json"
     save_checkpoint(stage, model, codec, TARGET, base=None, data=data)
     shutil.rmtree(stage.work_dir())
@@ -140,18 +119,15 @@ def world(stage: Stage, seed: int, folder: Path) -> World:
     return World(made.examples["train"], Toolkit.from_params(params, stage.root, folder), seed)
 
 
-def taught(
-    stage: Stage, lesson: Lesson, worlds: Iterable[World], codec: Codec, disguise: Disguise
-) -> Iterator[Episode]:
+def lessons(stage: Stage, lesson: str, worlds: Iterable[World], codec: Codec, disguise: Disguise) -> Iterator[Episode]:
     """The teacher's answered episodes in every world, disguised."""
     limits = stage.params.rollout
     for each in worlds:
         catalogue = each.toolkit.catalogue
-        rng = random.Random(f"{each.seed}/{lesson.name}")
-        examples = [example for example in each.examples if _wished(example) or rng.random() < lesson.others]
-        if lesson.short:
+        examples = each.examples
+        if lesson == "short":
             examples = [shorten(example, catalogue) for example in examples]
-        teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson.name), codec.turn)
+        teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson), codec.turn)
         meter = stage.progress(len(examples), f"teacher episodes of world {each.seed}")
         for start in range(0, len(examples), 2000):
             part = examples[start : start + 2000]
@@ -159,11 +135,6 @@ def taught(
                 if episode.answer is not None:
                     yield disguise(episode)
             meter(start + len(part))
-
-
-def _wished(example: Example) -> bool:
-    """Whether it is a topic question of a user who wishes for something."""
-    return example.category is Category.TOPIC and bool(example.preference.words)
 
 
 def domain_names(folder: Path, domains: Iterable[str]) -> frozenset[str]:
