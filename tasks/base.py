@@ -17,6 +17,7 @@ from orchestra.config import Habits, Params
 from orchestra.jsonl import write_jsonl
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
+from orchestra.synthesis import wish_grammar
 from orchestra.synthesis.disguise import NAME, Disguise
 from orchestra.synthesis.generate import generate
 from orchestra.tools.catalogue import Catalogue
@@ -67,11 +68,11 @@ def shorten(example: Example, catalogue: Catalogue) -> Example:
     return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
 
 
-def recipe_of_base(params: Params, seed: int = SEED) -> Params:
-    """The parameters that the base is made with, on top of the profile's."""
+def recipe_of_base(params: Params, seed: int = SEED, wishes: Path | None = None) -> Params:
+    """The parameters that the base is made with, on top of the profile's; `wishes`: what its users say."""
     synthesize = params.synthesize.model_copy(
         update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD, "mix": MIX}
-        | {"renamed_share": RENAMED, "preference_share": WISHES}
+        | {"renamed_share": RENAMED, "preference_share": WISHES, "preferences": str(wishes) if wishes else None}
     )
     sft = params.sft.model_copy(
         update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
@@ -110,10 +111,12 @@ def main(stage: Stage) -> None:
 
 def world(stage: Stage, seed: int, folder: Path) -> World:
     """One world of examples."""
-    params = recipe_of_base(stage.params, seed)
+    folder.mkdir()
+    wishes = folder / "wishes.jsonl"
+    write_jsonl(wishes, wish_grammar.lesson(seed))
+    params = recipe_of_base(stage.params, seed, wishes)
     maker = Toolkit.from_params(params, stage.root)
     made = generate(params, maker, stage.progress(EXAMPLES, f"examples of world {seed}").advance)
-    folder.mkdir()
     write_jsonl(folder / "corpus.jsonl", made.documents)
     write_jsonl(folder / "answers.jsonl", made.answers)
     return World(made.examples["train"], Toolkit.from_params(params, stage.root, folder), seed)

@@ -1,11 +1,15 @@
-"""Wishes by rule: an opener and a body, each split with its own; prices, seconds and subjects come from the toolbox."""
+"""Wishes by rule: an opener and a body, each split with its own; prices, seconds and subjects come from the toolbox.
+
+Of being cheap, fast or right training hears far more, by forms and parts: what the tiny base never met it cannot read.
+"""
 
 import random
+import re
 
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import LICENCE
-from orchestra.synthesis.preferences import Split
-from orchestra.synthesis.wishes import Kind, Wish, fixed, key, other
+from orchestra.synthesis.preferences import WORDS, Split
+from orchestra.synthesis.wishes import SLOTS, Kind, Wish, fixed, key, other
 from orchestra.types import Provenance
 
 GENERATOR = "orchestra.synthesis.wish_grammar"
@@ -66,13 +70,86 @@ BODIES: dict[Kind, dict[Split, tuple[str, ...]]] = {
     },
 }  # fmt: skip
 
+PARTS: dict[str, dict[Kind, tuple[str, ...]]] = {
+    "good": {
+        "cheap": ("cheap", "low in price", "low in cost"),
+        "fast": ("fast", "quick", "prompt"),
+        "accurate": ("right", "accurate", "sure", "correct", "exact"),
+    },
+    "bad": {"cheap": ("dear", "expensive", "costly"), "fast": ("slow", "late"), "accurate": ("wrong", "careless")},
+    "how": {
+        "cheap": ("cheaply", "for little money", "at a low price", "at low cost", "for a few cents"),
+        "fast": ("soon", "now", "at once", "quickly", "without a wait", "in no time"),
+        "accurate": ("without mistakes", "without errors", "with care", "correctly"),
+    },
+    "means": {"cheap": ("money",), "fast": ("time",)},
+}
+FORMS: dict[str, tuple[str, ...]] = {
+    "good": (
+        "{}, please.", "please, {}.", "be {}.", "please be {}.", "be as {} as you can.", "as {} as possible.",
+        "as {} as you can.", "{} answers, please.", "I need something {}.", "I want something {}.",
+        "give me something {}.", "I would like it {}.", "the answer must be {}.", "the answer should be {}.",
+        "it must be {}.", "it has to be {}.", "I want it {}.", "I need it {}.", "make it {}.", "{} is best.",
+        "{} tools, please.", "only what is {}.", "{} is what I need.", "{} comes first.", "I want a {} answer.",
+        "give me a {} answer.", "I need a {} answer.", "I need a {} reply.", "find a {} way.", "a {} one, please.",
+    ),
+    "bad": (
+        "do not be {}.", "please do not be {}.", "not too {}, please.", "nothing {}, please.", "it must not be {}.",
+        "the answer must not be {}.", "no {} answer, please.", "no {} tools.", "a {} answer is no good.",
+        "I want nothing {}.", "{} is no use to me.", "do not let it be {}.", "avoid what is {}.", "never be {}.",
+    ),
+    "how": (
+        "{}, please.", "I need it {}.", "I want it {}.", "I want this {}.", "answer {}.", "please answer {}.",
+        "I need the answer {}.", "I need a reply {}.", "do it {}.", "I must have it {}.", "let me know {}.",
+        "it should be done {}.", "{} is how I want it.",
+    ),
+    "means": (
+        "save {}.", "please save {}.", "save me some {}.", "do not waste {}.", "do not waste my {}.", "I have no {}.",
+        "I want to save {}.", "{} matters most.", "{} is what counts.", "as little {} as you can.", "I have little {}.",
+        "it must not take much {}.", "I have no {} to lose.", "I do not have much {}.", "mind the {}.", "spare my {}.",
+    ),
+}  # fmt: skip
+"""What can be said of being cheap, fast or right in many ways: each form goes with each part."""
+
+
+def composed(kind: Kind) -> list[str]:
+    """Every form with every part of a kind, for training: none holds a fixed held-out sentence or is held by one."""
+    said = (form.format(part) for sort, forms in FORMS.items() for part in PARTS[sort].get(kind, ()) for form in forms)
+    spelt = [re.sub(r"\ba (?=[aeiou])", "an ", one) for one in said]
+    held = fixed("heldout")
+    return [one for one in spelt if not any(_within(key(one), taken) or _within(taken, key(one)) for taken in held)]
+
+
+def lesson(seed: int) -> list[Wish]:
+    """What the base learns wishes from: every way of training to say one, bare and after an opener, the composed too.
+
+    Without wishes about prices, seconds and subjects.
+    """
+    rng = random.Random(f"{seed}:lesson")
+    made = []
+    for kind, bodies in BODIES.items():
+        every = [body for body in bodies["train"] if "{" not in body or "{x}" in body]
+        every += [*WORDS[kind]["train"], *(composed(kind) if kind in SLOTS[""] else ())]
+        for body in dict.fromkeys(every):
+            made += [_wish("train", kind, said, seed) for said in (body, rng.choice(OPENERS["train"][1:]) + body)]
+        made += [_wish("heldout", kind, body, seed) for body in WORDS[kind]["heldout"]]
+    return made
+
+
+def _within(part: str, whole: str) -> bool:
+    return f" {part} " in f" {whole} "
+
+
+def _wish(split: Split, kind: Kind, words: str, seed: int) -> Wish:
+    origin = Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=seed)
+    return Wish(split=split, kind=kind, words=words, provenance=origin)
+
 
 def wishes(count: int, seed: int) -> list[Wish]:
     """`count` different wishes, every fifth held out, the kinds in turn; raises `DataError` when there are not as many.
 
     Words that the other split has already, in whatever case and with whatever marks, are left out.
     """
-    origin = Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=seed)
     left = {split: _turns(split, seed) for split in OPENERS}
     made: list[Wish] = []
     for number in range(count):
@@ -80,7 +157,7 @@ def wishes(count: int, seed: int) -> list[Wish]:
         if not left[split]:
             raise DataError(f"the grammar has only {len(made)} wishes", where="--count", fix="ask for fewer")
         kind, words = left[split].pop()
-        made.append(Wish(split=split, kind=kind, words=words, provenance=origin))
+        made.append(_wish(split, kind, words, seed))
     return made
 
 
@@ -89,7 +166,8 @@ def _turns(split: Split, seed: int) -> list[tuple[Kind, str]]:
     rng = random.Random(f"{seed}:wishes:{split}")
     kinds: list[list[tuple[Kind, str]]] = []
     for kind, bodies in BODIES.items():
-        every = [f"{opener}{body}" for opener in OPENERS[split] for body in bodies[split]]
+        said = [*bodies[split], *(composed(kind) if split == "train" and kind in SLOTS[""] else ())]
+        every = [f"{opener}{body}" for opener in OPENERS[split] for body in said]
         own = [(kind, words) for words in every if key(words) not in fixed(other(split)) | fixed(split)]
         rng.shuffle(own)
         kinds.append(own)
