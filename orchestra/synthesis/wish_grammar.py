@@ -117,7 +117,7 @@ def composed(kind: Kind) -> list[str]:
     said = (form.format(part) for sort, forms in FORMS.items() for part in PARTS[sort].get(kind, ()) for form in forms)
     spelt = [re.sub(r"\ba (?=[aeiou])", "an ", one) for one in said]
     held = fixed("heldout")
-    return [one for one in spelt if not any(_within(key(one), taken) or _within(taken, key(one)) for taken in held)]
+    return [one for one in spelt if not _holds_heldout(one) and not any(_within(key(one), taken) for taken in held)]
 
 
 def lesson(seed: int) -> list[Wish]:
@@ -131,9 +131,14 @@ def lesson(seed: int) -> list[Wish]:
         every = [body for body in bodies["train"] if "{" not in body or "{x}" in body]
         every += [*WORDS[kind]["train"], *(composed(kind) if kind in SLOTS[""] else ())]
         for body in dict.fromkeys(every):
-            made += [_wish("train", kind, said, seed) for said in (body, rng.choice(OPENERS["train"][1:]) + body)]
+            said = [body, rng.choice(OPENERS["train"][1:]) + body]
+            made += [_wish("train", kind, one, seed) for one in said if not _holds_heldout(one)]
         made += [_wish("heldout", kind, body, seed) for body in WORDS[kind]["heldout"]]
     return made
+
+
+def _holds_heldout(words: str) -> bool:
+    return any(_within(taken, key(words)) for taken in fixed("heldout"))
 
 
 def _within(part: str, whole: str) -> bool:
