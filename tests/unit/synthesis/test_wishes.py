@@ -16,9 +16,9 @@ from orchestra.errors import DataError
 from orchestra.jsonl import write_jsonl
 from orchestra.synthesis.preferences import OTHERS, PREFERRED, WORDS, preference, sayable, stated
 from orchestra.synthesis.shards import fingerprint, rooted
-from orchestra.synthesis.wish_grammar import BODIES, OPENERS, wishes
+from orchestra.synthesis.wish_grammar import BODIES, OPENERS, composed, lesson, wishes
 from orchestra.synthesis.wish_writer import Proposed, collected, pattern
-from orchestra.synthesis.wishes import Wish, draw, key, load
+from orchestra.synthesis.wishes import SLOTS, Wish, draw, key, load
 from orchestra.types import Preference, Provenance, ToolSpec
 from tests.endpoint import serving
 from tests.unit.synthesis.test_llm import writer
@@ -60,6 +60,23 @@ def test_the_grammar_words_the_splits_apart() -> None:
     assert not every["train"] & every["heldout"] and not (every["train"] | every["heldout"]) & fixed
     with pytest.raises(DataError, match=r"only \d+ wishes"):
         wishes(5_000, 0)
+
+
+def test_the_base_hears_wishes_in_many_ways_and_no_held_out_one(tmp_path: Path) -> None:
+    made = lesson(0)
+    assert made == lesson(0) != lesson(1)
+    write_jsonl(tmp_path / "wishes.jsonl", made)
+    said = {kind: {key(one.words) for one in found} for kind, found in load(tmp_path / "wishes.jsonl")["train"].items()}
+    held = [f" {key(words)} " for kind in WORDS for words in sayable(kind, "heldout")]
+    for kind, ways in WORDS.items():
+        assert {key(words) for words in ways["train"]} <= said[kind] and len(said[kind]) > 60
+        assert not any(one in f" {words} " for words in said[kind] for one in held)
+    for kind in SLOTS[""]:
+        ways = [f" {key(words)} " for words in composed(kind)]
+        assert len(ways) > 150 and not any(one in whole for one in ways for whole in held)
+        assert {key(words) for words in composed(kind)} <= said[kind] and not any(" a a" in one for one in ways)
+    each = [set(composed(kind)) for kind in SLOTS[""]]
+    assert len(set.union(*each)) == sum(map(len, each))
 
 
 def test_prices_seconds_and_subjects_decide_whom_a_wish_is_about() -> None:
