@@ -218,7 +218,7 @@ OPENINGS = (
 )
 """What every second wish of training begins with, so that its words are met in the middle of a sentence too."""
 WEIGHTS = {
-    "neutral": (1.0, 0.2, 0.05),
+    "neutral": (1.0, 0.15, 0.05),
     "cheap": (1.0, 0.6, 0.05),
     "fast": (1.0, 0.05, 0.6),
     "accurate": (1.0, 0.02, 0.02),
