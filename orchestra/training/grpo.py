@@ -187,7 +187,9 @@ def _trainer_class() -> Any:
                 # TRL gathers one number a row, so every rank keeps as many as the one that needs most; at least one.
                 count = max(1, int(self.accelerator.gather(torch.tensor([len(rows)], device=ours.device)).max()))
                 spare = torch.nonzero(ours == 0).flatten()[: max(0, count - len(rows))]
-                return _keep_rows(batch, torch.cat([rows, spare]))
+                batch = _keep_rows(batch, torch.cat([rows, spare]))
+                # Nor do the spare ones count among those of which a share decides: one process has none of them.
+                batch["tool_mask"][len(rows) :] = 0
             return batch
 
         def _get_per_token_logps_and_entropies(
