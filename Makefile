@@ -46,7 +46,8 @@ status: .venv/.stamp  ## what is current, what is stale, what serves
 test: .venv/.stamp  ## the tests
 	$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu and not live"
 
-test-slow: setup  ## the tests that take minutes
+test-slow: setup  ## the tests that take minutes, those with DeepSpeed too
+	@.venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(grep '^deepspeed==' constraints.txt)"
 	$(PYTEST) -m "slow and not gpu and not live" --timeout=1800
 
 recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then: make base)
