@@ -66,15 +66,16 @@ def test_the_base_hears_wishes_in_many_ways_and_no_held_out_one(tmp_path: Path) 
     made = lesson(0)
     assert made == lesson(0) != lesson(1)
     write_jsonl(tmp_path / "wishes.jsonl", made)
+    said: dict[str, set[str]]
     said = {kind: {key(one.words) for one in found} for kind, found in load(tmp_path / "wishes.jsonl")["train"].items()}
     held = [f" {key(words)} " for kind in WORDS for words in sayable(kind, "heldout")]
-    for kind, ways in WORDS.items():
-        assert {key(words) for words in ways["train"]} <= said[kind] and len(said[kind]) > 60
+    for kind, fixed_ones in WORDS.items():
+        assert {key(words) for words in fixed_ones["train"]} <= said[kind] and len(said[kind]) > 60
         assert not any(one in f" {words} " for words in said[kind] for one in held)
     for kind in SLOTS[""]:
-        ways = [f" {key(words)} " for words in composed(kind)]
-        assert len(ways) > 150 and not any(one in whole for one in ways for whole in held)
-        assert {key(words) for words in composed(kind)} <= said[kind] and not any(" a a" in one for one in ways)
+        heard = [f" {key(words)} " for words in composed(kind)]
+        assert len(heard) > 150 and not any(one in whole for one in heard for whole in held)
+        assert {key(words) for words in composed(kind)} <= said[kind] and not any(" a a" in one for one in heard)
     each = [set(composed(kind)) for kind in SLOTS[""]]
     assert len(set.union(*each)) == sum(map(len, each))
 
