@@ -51,10 +51,10 @@ test-slow: setup  ## the tests that take minutes, those with DeepSpeed too
 	$(PYTEST) -m "slow and not gpu and not live" --timeout=1800
 
 recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then: make base)
-	@.venv/bin/python -m tasks.recipe
+	@.venv/bin/python -m tasks.experiments.recipe
 
-base: .venv/.stamp  ## the shipped tiny base anew
-	@.venv/bin/python -m tasks.base
+base: .venv/.stamp  ## the shipped tiny base again
+	@.venv/bin/python -m tasks.experiments.base
 
 bench: .venv/.stamp  ## how fast rollouts are, where a GRPO step's time goes (one thread), how fast data is made and checked
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks import clock
 from benchmarks.clock import Spent
-from orchestra.config import Params, load_params
+from orchestra.config.schema import Params, load_params
 from orchestra.rollout.render import Codec
-from orchestra.synthesis.generate import generate
+from orchestra.synthesis.dataset.generate import generate
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Price
 

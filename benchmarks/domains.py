@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.bench import ROOT
 from orchestra.domains.compare import _golden, judge
 from orchestra.domains.engine import Domain, Session, load_domain
-from orchestra.environment import cores, quiet
+from orchestra.system.environment import cores, quiet
 from orchestra.types import ToolCall
 
 BYTES = 1_000_000

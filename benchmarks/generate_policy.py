@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from orchestra.rollout.policies import Conversation, Generation
+from orchestra.rollout.policies.base import Conversation, Generation
 
 
 class GeneratePolicy:

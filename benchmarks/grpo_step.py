@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Bench, machine, open_bench
-from orchestra.environment import quiet
+from orchestra.system.environment import quiet
 
 BAR = 0.7
 """Share of a step that the model's own forward and backward passes must have (issue 3)."""
@@ -80,10 +80,10 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
     from accelerate import Accelerator
     from trl import GRPOTrainer
 
-    from orchestra.rollout.shared import SharedContexts
-    from orchestra.rollout.transformers_policy import TransformersPolicy
+    from orchestra.rollout.inference.shared_prefix import SharedContexts
+    from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.tools.toolkit import ToolSession
-    from orchestra.training import rounds
+    from orchestra.training import rollouts
     from orchestra.training.grpo import train_grpo
     from orchestra.training.optimizer import MuonAdamW
 
@@ -98,12 +98,12 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
         (TransformersPolicy, "_noise", "rollout: choosing tokens"),
         (ToolSession, "__init__", "rollout: tools"),
         (ToolSession, "call", "rollout: tools"),
-        (rounds.Rounds, "__call__", "rewards and measures"),
+        (rollouts.Rounds, "__call__", "rewards and measures"),
         (GRPOTrainer, "_get_per_token_logps_and_entropies", "training: forward"),
         (Accelerator, "backward", "training: backward"),
         (MuonAdamW, "step", "optimizer"),
     ]
-    module: Any = rounds
+    module: Any = rollouts
     original = module.rollout
 
     def rollout(*args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
     with ExitStack() as stack:
         for owner, method, name in watched:
             stack.enter_context(parts.counted(owner, method, name))
-        stack.callback(setattr, rounds, "rollout", original)
+        stack.callback(setattr, rollouts, "rollout", original)
         module.rollout = rollout
         train_grpo(
             bench.model, bench.codec, bench.toolkit, bench.examples, settings, bench.params.rollout, bench.price, work,

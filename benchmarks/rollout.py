@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.bench import Bench, machine, open_bench, timed
 from benchmarks.clock import Spent
 from benchmarks.shapes import SHAPES
-from orchestra.environment import quiet
 from orchestra.rollout.loop import rollout
+from orchestra.system.environment import quiet
 from orchestra.types import Episode
 
 BARS = {"trl": 6.0, "one_by_one": 12.0, "recomputed": 2.0}
@@ -61,7 +61,7 @@ def compare(bench: Bench, samples: int, temperature: float, repeats: int = 1) ->
     """All four on the same examples, prompts, tools and turn limits, warmed up; the best of `repeats` of each."""
     from benchmarks.generate_policy import GeneratePolicy
     from benchmarks.trl_environment import TrlLoop
-    from orchestra.rollout.transformers_policy import TransformersPolicy
+    from orchestra.rollout.policies.transformers import TransformersPolicy
 
     device, codec = str(bench.model.device), bench.codec
     pad: Any = codec.tokenizer.pad_token_id

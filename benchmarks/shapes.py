@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from orchestra.rollout.transformers_policy import load_model
+from orchestra.rollout.policies.transformers import load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

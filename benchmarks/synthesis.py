@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench import ROOT
-from orchestra.environment import cores, quiet
+from orchestra.system.environment import cores, quiet
 
 BAR = 1_000
 """Verified examples a second on two cores."""
@@ -49,7 +49,7 @@ class Line:
 def measure(examples: int, workers: int, *options: str) -> Line:
     """Make a set in a folder that is thrown away; raises `CalledProcessError` when it fails."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "orchestra.cli", "synthesize", "--examples", str(examples)]
+        command = [sys.executable, "-m", "orchestra.cli.main", "synthesize", "--examples", str(examples)]
         command += ["--workers", str(workers), "--out", f"{folder}/set", *options]
         began = time.perf_counter()
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)

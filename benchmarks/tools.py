@@ -9,7 +9,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestra.environment import cores, quiet
+from orchestra.system.environment import cores, quiet
 
 PREFIX = "tools_"
 Row = tuple[str, str, str]

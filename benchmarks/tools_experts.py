@@ -6,10 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestra.tools.cassette import Cassette
-from orchestra.tools.chat import Chat
-from orchestra.tools.provider import Provider, ProviderLimits
-from tests.endpoint import answer, serving
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.rate_limits import Provider, ProviderLimits
+from orchestra.tools.replay.cassette import Cassette
+from tests.support.endpoint import answer, serving
 
 CALLS = 400
 AT_ONCE = 32

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from orchestra.processes import free_port
+from orchestra.system.processes import free_port
 from orchestra.tools.mcp.session import Connection
 from orchestra.tools.mcp.spec import McpServer, McpTool
 

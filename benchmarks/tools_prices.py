@@ -7,10 +7,11 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
-from orchestra.ledger import Purse, cost_of
-from orchestra.repricing import Repricer
-from orchestra.tools.catalogue import Catalogue, read_catalogue
-from orchestra.tools.prices import PriceBook
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import cost_of
+from orchestra.evaluation.repricing import Repricer
+from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue
+from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.types import (
     Category,
     Charge,
@@ -45,14 +46,14 @@ def rows() -> list[tuple[str, str, str]]:
     charge = Charge(component=Component.EXPERT, name="gpt-5", usage=usage, cost_usd=cost, latency_s=96.0)
     priced = each_us(lambda number: cost_of(spec.price, usage, seconds=number / 7), 20_000)
     with tempfile.TemporaryDirectory() as folder:
-        purse = Purse(Path(folder) / "ledger.jsonl", Decimal(10**9))
+        budget = Budget(Path(folder) / "ledger.jsonl", Decimal(10**9))
 
         def booked(_: int) -> None:
-            with purse.hold(cost):
-                purse.book(charge)
+            with budget.hold(cost):
+                budget.book(charge)
 
         booking = each_us(booked, 20_000)
-        purse.close()
+        budget.close()
     item = Example(
         id="e",
         kind="question",

@@ -13,11 +13,11 @@ import time
 from collections.abc import Awaitable, Callable
 from statistics import quantiles
 
-from orchestra.environment import cores
 from orchestra.errors import ToolError
-from orchestra.tools.cell import Isolation, Limits
-from orchestra.tools.pool import Pool
-from orchestra.tools.sandbox import execute
+from orchestra.system.environment import cores
+from orchestra.tools.sandbox.pool import Pool
+from orchestra.tools.sandbox.tool import execute
+from orchestra.tools.sandbox.worker import Isolation, Limits
 
 BAR_MS = 60
 CODE = "print(6 * 7)"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.clock import Spent, timed
-from orchestra.environment import cores, quiet
+from orchestra.system.environment import cores, quiet
 
 T = TypeVar("T")
 PASSAGES = 100_000
@@ -101,7 +101,7 @@ def _apart(work: Callable[..., T], *arguments: object) -> T:
 def _build(source: Path, index: Path) -> tuple[Spent, float]:
     import bm25s  # noqa: F401 - its memory is not the index's
 
-    from orchestra.tools.index.build import build, settings_of
+    from orchestra.tools.search.index.build import build, settings_of
 
     before = _peak_mb()
     _, spent = timed(lambda: build([source], index, settings_of(index, model=None)))
@@ -111,7 +111,7 @@ def _build(source: Path, index: Path) -> tuple[Spent, float]:
 def _ask(folder: Path, queries: list[str]) -> tuple[Spent, Spent, float, Spent, Spent]:
     import bm25s  # noqa: F401
 
-    from orchestra.tools.index.local import LocalIndex
+    from orchestra.tools.search.index.local import LocalIndex
 
     before = _peak_mb()
     _, mapped = timed(lambda: LocalIndex.open(folder, contents=False))

@@ -10,7 +10,7 @@ from functools import partial
 
 from benchmarks.bench import ROOT
 from benchmarks.clock import timed
-from orchestra.config import load_params
+from orchestra.config.schema import load_params
 from orchestra.errors import CallError
 from orchestra.rollout.parse import MAX_TEXT, format_call, parse_turn
 from orchestra.rollout.render import Codec

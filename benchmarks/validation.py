@@ -19,11 +19,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from orchestra.environment import cores, quiet
-from orchestra.jsonl import stream_lines
-from orchestra.processes import descendants
+from orchestra.files.jsonl import stream_lines
+from orchestra.system.environment import cores, quiet
+from orchestra.system.processes import descendants
 from tasks import synthesize, validate
-from tasks._stage import Stage
+from tasks.platform.stage import Stage
 
 ROOT = Path(__file__).parents[1]
 BARS = {"wall_s": 60.0, "memory_mb": 2000.0}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flows._workspace import prefect_api, settings
-from orchestra.config import load_params, params_file
+from orchestra.config.schema import load_params, params_file
 from orchestra.errors import OrchestraError
-from orchestra.workspace import Screen, locked
+from orchestra.system.workspace import Screen, locked
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
 AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW, "synthesize": ()}

@@ -14,8 +14,8 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-from orchestra.processes import alive, started_at
-from orchestra.workspace import locked
+from orchestra.system.processes import alive, started_at
+from orchestra.system.workspace import locked
 
 RUNS = ".state/runs"
 """A file for each flow run that is under way, named by its id; what it leaves behind tells that it was killed."""

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestra.processes import services
+from orchestra.system.processes import services
 
 FILE = ".state/last_run.json"
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestra.environment import quiet
 from orchestra.errors import ServiceError
-from orchestra.processes import free_port, kill_tree, services, spawn
+from orchestra.system.environment import quiet
+from orchestra.system.processes import free_port, kill_tree, services, spawn
 
 API_START_TIMEOUT_S = 180.0
 

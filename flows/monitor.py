@@ -13,13 +13,13 @@ from flows._runs import under_way
 from monitoring.drift import MIN_EPISODES, drift, profile
 from orchestra.errors import ServiceError
 from orchestra.evaluation.report import TRAINED
-from orchestra.jsonl import read_jsonl
+from orchestra.files.jsonl import read_jsonl
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.state import SERVING, read
 from orchestra.serving.telemetry import TRACES, served
+from orchestra.system.workspace import Screen
 from orchestra.types import Episode
-from orchestra.workspace import Screen
-from tasks._stage import Stage
+from tasks.platform.stage import Stage
 
 TIMEOUT_S = 120
 QUESTION = "What is 37 * 24?"

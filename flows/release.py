@@ -10,8 +10,8 @@ from prefect.states import Completed
 
 from flows._runs import under_way
 from orchestra.errors import ConfigError
-from orchestra.workspace import Screen
-from tasks._stage import Stage
+from orchestra.system.workspace import Screen
+from tasks.platform.stage import Stage
 
 TIMEOUT_S = 1800
 
@@ -21,7 +21,7 @@ screen = Screen()
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
 def run_move(root: Path, to: int | None) -> str:
     """That version is champion, or the one before the champion; returns what changed, for a person."""
-    from tasks._rollback import rollback, switch
+    from tasks.rollback import rollback, switch
 
     stage = Stage.open("promote", root)
     return (rollback(stage) if to is None else switch(stage, to)).line

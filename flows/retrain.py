@@ -17,14 +17,14 @@ from flows._runs import under_way
 from flows._summary import Summary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
-from orchestra.config import load_params
+from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
-from orchestra.plain import plain
-from orchestra.workspace import Screen
-from tasks import _dvc
-from tasks._ledger import ledgers, run_ledger
-from tasks._stage import Stage
-from tasks._tracking import Recorder
+from orchestra.system.workspace import Screen
+from orchestra.text import plain
+from tasks.platform import dvc
+from tasks.platform.ledger import ledgers, run_ledger
+from tasks.platform.stage import Stage
+from tasks.platform.tracking import Recorder
 
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
@@ -52,7 +52,7 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     root = recorder.root
     if not why and not force:
         _say(f"{name}: unchanged")
-        recorder.stage_done(name, None, _dvc.hashes(root, name))
+        recorder.stage_done(name, None, dvc.hashes(root, name))
         recorder.tag(f"stage.{name}", "unchanged")
         return Completed(
             name="Unchanged", message="inputs, code and parameters are those of its last run", data="unchanged"
@@ -69,8 +69,8 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
         recorder.tag(f"forced.{name}", "true")
     try:
         with _log_file(root, name) as write:
-            outcome = _dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
-        recorder.stage_done(name, run_id, _dvc.hashes(root, name))
+            outcome = dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
+        recorder.stage_done(name, run_id, dvc.hashes(root, name))
     except BaseException as failure:
         recorder.tag(f"stage.{name}", f"failed: {_line(failure)}")
         recorder.finish(run_id, _line(failure))
@@ -131,7 +131,7 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
         try:
             with run_ledger(root, recorder.parent):
                 state = _run_all(root, recorder, until, set(force or []))
-        except (_dvc.StageCapped, BudgetError) as end:
+        except (dvc.StageCapped, BudgetError) as end:
             state = Completed(name="Capped", message=str(end), data=str(end))
         except BaseException as failure:
             recorder.finish(recorder.parent, _line(failure))
@@ -145,7 +145,7 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
 
 def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str]) -> State[Any]:
     """The body of the flow, under the lock and a record."""
-    why = _dvc.stages(root)
+    why = dvc.stages(root)
     order = list(why)
     for name in {*force, *([until] if until else [])}:
         if name not in why:
@@ -159,7 +159,7 @@ def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str])
         ended = run_stage.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
         outcomes[name] = ended.result()
         if outcomes[name] != "unchanged":
-            why = _dvc.stages(root)
+            why = dvc.stages(root)
         if name == until:
             return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
     decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()

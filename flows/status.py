@@ -4,17 +4,17 @@ import sys
 from pathlib import Path
 
 from flows._summary import Summary, places
-from orchestra.config import load_params
-from orchestra.environment import quiet
+from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
-from orchestra.processes import services
-from tasks import _dvc
+from orchestra.system.environment import quiet
+from orchestra.system.processes import services
+from tasks.platform import dvc
 
 
 def stage_lines(root: Path) -> list[str]:
     """One line per stage, in order."""
     lines = []
-    for name, why in _dvc.stages(root).items():
+    for name, why in dvc.stages(root).items():
         more = f" and {len(why) - 2} more" if len(why) > 2 else ""
         lines.append(f"  {name:<12}{'stale: ' + '; '.join(why[:2]) + more if why else 'current'}")
     return lines
@@ -24,7 +24,7 @@ def registry_lines(root: Path) -> list[str]:
     """The aliases of the registered model."""
     if not (root / ".state" / "mlflow.db").is_file():
         return ["  nothing registered yet"]
-    from tasks._registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
+    from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
 
     registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
     found = {alias: registry.at(alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}

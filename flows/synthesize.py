@@ -19,13 +19,13 @@ from prefect.states import Completed
 from prefect.task_runners import TaskRunner
 
 from flows._runs import under_way
-from orchestra.config import params_file
+from orchestra.config.overrides import effective
+from orchestra.config.schema import params_file
 from orchestra.errors import ConfigError
-from orchestra.overrides import effective
-from orchestra.synthesis.shards import SHARD_SIZE, Synthesis, sized
-from orchestra.synthesis.share import Shard
-from orchestra.synthesis.workers import finish, left
-from orchestra.workspace import Screen
+from orchestra.synthesis.dataset.shards import SHARD_SIZE, Synthesis, sized
+from orchestra.synthesis.dataset.workers import finish, left
+from orchestra.synthesis.partition import Shard
+from orchestra.system.workspace import Screen
 
 SETTING = "ORCHESTRA_TASK_RUNNER"
 """`processes`, `processes:2` (workers), `dask:2` (a cluster of its own), `dask@tcp://host:8786` (one that is there)."""

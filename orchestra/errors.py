@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestra.types import Charge
 
-from orchestra.plain import one_line
+from orchestra.text import one_line
 
 
 class Fault(StrEnum):

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestra.domains.engine import load_domain
-from orchestra.environment import quiet
 from orchestra.errors import OrchestraError
-from orchestra.synthesis.domain_examples import Split, domain_tasks
-from orchestra.synthesis.mutation import Mutation, Worth, worth
+from orchestra.synthesis.domain_tasks.mutation import Mutation, Worth, worth
+from orchestra.synthesis.domain_tasks.tasks import Split, domain_tasks
+from orchestra.system.environment import quiet
 
 DOMAINS = Path(__file__).parents[1] / "data" / "domains"
 SIDES: tuple[Split, Split] = ("train", "heldout")

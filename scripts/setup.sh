@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes or mends .venv: torch first and exactly, then the rest held by constraints.txt. Safe to repeat.
+# Makes or fixes .venv: torch first and exactly, then the rest held by constraints.txt. Safe to repeat.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 began=$SECONDS

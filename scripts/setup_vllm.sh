@@ -67,7 +67,7 @@ say "building $venv (3.5 GB, about 2 minutes)"
 rm -f "$stamp"
 build
 if ! usable; then
-    say "the environment is damaged: building it anew"
+    say "the environment is damaged: building it again"
     "$python" -m venv --clear $venv >> "$log" 2>&1 || fail "python -m venv failed"
     build
     usable || fail "vllm does not import: $(tail -n 1 "$log")"

@@ -5,8 +5,8 @@ python -m tasks.deploy
 
 from typing import Any
 
-from orchestra.serving.release import Candidate, Deployment, Release
-from tasks._stage import Stage, run
+from orchestra.serving.release import Deployment, Release, ReleaseCandidate
+from tasks.platform.stage import Stage, run
 
 
 def deploy(stage: Stage, decision: Any = None) -> Deployment:
@@ -26,7 +26,7 @@ def deploy(stage: Stage, decision: Any = None) -> Deployment:
         stage.say(note)
         return Deployment(note=note)
     smoke = heldout(stage)[: params.deploy.smoke_examples]
-    candidate = Candidate(str(found.number), found.folder, found.checkpoint_hash)
+    candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)
     made = Release(root, params, candidate, smoke, stage.say).run()
     stage.say(f"{made.outcome}: version {made.version} at {made.url} ({made.engine})")
     if made.note:

@@ -7,34 +7,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.checkpoint import hash_dir, hash_file, verify_manifest
+from orchestra.accounting.ledger import parts, phase
 from orchestra.errors import DataError
 from orchestra.evaluation import run as running
-from orchestra.evaluation.baselines import LEARNED, ORACLE, STRONGEST, baseline, rule
-from orchestra.evaluation.gate import Evidence
-from orchestra.evaluation.knowledge import Knowledge, Lesson, take_lessons, who_is_right
+from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons, who_is_right
+from orchestra.evaluation.baselines.rules import LEARNED, ORACLE, STRONGEST, baseline, rule
+from orchestra.evaluation.promotion_gate import Evidence
 from orchestra.evaluation.report import REFERENCE, Comparison, evidence, markdown, write_report
 from orchestra.evaluation.run import Contender
 from orchestra.evaluation.statistics import flat_metrics, summarise
-from orchestra.jsonl import read_jsonl
-from orchestra.ledger import parts, phase
-from orchestra.rollout.policies import Policy
+from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
+from orchestra.files.jsonl import read_jsonl
+from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.render import Codec
+from orchestra.system.code_hash import code_hash
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Price
-from tasks._ledger import open_purse, tell
-from tasks._stage import Stage, run
-
-CODE = ("rollout", "rewards/outcome.py", "tools", "domains", "types.py", "ledger.py")
-"""What of orchestra/ decides a score besides the policy: each a dependency of the stage, or promote would ask for an
-evaluation that DVC calls current."""
+from tasks.platform.ledger import open_budget, tell
+from tasks.platform.stage import Stage, run
 
 
 def main(stage: Stage) -> None:
     params, root = stage.params, stage.root
     examples = heldout(stage)
     toolkit = Toolkit.from_params(params, root)
-    toolkit.purse = open_purse(stage)
+    toolkit.budget = open_budget(stage)
     folders = {name: root / "models" / name for name in params.evaluate.policies}
     for folder in folders.values():
         verify_manifest(folder)
@@ -67,7 +64,7 @@ def main(stage: Stage) -> None:
         shutil.copyfile(file, folder / "episodes.jsonl")
         write_report(comparison, folder)
         (folder / "ledger.json").write_text(json.dumps(spent(episodes), indent=2) + "\n", encoding="utf-8")
-    tell(stage, toolkit.purse)
+    tell(stage, toolkit.budget)
     metrics = flat_metrics(summaries)
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path("reports/evaluation"))
@@ -96,7 +93,7 @@ def checkpoint(name: str, folder: Path, price: Price) -> Contender:
     """A checkpoint folder as a greedy policy with its own tokenizer and template."""
 
     def build() -> Policy:
-        from orchestra.rollout.transformers_policy import TransformersPolicy
+        from orchestra.rollout.policies.transformers import TransformersPolicy
 
         return TransformersPolicy(folder, name=name)
 
@@ -145,7 +142,7 @@ def measure(stage: Stage, folder: Path, name: str) -> Evidence:
     digest, present = hash_dir(folder), data_hash(stage, examples)
     file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
     toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.purse = open_purse(stage, file.parent)
+    toolkit.budget = open_budget(stage, file.parent)
     contender = checkpoint(name, folder, toolkit.catalogue.policy_price)
     episodes = running.evaluate(
         [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
@@ -175,10 +172,7 @@ def data_hash(stage: Stage, examples: list[Example]) -> str:
         for name in ("data/generated/answers.jsonl", "data/generated/corpus.jsonl", world.catalogue, world.prices)
     }
     files |= {f"data/domains/{name}": hash_dir(root / "data/domains" / name) for name in world.domains}
-    package = Path(running.__file__).parents[1]
-    for part in CODE:
-        for file in sorted((package / part).rglob("*.py")) if (package / part).is_dir() else [package / part]:
-            files[f"orchestra/{file.relative_to(package)}"] = hash_file(file)
+    files["code"] = code_hash("score")
     return running.data_hash(examples, files, stage.params.rollout)
 
 

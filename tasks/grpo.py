@@ -4,21 +4,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestra.accounting.ledger import phase
 from orchestra.errors import DataError
-from orchestra.ledger import phase
-from orchestra.rewards.check import check_weights
+from orchestra.files.examples import in_range, read_examples, split_watched, with_difficulties
+from orchestra.rewards.properties import check_weights
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
-from orchestra.synthesis.io import in_band, read_examples, split_watched, with_difficulties
-from orchestra.synthesis.preferences import WORDS, stated
+from orchestra.synthesis.preferences.sentences import WORDS, stated
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training import ranks
-from orchestra.training.good import restore
+from orchestra.training import distributed
+from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
 from orchestra.types import Example
-from tasks._checkpoints import save_checkpoint
-from tasks._ledger import open_purse, tell
-from tasks._stage import Stage, run
+from tasks.platform.checkpoints import save_checkpoint
+from tasks.platform.ledger import open_budget, tell
+from tasks.platform.stage import Stage, run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,29 +30,29 @@ DEEPSPEED = "models/recipes/deepspeed"
 def main(stage: Stage) -> None:
     """models/sft, data/validated/train.jsonl → models/grpo, reports/grpo.json, reports/grpo_steps.jsonl."""
     settings = stage.params.grpo
-    if ranks.joined() or (settings.processes == 1 and settings.strategy == "ddp"):
+    if distributed.joined() or (settings.processes == 1 and settings.strategy == "ddp"):
         train(stage)
     else:
-        ranks.launch([sys.executable, "-m", "tasks.grpo"], settings.processes, stage.work_dir())
+        distributed.launch([sys.executable, "-m", "tasks.grpo"], settings.processes, stage.work_dir())
 
 
 def train(stage: Stage) -> None:
     """One rank's part of the training; rank 0 writes the outputs."""
     import json
 
-    from orchestra.rollout.transformers_policy import TransformersPolicy, load_model
+    from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
     from orchestra.training.grpo import train_grpo
 
     params, settings = stage.params, stage.params.grpo
     codec = Codec.load(stage.root / BASE)
     toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.purse = purse = open_purse(stage, rank=ranks.rank(), ranks=ranks.world())
+    toolkit.budget = budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
     configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
     for note in check_weights([*configured, *(example.preference for example in examples)], settings):
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             stage.say(note)
     model = load_model(stage.root / BASE)
     price = toolkit.catalogue.policy_price
@@ -82,13 +82,13 @@ def train(stage: Stage) -> None:
         model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed
     )  # fmt: skip
     with result.whole() as trained:
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             if result.kept_step < result.steps:
                 restore(trained, result.kept or stage.root / BASE)
             save_checkpoint(stage, trained, codec, "models/grpo", base=BASE, data=data)
-    if ranks.rank() != 0:
+    if distributed.rank() != 0:
         return
-    tell(stage, purse)
+    tell(stage, budget)
     if result.resumed_from:
         stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:
@@ -96,7 +96,7 @@ def train(stage: Stage) -> None:
         stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")
     stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
     means = averages(result.history[: result.kept_step][-10:])
-    simulated = any(part.simulated for part in purse.by_component().values())
+    simulated = any(part.simulated for part in budget.by_component().values())
     facts = {
         "simulated": simulated,
         "steps": result.steps,
@@ -107,20 +107,22 @@ def train(stage: Stage) -> None:
 
 
 def chosen(stage: Stage, examples: list[Example]) -> list[Example]:
-    """The examples whose difficulty lies in grpo.band, and those that nobody measured; says how many of each.
+    """The examples with a difficulty in grpo.difficulty_range or without one; says how many of each.
 
     Raises `DataError` when none is left.
     """
     settings = stage.params.grpo
-    if settings.band is None:
+    if settings.difficulty_range is None:
         return examples
-    if settings.measured is not None:
-        examples = with_difficulties(examples, stage.root / settings.measured)
-    kept, unmeasured = in_band(examples, settings.band), sum(one.difficulty is None for one in examples)
-    band = "{:g} to {:g}".format(*settings.band)
+    if settings.difficulty_file is not None:
+        examples = with_difficulties(examples, stage.root / settings.difficulty_file)
+    kept, unmeasured = in_range(examples, settings.difficulty_range), sum(one.difficulty is None for one in examples)
+    band = "{:g} to {:g}".format(*settings.difficulty_range)
     if not kept:
-        raise DataError(f"no example's difficulty is within {band}", where="grpo.band", fix="widen the band")
-    if ranks.rank() == 0:
+        raise DataError(
+            f"no example's difficulty is within {band}", where="grpo.difficulty_range", fix="widen the range"
+        )
+    if distributed.rank() == 0:
         within, outside = len(kept) - unmeasured, len(examples) - len(kept)
         stage.say(f"difficulty {band}: {within} examples; {outside} others left out; {unmeasured} not measured, kept")
     return kept

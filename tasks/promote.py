@@ -6,15 +6,25 @@ python -m tasks.promote
 from pathlib import Path
 from typing import Any
 
-from orchestra.checkpoint import hash_dir, hash_file, verify_manifest
-from orchestra.config import Promote
+from orchestra.config.schema import Promote
 from orchestra.errors import DataError
-from orchestra.evaluation.gate import Check, Decision, Evidence, gate
-from orchestra.evaluation.page import page, summary
+from orchestra.evaluation.decision_page import page, summary
+from orchestra.evaluation.promotion_gate import Decision, Evidence, GateCheck, gate
 from orchestra.evaluation.report import TRAINED, Comparison, evidence, read_comparison
-from tasks._registry import CANDIDATE, CHAMPION, PREVIOUS, PROMOTED, ROLLED_BACK, STORE, Registry, Version, git_commit
-from tasks._stage import Stage, run
+from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
 from tasks.evaluate import data_hash, heldout, measure
+from tasks.platform.registry import (
+    CANDIDATE,
+    CHAMPION,
+    PREVIOUS,
+    PROMOTED,
+    ROLLED_BACK,
+    STORE,
+    ModelVersion,
+    Registry,
+    git_commit,
+)
+from tasks.platform.stage import Stage, run
 
 CHECKPOINT = f"models/{TRAINED}"
 REPORTS = "reports/evaluation"
@@ -78,7 +88,7 @@ def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
     return promotion
 
 
-def champion(stage: Stage) -> Version | None:
+def champion(stage: Stage) -> ModelVersion | None:
     """What serves: the champion, its kept checkpoint verified; None before the first promotion.
 
     Raises `DataError` when the checkpoint is lost or damaged.
@@ -91,7 +101,7 @@ def champion(stage: Stage) -> Version | None:
     return found
 
 
-def _way_out(registry: Registry, lost: Version) -> str:
+def _way_out(registry: Registry, lost: ModelVersion) -> str:
     """What a person can do about a champion that is lost."""
     previous = registry.at(PREVIOUS)
     fix = f"bring {STORE}/{lost.checkpoint_hash} back from a backup"
@@ -114,8 +124,8 @@ def _judge(
     stage: Stage,
     registry: Registry,
     found: Evidence,
-    candidate: Version,
-    champion: Version | None,
+    candidate: ModelVersion,
+    champion: ModelVersion | None,
     lost: str,
     thresholds: Promote,
 ) -> Decision:
@@ -142,7 +152,7 @@ def _judge(
 
 
 def _champion_evidence(
-    stage: Stage, registry: Registry, champion: Version, lost: str, found: Evidence
+    stage: Stage, registry: Registry, champion: ModelVersion, lost: str, found: Evidence
 ) -> Evidence | None:
     """What the champion reaches on the data of `found`: remembered, or measured now.
 
@@ -174,7 +184,7 @@ def _read(text: str) -> Evidence | None:
 def _with(decision: Decision, name: str, reason: str, *, passed: bool) -> Decision:
     """The decision with one more line, in the place of a line of that name."""
     kept = [check for check in decision.reasons if check.name != name]
-    line = Check(name=name, measured=None, bar=None, passed=passed, reason=reason)
+    line = GateCheck(name=name, measured=None, bar=None, passed=passed, reason=reason)
     return Decision(promoted=decision.promoted and passed, reasons=(*kept, line))
 
 
@@ -197,8 +207,8 @@ def _publish(
     stage: Stage,
     promotion: Promotion,
     comparison: Comparison,
-    candidate: Version,
-    serving: Version | None,
+    candidate: ModelVersion,
+    serving: ModelVersion | None,
     parent_run_id: str | None,
     client: Any,
 ) -> None:

@@ -2,27 +2,27 @@
 
 from pathlib import Path
 
+from orchestra.files.examples import read_examples, split_watched
 from orchestra.rewards.group import well_formed
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.render import Codec
-from orchestra.synthesis.io import read_examples, split_watched
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
-from tasks._checkpoints import save_checkpoint
-from tasks._ledger import open_purse, tell
-from tasks._stage import Stage, run
+from tasks.platform.checkpoints import save_checkpoint
+from tasks.platform.ledger import open_budget, tell
+from tasks.platform.stage import Stage, run
 
 
 def main(stage: Stage) -> None:
     """data/validated/train.jsonl → models/sft, reports/sft.json."""
-    from orchestra.rollout.transformers_policy import load_model
+    from orchestra.rollout.policies.transformers import load_model
     from orchestra.training.sft import new_model, train_sft
 
     params = stage.params
     source = Path(params.model.base or params.model.recipe)
     codec = Codec.load(stage.root / source)
     toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.purse = open_purse(stage)
+    toolkit.budget = open_budget(stage)
     data = stage.root / "data/validated/train.jsonl"
     examples, _ = split_watched(read_examples(data), params.grpo.eval_examples, where=str(data))
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
@@ -33,7 +33,7 @@ def main(stage: Stage) -> None:
     )  # fmt: skip
     kept = [e for e in episodes if e.counted and well_formed(e)]
     spent_usd = float(sum(e.cost_usd for e in episodes))
-    tell(stage, toolkit.purse)
+    tell(stage, toolkit.budget)
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     model = load_model(stage.root / source) if params.model.base else new_model(stage.root / source, params.sft.seed)

@@ -1,9 +1,9 @@
 """Stage synthesize: examples, the corpus their searches read and the answers their experts know."""
 
-from orchestra.environment import cores
-from orchestra.synthesis.shards import CARD
-from orchestra.synthesis.workers import synthesize
-from tasks._stage import Stage, run
+from orchestra.synthesis.dataset.shards import CARD
+from orchestra.synthesis.dataset.workers import synthesize
+from orchestra.system.environment import cores
+from tasks.platform.stage import Stage, run
 
 OUTPUT = "data/generated"
 

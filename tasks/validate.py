@@ -11,23 +11,23 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestra.environment import cores
 from orchestra.errors import DataError
-from orchestra.jsonl import copy_lines, parse_line, read_jsonl, stream_lines
-from orchestra.processes import die_with_parent
-from orchestra.synthesis.flatten import Flattener
-from orchestra.synthesis.frames import answers_frame, balance_frame, corpus_frame, examples_frame
-from orchestra.synthesis.gate.gate import Gate, report
-from orchestra.synthesis.page import Findings, Rule, chosen, page
-from orchestra.synthesis.plots import PLOTTED, Plot, plots
-from orchestra.synthesis.survey import Survey, cut, survey
-from orchestra.tools.search import Document, SearchIndex
-from orchestra.tools.simulated import AnswerBook, BookEntry, normalise
+from orchestra.files.jsonl import copy_lines, parse_line, read_jsonl, stream_lines
+from orchestra.system.environment import cores
+from orchestra.system.processes import die_with_parent
+from orchestra.tools.experts.simulated import AnswerBook, BookEntry, normalise
+from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example
-from tasks._stage import Stage, run
-from tasks.expectations import Checked, check
-from tasks.rules import suites
+from orchestra.validation.frames import answers_frame, balance_frame, corpus_frame, examples_frame
+from orchestra.validation.gate.decontamination import Gate, report
+from orchestra.validation.page import Findings, Rule, chosen, page
+from orchestra.validation.plots import PLOTTED, Plot, plots
+from orchestra.validation.rows import Flattener
+from orchestra.validation.survey import Survey, cut, survey
+from tasks.platform.expectations import Checked, check
+from tasks.platform.rules import suites
+from tasks.platform.stage import Stage, run
 
 if TYPE_CHECKING:
     import pandas as pd

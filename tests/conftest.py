@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-from orchestra.environment import quiet
+from orchestra.system.environment import quiet
 
 quiet()
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)

@@ -21,7 +21,7 @@ STATEMENT = re.compile(r"(?i)\s*(select|with|values|insert|update|delete|replace
 
 
 def load_domain(folder: Path, *, with_intents: bool = True) -> Domain:
-    """Read and check a domain folder; raises `DataError` naming the file and what to mend.
+    """Read and check a domain folder; raises `DataError` naming the file and what to fix.
 
     `with_intents=False` is for a folder that is being written: its intents are not read.
     """
@@ -61,7 +61,7 @@ def _check_tool(session: Session, tool: ToolFile, file: Path) -> frozenset[tuple
 
 
 def _check_intent(domain: Domain, session: Session, intent: Intent, file: Path) -> None:
-    name, where, fix = f"intent {intent.name}", str(file), "mend that intent"
+    name, where, fix = f"intent {intent.name}", str(file), "fix that intent"
     if _compiles(session, intent.slots, (), file, f"the slots of {name}"):
         raise DataError(f"the slots of {name} write", where=where, fix="let the query only read")
     columns, _ = session.select(f"select * from (\n{intent.slots}\n) limit 0", 1)

@@ -12,7 +12,7 @@ from typing import Any
 from orchestra.domains.guard import LOG, TRIGGER, SchemaGuard
 from orchestra.domains.spec import Scalar, no_link, read_text
 from orchestra.errors import DataError
-from orchestra.plain import is_text
+from orchestra.text import is_text
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
 MAX_IMAGE_BYTES = 64_000_000
@@ -100,7 +100,7 @@ def _create(db: sqlite3.Connection, file: Path) -> dict[str, Table]:
 
 
 def _table(db: sqlite3.Connection, name: str, file: Path) -> Table:
-    where, fix = str(file), f"mend table {name}"
+    where, fix = str(file), f"fix table {name}"
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name.startswith("sqlite"):
         raise DataError(f"{name!r} is no table name", where=where, fix="use lower-case words and underscores")
     columns, key = [], []
@@ -137,7 +137,7 @@ def _fill(db: sqlite3.Connection, folder: Path, tables: dict[str, Table]) -> Non
         raise DataError(
             f"entry {rowid} of {table} refers to no row of {parent}",
             where=str(origins.get(table, folder)),
-            fix="add that row or mend the reference",
+            fix="add that row or fix the reference",
         )
 
 
@@ -145,13 +145,13 @@ def _insert(db: sqlite3.Connection, table: Table, file: Path) -> None:
     for line, entry in _read(file):
         unknown = [column for column in entry if column not in table.columns]
         if unknown:
-            raise DataError(f"{table.name} has no column {unknown[0]}", where=f"{file}:{line}", fix="mend the entry")
+            raise DataError(f"{table.name} has no column {unknown[0]}", where=f"{file}:{line}", fix="fix the entry")
         names = ", ".join(map(quoted, entry))
         slots = ", ".join("?" * len(entry))
         try:
             db.execute(f"insert into {quoted(table.name)} ({names}) values ({slots})", tuple(entry.values()))
         except (sqlite3.Error, OverflowError) as error:
-            raise DataError(str(error), where=f"{file}:{line}", fix="mend the entry") from None
+            raise DataError(str(error), where=f"{file}:{line}", fix="fix the entry") from None
 
 
 def _read(file: Path) -> list[tuple[int, dict[str, Scalar]]]:
@@ -163,14 +163,14 @@ def _read(file: Path) -> list[tuple[int, dict[str, Scalar]]]:
     try:
         header = next(reader, [])
         if len(set(header)) < len(header) or not header:
-            raise DataError("the first line names no columns, or one twice", where=str(file), fix="mend the header")
+            raise DataError("the first line names no columns, or one twice", where=str(file), fix="fix the header")
         for row in reader:
             if len(row) != len(header):
                 what = f"{len(row)} cells under {len(header)} columns"
-                raise DataError(what, where=f"{file}:{reader.line_num}", fix="mend the line")
+                raise DataError(what, where=f"{file}:{reader.line_num}", fix="fix the line")
             rows.append((reader.line_num, {k: v if v != "" else None for k, v in zip(header, row, strict=True)}))
     except csv.Error as error:
-        raise DataError(f"not CSV: {error}", where=f"{file}:{reader.line_num}", fix="mend the line") from None
+        raise DataError(f"not CSV: {error}", where=f"{file}:{reader.line_num}", fix="fix the line") from None
     return rows
 
 
@@ -178,11 +178,11 @@ def _json_entry(line: str, where: str) -> dict[str, Scalar]:
     try:
         entry: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {error}", where=where, fix="mend the line") from None
+        raise DataError(f"not JSON: {error}", where=where, fix="fix the line") from None
     if not isinstance(entry, dict) or not entry:
         raise DataError("not an object with columns", where=where, fix="write {column: value}")
     if not is_text("".join([*entry, *(value for value in entry.values() if isinstance(value, str))])):
         raise DataError("half a surrogate pair, which is no text", where=where, fix="write the character itself")
     if not all(isinstance(value, str | int | float | bool | None) for value in entry.values()):
-        raise DataError("a value is neither text nor a number", where=where, fix="mend the entry")
+        raise DataError("a value is neither text nor a number", where=where, fix="fix the entry")
     return entry

@@ -137,7 +137,7 @@ class Session:
             raise CallError(f"refused: {error}") from None
         except sqlite3.Error as error:
             what = f"{self._guard.refused} is not allowed" if self._guard.refused else str(error)
-            raise ToolError(what, where=f"domain {self.domain.name}, tool {tool}", fix="mend its SQL") from None
+            raise ToolError(what, where=f"domain {self.domain.name}, tool {tool}", fix="fix its SQL") from None
         for place, source in seen:
             self.seen.setdefault(place, set()).update(source.columns)
         return text

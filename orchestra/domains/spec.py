@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
-from orchestra.documents import parse_yaml
 from orchestra.errors import CallError, DataError
+from orchestra.files.yaml import parse_yaml
 from orchestra.types import Record
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
@@ -178,8 +178,8 @@ def read_yaml(file: Path, kind: type[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise DataError(f"{key}: {first['msg']}", where=str(file), fix="mend that entry") from None
+        raise DataError(f"{key}: {first['msg']}", where=str(file), fix="fix that entry") from None
     except ValueError as error:
-        raise DataError(str(error), where=str(file), fix="mend the syntax") from None
+        raise DataError(str(error), where=str(file), fix="fix the syntax") from None
     except RecursionError:
         raise DataError("is nested too deeply", where=str(file), fix="write it flat") from None

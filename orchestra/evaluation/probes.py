@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestra.config import Rollout
+from orchestra.accounting.ledger import cost_of
+from orchestra.config.schema import Rollout
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines import STRONGEST, baseline
-from orchestra.evaluation.knowledge import Knowledge
+from orchestra.evaluation.baselines.knowledge import Knowledge
+from orchestra.evaluation.baselines.rules import STRONGEST, baseline
 from orchestra.evaluation.outcomes import Outcome, outcome
 from orchestra.evaluation.run import Contender, OnProgress, evaluate
-from orchestra.ledger import cost_of
-from orchestra.synthesis.preferences import NEUTRAL, Split, say, stated
-from orchestra.synthesis.variation import vary
-from orchestra.tools.catalogue import Catalogue, scaled
+from orchestra.synthesis.assembly.rename import vary
+from orchestra.synthesis.preferences.sentences import NEUTRAL, Split, say, stated
+from orchestra.tools.catalogue.catalogue import Catalogue, scaled
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Price, Record, ToolKind, ToolSpec
 

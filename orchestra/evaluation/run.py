@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestra.config import Rollout
+from orchestra.config.schema import Rollout
 from orchestra.rollout.loop import run_episodes
-from orchestra.rollout.policies import Policy
+from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Price

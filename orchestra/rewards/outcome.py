@@ -28,7 +28,7 @@ def same_number(answer: str, expected: str, tolerance: float) -> bool:
     try:
         wanted = float(expected)
     except ValueError:
-        raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="mend the example") from None
+        raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="fix the example") from None
     try:
         return abs(float(answer.strip().rstrip(".").replace(",", "")) - wanted) <= tolerance + 1e-9
     except ValueError:

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from orchestra.config import Rollout
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import cost_of, phase, total
+from orchestra.config.schema import Rollout
 from orchestra.errors import CallError, JudgeError, ToolError
-from orchestra.ledger import Purse, cost_of, phase, total
-from orchestra.plain import digest
 from orchestra.rewards.outcome import verify
-from orchestra.rollout.policies import Conversation, Generation, Policy
+from orchestra.rollout.parse import read_turn
+from orchestra.rollout.policies.base import Conversation, Generation, Policy
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
-from orchestra.rollout.written import read_turn
+from orchestra.text import digest
 from orchestra.tools.base import readable
-from orchestra.tools.cassette import scope
+from orchestra.tools.replay.cassette import scope
 from orchestra.types import (
     Charge,
     Component,
@@ -51,7 +52,7 @@ class PolicyRates:
 
     price: Price
     seconds_per_token: float = SECONDS_PER_TOKEN
-    purse: Purse | None = None
+    budget: Budget | None = None
 
 
 @dataclass(eq=False)
@@ -89,10 +90,10 @@ async def run_episodes(
     `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
     `judge=False` leaves the verdict unknown. `budget_usd` caps each episode, as `limits` may: a call that could cross
     it is refused. `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
-    Everything is booked in the toolkit's purse; raises `BudgetError` when the next call could cross its cap, after
+    Everything is booked in the toolkit's budget; raises `BudgetError` when the next call could cross its cap, after
     those under way have come to their end.
     """
-    rates, asked = PolicyRates(price, purse=toolkit.purse), user or ScriptedUser()
+    rates, asked = PolicyRates(price, budget=toolkit.budget), user or ScriptedUser()
     if limits.budget_usd is not None:
         most = Decimal(str(limits.budget_usd))
         budget_usd = most if budget_usd is None else min(budget_usd, most)
@@ -172,18 +173,18 @@ async def _run_batch(
 async def _generate(
     policy: Policy, conversations: list[Conversation], allowed: list[int], rates: PolicyRates
 ) -> tuple[list[Generation], list[Charge]]:
-    """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the purse's cap."""
-    purse, worst = rates.purse, Decimal(0)
-    if purse is not None and purse.cap_usd is not None:
+    """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the cap."""
+    budget, worst = rates.budget, Decimal(0)
+    if budget is not None and budget.cap_usd is not None:
         pairs = zip(conversations, allowed, strict=True)
         worst = add_up(_worst_turn_usd(conversation, most, rates) for conversation, most in pairs)
-    with purse.hold(worst) if purse is not None else nullcontext():
+    with budget.hold(worst) if budget is not None else nullcontext():
         generations = await policy.generate(conversations, allowed)
         written = zip(conversations, generations, strict=True)
         charges = [_policy_charge(conversation, generation, rates) for conversation, generation in written]
         for charge in charges:
-            if purse is not None:
-                purse.book(charge)
+            if budget is not None:
+                budget.book(charge)
     return generations, charges
 
 
@@ -299,8 +300,8 @@ def _spent(live: _Live) -> Decimal:
 
 def _worst_turn_usd(conversation: Conversation, most: int, rates: PolicyRates) -> Decimal:
     """Dollars of a turn of `most` tokens of which nothing was read before."""
-    dearest = rates.price.model_copy(update={"cached_input_per_million": None})
-    return cost_of(dearest, Usage(input_tokens=conversation.length, output_tokens=most))
+    costliest = rates.price.model_copy(update={"cached_input_per_million": None})
+    return cost_of(costliest, Usage(input_tokens=conversation.length, output_tokens=most))
 
 
 def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, budget_usd: Decimal) -> bool:

@@ -1,16 +1,24 @@
 """Text of one turn to a call or an answer, and back: Qwen3's thought and Hermes' tool-call format."""
 
+from __future__ import annotations
+
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from orchestra.errors import CallError
-from orchestra.plain import is_text
+from orchestra.text import is_text
 from orchestra.types import ToolCall
+
+if TYPE_CHECKING:
+    from orchestra.rollout.render import Codec
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>\n", "\n</tool_call>"
@@ -23,6 +31,8 @@ MAX_VALUES = 2_000
 """Values and keys of one call; what checks arguments may compare each with each."""
 MAX_DIGITS = 300
 """Of an integer; a longer one is no float either."""
+
+COPIED = "a tool call in letters, as if copied; call with the <tool_call> token, or give the answer in other words"
 
 _MARKS = re.compile(r"</?(?:tool_call|tool_response|think)>")
 _HALF = re.compile(r"<\s{0,9}/?\s{0,9}tool_call\b|\btool_call\s{0,9}>")
@@ -161,3 +171,24 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 
 
 _JSON = json.JSONDecoder(parse_float=_finite, parse_int=_integer, parse_constant=_finite, object_pairs_hook=_unique)
+
+
+def read_turn(codec: Codec, ids: Sequence[int], text: str) -> ParsedTurn:
+    """The call or answer of a turn of these tokens, which `text` is; raises `CallError`.
+
+    What tools and users say reaches the policy without control tokens. A policy that repeats it, as it would an answer,
+    thus writes no call, whatever the words are. Tokenizers without a token for the tag cannot tell.
+    """
+    parsed = parse_turn(text)
+    tokens = call_tokens(codec)
+    if parsed.call is not None and tokens:
+        places = (place for place, token in enumerate(ids) if token in tokens)
+        if not any(opens_turn(codec.decode(ids[:place])) for place in places):
+            raise CallError(COPIED)
+    return parsed
+
+
+@lru_cache(maxsize=4)
+def call_tokens(codec: Codec) -> frozenset[int]:
+    """The control tokens that open a call."""
+    return frozenset(i for text, i in codec.tokenizer.get_added_vocab().items() if text.startswith("<tool_call>"))

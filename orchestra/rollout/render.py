@@ -164,5 +164,5 @@ class Codec:
         eos = self.tokenizer.eos_token
         assert isinstance(eos, str)
         if not between.startswith(eos):
-            raise DataError("the chat template does not end a turn with the eos token", fix="mend the template")
+            raise DataError("the chat template does not end a turn with the eos token", fix="fix the template")
         return self.encode(between[len(eos) :]), self.encode(end)

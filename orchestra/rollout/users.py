@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from orchestra.domains.compare import mentions
-from orchestra.tools.paid import PaidChat
+from orchestra.tools.experts.metered import PaidChat
 from orchestra.types import Charge, Message, User
 
 IGNORANT = "I do not know that."
@@ -37,7 +37,7 @@ class ScriptedUser:
 
 
 class ModelUser:
-    """A model that plays the user by the same rules; its calls are charged and count for the purse's cap."""
+    """A model that plays the user by the same rules; its calls are charged and count for the budget's cap."""
 
     def __init__(self, chat: PaidChat) -> None:
         self._chat = chat

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from orchestra.accounting.ledger import total
 from orchestra.errors import Fault, OrchestraError
-from orchestra.ledger import total
 from orchestra.types import Component, Episode, Message, StopReason, Turn
 
 MODEL = "orchestrator"

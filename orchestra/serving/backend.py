@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from orchestra.config import Rollout
+from orchestra.config.schema import Rollout
 from orchestra.errors import OrchestraError, ServiceError
-from orchestra.rollout.vllm_policy import VllmPolicy
+from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving import vllm
 from orchestra.serving.api import ChatRequest, bad_request
 from orchestra.serving.state import Serving
@@ -21,7 +21,7 @@ from orchestra.types import Category, Episode, Example, Message, Provenance, Ver
 
 if TYPE_CHECKING:
     from orchestra.rollout.loop import OnTurn
-    from orchestra.rollout.policies import Policy
+    from orchestra.rollout.policies.base import Policy
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
 
@@ -74,7 +74,7 @@ class Backend:
                 raise ServiceError("vLLM does not answer", where=str(serving.vllm_url), fix="deploy again")
             policy = VllmPolicy(serving.vllm_url, vllm.SERVED_NAME, name=serving.version)
         else:
-            from orchestra.rollout.transformers_policy import TransformersPolicy
+            from orchestra.rollout.policies.transformers import TransformersPolicy
 
             policy = TransformersPolicy(folder, name=serving.version)
             # One batch at a time: the policy holds its key-value cache.
@@ -83,7 +83,7 @@ class Backend:
         return cls(serving, Codec.load(folder), toolkit, policy, params.rollout, experts, _turnstile=turnstile)
 
     def job(self, request: ChatRequest) -> Job:
-        """Check a request against what is served; raises `ApiError` 400 for what the caller can mend."""
+        """Check a request against what is served; raises `ApiError` 400 for what the caller can fix."""
         question = request.messages[-1].text.strip()
         if request.domain is not None and request.domain not in self.toolkit.domain_folders:
             known = ", ".join(self.toolkit.domain_folders) or "none"

@@ -11,8 +11,8 @@ import httpx
 from pydantic import JsonValue, ValidationError
 
 from orchestra.errors import ConfigError, ServiceError
-from orchestra.plain import one_line, plain
-from orchestra.processes import services
+from orchestra.system.processes import services
+from orchestra.text import one_line, plain
 from orchestra.types import Record
 
 GATEWAY = "gateway"

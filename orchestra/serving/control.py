@@ -13,9 +13,9 @@ import httpx
 
 import orchestra
 from orchestra.errors import ServiceError
-from orchestra.processes import Service, remember, services, start_service, stop_services
 from orchestra.serving.client import GATEWAY
 from orchestra.serving.vllm import SAY_EVERY_S, Say, last_error
+from orchestra.system.processes import Service, remember, services, start_service, stop_services
 
 LEAVING = "gateway-old"
 """Name of a gateway while its successor starts."""
@@ -31,7 +31,7 @@ def start_gateway(root: Path, port: int, timeout_s: float, say: Say) -> str:
     old = gateway_service(root)
     paths = [str(Path(orchestra.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-m", "orchestra.serving.gateway", "--root", str(root), "--port", str(port)]
+    command = [sys.executable, "-m", "orchestra.serving", "--root", str(root), "--port", str(port)]
     if old is not None:
         command.append("--takeover")
         remember(root, replace(old, name=LEAVING))

@@ -1,34 +1,27 @@
-"""The gateway: OpenAI chat completions, answered by running the one loop with real tools.
-
-python -m orchestra.serving.gateway --root . --port 8800
-"""
+"""The gateway: OpenAI chat completions, answered by running the one loop with real tools."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
 import os
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestra.environment import quiet
-from orchestra.errors import OrchestraError, ServiceError
-from orchestra.plain import PlainFormatter
+from orchestra.errors import OrchestraError
 from orchestra.serving import api
 from orchestra.serving.api import ApiError
 from orchestra.serving.backend import Backend, Job, describe
-from orchestra.serving.state import SERVING, code_hash, read
+from orchestra.serving.state import SERVING, read
 from orchestra.serving.telemetry import TRACES, Telemetry
+from orchestra.system.code_hash import code_hash
 from orchestra.types import Episode, Turn
 
 if TYPE_CHECKING:
-    from orchestra.rollout.policies import Conversation
+    from orchestra.rollout.policies.base import Conversation
 
 log = logging.getLogger("orchestra.gateway")
 
@@ -42,7 +35,7 @@ class Gateway:
     def __init__(self, root: Path, config: str = SERVING, backend: Backend | None = None) -> None:
         self.root, self.config = root, config
         self.telemetry = Telemetry(root / TRACES)
-        self.code = code_hash()
+        self.code = code_hash("gateway")
         self.backend: Backend | None = None
         self.draining: list[Backend] = []
         self.failure: str | None = None
@@ -187,49 +180,3 @@ def _pieces(text: str) -> list[str]:
     """The answer word by word, spaces kept: `"".join(pieces) == text`."""
     words = text.split(" ")
     return [word + (" " if index < len(words) - 1 else "") for index, word in enumerate(words)]
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Serve until told to end; requests under way are finished first (30 s at most)."""
-    parser = argparse.ArgumentParser(prog="python -m orchestra.serving.gateway", description=main.__doc__)
-    parser.add_argument("--root", type=Path, default=Path.cwd(), help="the workspace")
-    parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--takeover", action="store_true", help="listen only when loaded, beside the gateway there is")
-    args = parser.parse_args(argv)
-    quiet()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    import uvicorn
-
-    from orchestra.serving.app import create_app
-
-    gateway = Gateway(args.root.resolve(), args.config)
-    try:
-        sock = _bind(args.host, args.port)
-        if args.takeover:
-            asyncio.run(gateway.load())
-    except OrchestraError as error:
-        sys.exit(f"Error: {error}")
-    app = create_app(gateway, load=not args.takeover)
-    config = uvicorn.Config(app, timeout_graceful_shutdown=30, access_log=False)
-    uvicorn.Server(config).run(sockets=[sock])
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A socket that does not listen yet; another gateway of this user may hold the port, to be taken over."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        raise ServiceError(f"port {port}: {error.strerror}", where=host, fix="set deploy.gateway_port") from None
-    return sock
-
-
-if __name__ == "__main__":
-    main()

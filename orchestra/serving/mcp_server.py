@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp.server import Server
     from mcp_types import CallToolResult
 
-    from orchestra.config import Params
+    from orchestra.config.schema import Params
     from orchestra.serving.backend import Backend
 
 HOST = "127.0.0.1"
@@ -86,9 +86,10 @@ class InProcess:
     @classmethod
     def load(cls, root: Path, folder: Path, params: Params) -> Self:
         """Read the checkpoint and everything a question needs; raises `OrchestraError`."""
-        from orchestra.checkpoint import hash_dir
+        from orchestra.files.checkpoint import hash_dir
         from orchestra.serving.backend import Backend
-        from orchestra.serving.state import Serving, code_hash, fingerprint
+        from orchestra.serving.state import Serving, serving_fingerprint
+        from orchestra.system.code_hash import code_hash
 
         if not (folder / "config.json").is_file():
             raise ConfigError("no checkpoint here", where=str(folder), fix="name a folder such as models/grpo")
@@ -99,8 +100,8 @@ class InProcess:
             checkpoint_hash=found,
             engine="in_process",
             params=params.model_dump(mode="json", by_alias=True),
-            fingerprint=fingerprint(root, found, "in_process", params),
-            code=code_hash(),
+            fingerprint=serving_fingerprint(root, found, "in_process", params),
+            code=code_hash("gateway"),
         )
         return cls(Backend.load(root, serving))
 

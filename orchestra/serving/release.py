@@ -13,16 +13,17 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from orchestra.checkpoint import verify_manifest
-from orchestra.config import Params
+from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
-from orchestra.processes import Service, free_port, port_busy, services, stop_services
-from orchestra.rollout.vllm_policy import VllmPolicy
+from orchestra.files.checkpoint import verify_manifest
+from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving import vllm
 from orchestra.serving.client import GATEWAY, Reply, ask
 from orchestra.serving.control import STOP_S, gateway_service, health, port_holder, reload, settle, start_gateway
-from orchestra.serving.proof import Proof
-from orchestra.serving.state import SERVING, Engine, Serving, code_hash, fingerprint, read, write, write_text
+from orchestra.serving.parity import Proof
+from orchestra.serving.state import SERVING, Engine, Serving, read, serving_fingerprint, write, write_text
+from orchestra.system.code_hash import code_hash
+from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
 from orchestra.types import Example, Record
 
 COLOURS = ("vllm-blue", "vllm-green")
@@ -52,7 +53,7 @@ class Deployment(Record):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ReleaseCandidate:
     """What to serve: a checkpoint folder that stays for as long as it may serve."""
 
     version: str
@@ -66,7 +67,7 @@ class Release:
 
     root: Path
     params: Params
-    candidate: Candidate
+    candidate: ReleaseCandidate
     smoke: Sequence[Example]
     """Held-out examples that the new server must work through."""
     say: vllm.Say
@@ -131,7 +132,7 @@ class Release:
         if self.params.deploy.gateway_port not in (0, gateway.port):
             return None
         found = health(gateway.url)
-        wanted = {"status": "ok", "fingerprint": self._fingerprint(old.engine), "code": code_hash()}
+        wanted = {"status": "ok", "fingerprint": self._fingerprint(old.engine), "code": code_hash("gateway")}
         if any(found.get(key) != value for key, value in wanted.items()):
             return None
         try:
@@ -141,7 +142,7 @@ class Release:
         return made.model_copy(update={"outcome": "unchanged"})
 
     def _fingerprint(self, engine: Engine) -> str:
-        return fingerprint(self.root, self.candidate.checkpoint_hash, engine, self.params)
+        return serving_fingerprint(self.root, self.candidate.checkpoint_hash, engine, self.params)
 
     def _port(self) -> int:
         """The gateway's port; raises `ServiceError` when somebody else has it."""
@@ -214,7 +215,7 @@ class Release:
             vllm_service=service.name if service is not None else None,
             params=self.params.model_dump(mode="json", by_alias=True),
             fingerprint=self._fingerprint(engine),
-            code=code_hash(),
+            code=code_hash("gateway"),
         )
 
     def _switch(self, serving: Serving, port: int) -> str:

@@ -10,25 +10,11 @@ from typing import Any, Literal
 
 from pydantic import JsonValue, ValidationError
 
-from orchestra.config import Params, parse_params
+from orchestra.config.schema import Params, parse_params
 from orchestra.errors import DataError
 from orchestra.types import Record
 
 SERVING = ".state/serving.json"
-PACKAGE = Path(__file__).parents[1]
-CODE = (
-    "serving",
-    "rollout",
-    "rewards",
-    "tools",
-    "domains",
-    "config.py",
-    "errors.py",
-    "jsonl.py",
-    "ledger.py",
-    "types.py",
-)
-"""What of the package a gateway runs."""
 
 Engine = Literal["vllm", "in_process"]
 
@@ -46,7 +32,7 @@ class Serving(Record):
     """In process because vLLM, though installed, did not start."""
     vllm_url: str | None = None
     vllm_service: str | None = None
-    """Name of the service behind `vllm_url` (see `orchestra.processes`)."""
+    """Name of the service behind `vllm_url` (see `orchestra.system.processes`)."""
     params: dict[str, JsonValue]
     """The whole of params.yaml as it was at the release."""
     fingerprint: str
@@ -82,17 +68,7 @@ def read(file: Path) -> Serving | None:
         raise DataError("not a serving file", where=str(file), fix=f"rm {file} and deploy again") from None
 
 
-def code_hash() -> str:
-    """SHA-256 over the Python files that a gateway runs."""
-    digest = hashlib.sha256()
-    for part in CODE:
-        path = PACKAGE / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
-def fingerprint(root: Path, checkpoint_hash: str, engine: Engine, params: Params) -> str:
+def serving_fingerprint(root: Path, checkpoint_hash: str, engine: Engine, params: Params) -> str:
     """SHA-256 over the checkpoint, the engine, the parameters and the data files that decide an answer."""
     world = params.world
     files = [root / world.catalogue, root / world.prices]

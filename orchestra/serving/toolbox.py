@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestra.tools.search import words
+from orchestra.tools.search.corpus import words
 from orchestra.types import Preference, ToolKind, ToolSpec
 
 if TYPE_CHECKING:
-    from orchestra.tools.catalogue import Catalogue
+    from orchestra.tools.catalogue.catalogue import Catalogue
     from orchestra.tools.toolkit import Toolkit
 
 DECENT = 0.6

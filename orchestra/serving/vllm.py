@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 
 from orchestra.errors import ServiceError
-from orchestra.processes import Service, free_port, start_service
-from orchestra.rollout.policies import Conversation, Generation, Policy
+from orchestra.rollout.policies.base import Conversation, Generation, Policy
+from orchestra.system.processes import Service, free_port, start_service
 
 SERVED_NAME = "orchestrator"
 """The model's name in the server's API."""

@@ -3,11 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestra.types import Category, Provenance, ToolCall, User
-
-GENERATOR = "orchestra.synthesis"
-"""The generator of the rows that the stage synthesize makes itself, by rule."""
-LICENCE = "Apache-2.0"
+from orchestra.types import Category, ToolCall, User
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,3 @@ class Refused:
     """Where it can be, in words that hold for other rows too, so that reasons can be counted."""
     instruction: str = ""
     """What was asked, where no file has it."""
-
-
-def made_by_rule(seed: int, parent: str | None = None) -> Provenance:
-    """The provenance of a row that the stage synthesize made itself."""
-    return Provenance(source="synthetic", licence=LICENCE, generator=GENERATOR, seed=seed, parent=parent)

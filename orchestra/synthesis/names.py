@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import product
 
 from orchestra.errors import DataError
-from orchestra.synthesis.share import WHOLE, Share
+from orchestra.synthesis.partition import WHOLE, SetPart
 
 HEADS = """
     Bor Kel Tam Zan Lir Mov Pel Dar Fen Gal Hol Jun Kor Lum Mar Nol Pra Quin Ros Sel Tor Ul Ver Wen Yar Zed Bram Cal
@@ -53,7 +53,7 @@ def _short() -> frozenset[str]:
 class Names:
     """Names that are never repeated; those in `taken` count as given. Two shares never give the same."""
 
-    def __init__(self, rng: random.Random, taken: Collection[str] = (), share: Share = WHOLE) -> None:
+    def __init__(self, rng: random.Random, taken: Collection[str] = (), share: SetPart = WHOLE) -> None:
         self._rng, self._share = rng, share
         self._given: set[str] = set(taken)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import CallError, ToolError
-from orchestra.plain import one_line
+from orchestra.text import one_line
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -36,10 +36,10 @@ BOUNDS = {
 PLAIN: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
 """Python's types of the values that certainly are of a JSON type."""
 
-Check = Callable[[dict[str, Any]], "ValidationError | None"]
+ArgumentCheck = Callable[[dict[str, Any]], "ValidationError | None"]
 
 
-def checker(spec: ToolSpec) -> Check:
+def checker(spec: ToolSpec) -> ArgumentCheck:
     """What finds the worst problem of arguments under the tool's schema; raises `ToolError` when that is no schema.
 
     A schema may come from anybody's server. So none is ever fetched (`$ref` to an address finds nothing), and regular
@@ -72,7 +72,7 @@ def checker(spec: ToolSpec) -> Check:
             return found
         except (referencing.exceptions.Unresolvable, RecursionError, OverflowError) as error:
             what = f"its schema cannot be followed ({type(error).__name__})"
-            raise ToolError(what, where=f"tool {spec.name}", fix="mend the schema") from None
+            raise ToolError(what, where=f"tool {spec.name}", fix="fix the schema") from None
 
     return check
 

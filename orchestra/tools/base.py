@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
-from orchestra.plain import as_text
+from orchestra.text import as_text
 from orchestra.types import Charge, Component, Price, Record, Usage, Usd
 
 UNSURE = "I am not sure."

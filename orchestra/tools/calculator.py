@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from pydantic import JsonValue
 
+from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError
-from orchestra.ledger import cost_of
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.types import Component, Usage
 

@@ -9,20 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from orchestra.config import Params, World
+from orchestra.accounting.budget import Budget
+from orchestra.config.schema import Params, World
 from orchestra.errors import CallError, ConfigError, Fault, ToolError
-from orchestra.ledger import Purse
-from orchestra.plain import one_line
-from orchestra.tools.arguments import Check, checker, refusal
+from orchestra.text import one_line
+from orchestra.tools.arguments import ArgumentCheck, checker, refusal
 from orchestra.tools.base import Tool, ToolContext, ToolResult, readable
 from orchestra.tools.calculator import Calculator
-from orchestra.tools.cassette import Cassette, watched
-from orchestra.tools.catalogue import Catalogue, Entry
-from orchestra.tools.provider import Provider, ProviderLimits
-from orchestra.tools.search import SearchIndex, SearchTool
-from orchestra.tools.simulated import AnswerBook, SimulatedExpert
-from orchestra.tools.taped import TapedTool
-from orchestra.tools.worst import worst_usd
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.catalogue.entry import Entry
+from orchestra.tools.experts.simulated import AnswerBook, SimulatedExpert
+from orchestra.tools.rate_limits import Provider, ProviderLimits
+from orchestra.tools.replay.cassette import Cassette, watched
+from orchestra.tools.replay.tool import TapedTool
+from orchestra.tools.search.corpus import SearchIndex, SearchTool
+from orchestra.tools.worst_case import worst_usd
 from orchestra.types import EXACT, Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Toolkit:
     """Holds corpus.jsonl and answers.jsonl; read at the first search or expert call."""
     cassette: Cassette | None = None
     """What records or replays every call that is not the same twice."""
-    purse: Purse | None = None
+    budget: Budget | None = None
     """Where everything that is called, and the policy that calls, is booked, and what caps it; None: nobody counts."""
     root: Path = Path()
     """What the folders of indexes in the catalogue are relative to."""
@@ -70,7 +71,7 @@ class Toolkit:
         self._tools: dict[str, Tool] = {}
         self._providers: dict[str, Provider] = {}
         self._domains: dict[str, Domain] = {}
-        self._validators: dict[str, Check] = {}
+        self._validators: dict[str, ArgumentCheck] = {}
         self._connections: dict[str, Connection] = {}
 
     @classmethod
@@ -85,10 +86,10 @@ class Toolkit:
         folders = {name: root / "data/domains" / name for name in world.domains}
         for name, folder in folders.items():
             if not folder.is_dir():
-                raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="mend params.yaml")
+                raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="fix params.yaml")
         return cls(catalogue, folders, data_dir or root / "data/generated", Cassette.from_environment(), root=root)
 
-    def anew(self) -> Self:
+    def with_other_data(self) -> Self:
         """The same tools for another corpus and other answers; domains that are loaded and MCP servers are shared."""
         other = replace(self)
         other._domains, other._validators, other._providers = self._domains, self._validators, self._providers
@@ -161,22 +162,22 @@ class Toolkit:
             case "search":
                 if entry.index is None:
                     return SearchTool(self.index)
-                from orchestra.tools.index.local import By
-                from orchestra.tools.index.tool import IndexSearch
+                from orchestra.tools.search.index.local import By
+                from orchestra.tools.search.index.tool import IndexSearch
 
                 return IndexSearch(self.root / entry.index, count=entry.results, by=By(entry.by))
             case "web_search":
-                from orchestra.tools.web import WebSearch
+                from orchestra.tools.search.web import WebSearch
 
                 return WebSearch.of(name, entry)
             case "python":
-                from orchestra.tools.sandbox import Sandbox
+                from orchestra.tools.sandbox.tool import Sandbox
 
                 return Sandbox()
             case "simulated":
                 return SimulatedExpert(name, entry, self.book, self.catalogue.hard_share)
             case "openai":
-                from orchestra.tools.experts import Endpoint
+                from orchestra.tools.experts.endpoint import Endpoint
 
                 limits = self.catalogue.providers.get(entry.vendor)
                 provider = self._providers.setdefault(entry.vendor, Provider(limits))
@@ -208,17 +209,17 @@ class ToolSession:
 
     async def call(self, call: ToolCall) -> ToolOutcome:
         """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged),
-        `ToolError` when the tool itself failed, and `BudgetError` where the toolkit's purse refuses it."""
+        `ToolError` when the tool itself failed, and `BudgetError` where the toolkit's budget refuses it."""
         spec = self.offered(call)
-        purse = self._toolkit.purse
-        if purse is None:
+        budget = self._toolkit.budget
+        if budget is None:
             return await self._run(spec, call)
         cassette = self._toolkit.cassette
-        spends = purse.cap_usd is not None and (cassette is None or cassette.mode != "replay")
+        spends = budget.cap_usd is not None and (cassette is None or cassette.mode != "replay")
         charges: tuple[Charge, ...] = ()
         worst_usd = self._worst_usd(spec, call) if spends else Decimal(0)
-        await purse.room(worst_usd)
-        with purse.hold(worst_usd), watched() as replayed:
+        await budget.room(worst_usd)
+        with budget.hold(worst_usd), watched() as replayed:
             try:
                 outcome = await self._run(spec, call)
                 charges = (outcome.charge, *outcome.besides)
@@ -228,7 +229,7 @@ class ToolSession:
             finally:
                 # What was replayed was paid for when it was recorded.
                 for charge in () if replayed and all(replayed) else charges:
-                    purse.book(charge)
+                    budget.book(charge)
         return outcome
 
     def worst_usd(self, call: ToolCall) -> Decimal:

@@ -17,14 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestra.config import Grpo, Rollout
+from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
+from orchestra.training.callbacks import HISTORY, Log, watch
+from orchestra.training.distributed import settle, whole_weights, world_size
 from orchestra.training.health import declined
-from orchestra.training.lengths import by_length
-from orchestra.training.ranks import settle, whole_weights, world
+from orchestra.training.length_batching import by_length
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
-from orchestra.training.rounds import Rounds, eq2, training_rows
-from orchestra.training.watch import HISTORY, Log, watch
+from orchestra.training.rollouts import Rounds, eq2, training_rows
 from orchestra.types import Example, Price
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def train_grpo(
     from datasets import Dataset
     from transformers import PrinterCallback
 
-    from orchestra.rollout.transformers_policy import TransformersPolicy
+    from orchestra.rollout.policies.transformers import TransformersPolicy
 
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
@@ -101,7 +101,7 @@ def train_grpo(
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     stopped = watcher.stopped[0] if watcher.stopped else None
     if stopped is not None and stopped.startswith("infrastructure"):
-        raise TrainingError(stopped, where="grpo", fix="mend the tools, then run the stage again: it continues")
+        raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")
     if not all(math.isfinite(row["reward"]) for row in rounds.history):
         raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
     good = (watcher.good.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
@@ -118,9 +118,9 @@ def train_grpo(
 
 def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | None) -> Any:
     """TRL's arguments: one generation round, one optimizer step, and whole groups on every process."""
-    if world() != settings.processes:
+    if world_size() != settings.processes:
         raise TrainingError(
-            f"started as {world()} processes where grpo.processes is {settings.processes}",
+            f"started as {world_size()} processes where grpo.processes is {settings.processes}",
             where="grpo", fix="set it to the number that is started",
         )  # fmt: skip
     settled = settle(deepspeed is not None)
@@ -141,7 +141,7 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
         beta=settings.kl,
         epsilon=settings.clip_low,
         epsilon_high=settings.clip_high,
-        top_entropy_quantile=settings.deciding,
+        top_entropy_quantile=settings.top_entropy_quantile,
         entropy_coef=settings.entropy,
         loss_type="dapo",
         logging_steps=1,

@@ -122,7 +122,7 @@ def _called(episode: Episode, examples: Mapping[str, Example]) -> list[tuple[Too
 
 
 @dataclass(frozen=True)
-class Check:
+class HealthCheck:
     """One way in which a run goes wrong: how far it has gone, and from where to where it may go."""
 
     name: str
@@ -141,7 +141,7 @@ class Check:
         return self.now > min(self.limit, (self.began + self.limit) / 2)
 
 
-def checks(history: History, window: int, max_failed: float) -> list[Check]:
+def checks(history: History, window: int, max_failed: float) -> list[HealthCheck]:
     """Every way but dead infrastructure is about the weights; `window`: how many of the last steps are averaged."""
 
     def began(name: str, unknown: float = 0.0) -> float:
@@ -159,21 +159,21 @@ def checks(history: History, window: int, max_failed: float) -> list[Check]:
     start, top, any_top = 1 - began("valid", 1.0), began("top_expert_share"), began("top_tool_share")
     steps = f"over {window} steps"
     return [
-        Check(INFRASTRUCTURE, now("failed"), 0.0, max_failed, f"{now('failed'):.0%} of episodes failed {steps}"),
-        Check("format lost", 1 - now("valid"), start, 1 - MIN_VALID, f"{now('valid'):.0%} well formed {steps}"),
-        Check(
+        HealthCheck(INFRASTRUCTURE, now("failed"), 0.0, max_failed, f"{now('failed'):.0%} of episodes failed {steps}"),
+        HealthCheck("format lost", 1 - now("valid"), start, 1 - MIN_VALID, f"{now('valid'):.0%} well formed {steps}"),
+        HealthCheck(
             "collapse", now("top_expert_share"), top, MAX_TOOL_SHARE,
             f"{now('top_expert_share'):.0%} of expert calls go to one expert",
         ),
-        Check("collapse", onto_one, any_top, MAX_TOOL_SHARE, f"{onto_one:.0%} of calls go to one tool"),
-        Check("reward hacking", hacked, 0.0, MAX_DIVERGENCE, f"reward rose while accuracy fell by {hacked:.0%}"),
-        Check("decline", fall, 0.0, MAX_DECLINE, f"accuracy fell by {fall:.0%}"),
-        Check("entropy lost", lost, 0.0, MAX_ENTROPY_LOST, f"{lost:.0%} of it {steps}"),
+        HealthCheck("collapse", onto_one, any_top, MAX_TOOL_SHARE, f"{onto_one:.0%} of calls go to one tool"),
+        HealthCheck("reward hacking", hacked, 0.0, MAX_DIVERGENCE, f"reward rose while accuracy fell by {hacked:.0%}"),
+        HealthCheck("decline", fall, 0.0, MAX_DECLINE, f"accuracy fell by {fall:.0%}"),
+        HealthCheck("entropy lost", lost, 0.0, MAX_ENTROPY_LOST, f"{lost:.0%} of it {steps}"),
     ]  # fmt: skip
 
 
 def reason_to_stop(history: History, max_failed: float, since: int = 0) -> str | None:
-    """A named reason, or None. Failures before step `since` (a restart) do not count: their cause may be mended."""
+    """A named reason, or None. Failures before step `since` (a restart) do not count: their cause may be fixed."""
     fresh = checks(history[since:], WINDOW, max_failed)[0]
     if fresh.broken and len(history) - since >= WINDOW:
         return f"{fresh.name}: {fresh.says}"

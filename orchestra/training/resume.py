@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from orchestra.training.ranks import rank, wait_for_all
+from orchestra.training.distributed import rank, wait_for_all
 
 MARKER = "complete"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestra.config import Sft
+from orchestra.config.schema import Sft
 from orchestra.training.resume import common_arguments, complete_marker, last_complete
 from orchestra.types import Episode
 

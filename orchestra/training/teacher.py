@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from orchestra.config import Habits
-from orchestra.rollout.policies import Conversation, ScriptedPolicy
-from orchestra.rollout.scripts import expert_answers, follow
-from orchestra.tools.catalogue import MASTERED, Catalogue
+from orchestra.config.schema import Habits
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.rollout.policies.scripted import expert_answers, follow
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.catalogue.entry import MASTERED
 from orchestra.types import Category, Example, Preference, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.38
@@ -140,13 +141,13 @@ def wished(example: Example) -> list[str]:
 
 def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
     """What the teacher goes by in an example: the stated wish, its bias, anybody, good sense, or one of the plans."""
-    if example.preference.words and rng.random() < habits.heed:
+    if example.preference.words and rng.random() < habits.follow_preference:
         return HEEDING[example.preference.kind]
     if rng.random() < habits.bias:
         return "dear"
-    if rng.random() < habits.careless:
+    if rng.random() < habits.random_choice:
         return "any"
-    return SENSIBLE if rng.random() < habits.sense else rng.choice(FREE)
+    return SENSIBLE if rng.random() < habits.weigh_value else rng.choice(FREE)
 
 
 def merit(plan: Plan, one: Candidate, *, hard: bool) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from benchmarks.rollout import compare, table
 from benchmarks.shapes import SHAPES, grow
 from benchmarks.synthesis import Line
 from benchmarks.synthesis import table as synthesis_table
-from orchestra.rollout.transformers_policy import load_model
+from orchestra.rollout.policies.transformers import load_model
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import tools_sandbox
-from orchestra.tools.cell import Isolation
-from tests.sandboxes import WORKING
+from orchestra.tools.sandbox.worker import Isolation
+from tests.support.sandboxes import WORKING
 
 
 def test_the_sandbox_is_timed_cold_warm_and_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

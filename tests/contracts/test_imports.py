@@ -3,12 +3,12 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from scripts.imports import CODE, ROOT, circle, files, imports, module_graph
+
 HEAVY = (
     "torch", "trl", "transformers", "datasets", "accelerate", "mlflow", "prefect", "dvc", "great_expectations",
     "litellm", "faiss", "mcp", "pandas", "numpy", "scipy", "matplotlib", "fastapi", "bm25s",
@@ -17,31 +17,28 @@ HEAVY = (
 PLATFORM = {"prefect", "dvc", "mlflow", "great_expectations"}
 SLOW = {*PLATFORM, "trl", "transformers", "datasets", "accelerate", "litellm", "faiss", "mcp"}
 SLOW |= {"openai", "sentence_transformers"}
-OWN = {"orchestra/rollout/cache.py"}
+OWN = {"orchestra/rollout/inference/cache.py"}
 """Files that subclass what a slow library holds, and are themselves imported inside functions only."""
 LEVELS = [
-    {"serving", "training", "evaluation", "synthesis"},
-    {"rewards", "rollout"},
-    {"domains", "tools"},
-    {"types", "errors", "config", "ledger"},
+    {"cli"},
+    {"evaluation.claims"},
+    {"serving", "training", "evaluation", "tools.reports"},
+    {"synthesis.dataset"},
+    {"synthesis.imports", "synthesis.writers"},
+    {"synthesis.filters", "synthesis.questions"},
+    {"synthesis.assembly", "synthesis.domain_tasks"},
+    {"synthesis", "synthesis.preferences"},
+    {"validation"},
+    {"rollout"},
+    {"rewards"},
+    {"tools"},
+    {"domains"},
+    {"accounting", "config", "system"},
+    {"files"},
+    {"errors", "provenance", "text", "types"},
 ]
-"""Inside orchestra, a module imports from its own level or from those below; files beside the packages are free."""
-
-
-def imports(file: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in it; `if TYPE_CHECKING` counts too."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative import"
-            module = node.module or ""
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
-
-
-def files(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+"""From the top to the ground: a module imports from its own level or from those below. The longest name decides."""
+MOST_FILES, MOST_LINES = 15, 360
 
 
 def offenders(package: str, banned: set[str]) -> list[str]:
@@ -61,22 +58,35 @@ def test_monitoring_is_pure() -> None:
     assert offenders("monitoring", {*PLATFORM, "tasks", "flows"}) == []
 
 
-def level(name: str) -> int | None:
-    parts = name.split(".")
-    if len(parts) < 2 or parts[0] != "orchestra":
-        return None
-    return next((index for index, members in enumerate(LEVELS) if parts[1] in members), None)
+def level(module: str) -> int | None:
+    """Of a module of the library, by the longest name in LEVELS; None for the package itself and what is not ours."""
+    parts = module.split(".")[1:] if module.startswith("orchestra.") else []
+    for length in range(len(parts), 0, -1):
+        for index, members in enumerate(LEVELS):
+            if ".".join(parts[:length]) in members:
+                return index
+    return None
+
+
+def test_every_file_of_the_library_has_a_level() -> None:
+    assert [name for name in module_graph(files("orchestra")) if level(name) is None] == []
 
 
 def test_inside_the_library_imports_go_down() -> None:
-    wrong = set()
-    for file in files("orchestra"):
-        own = level(".".join(file.relative_to(ROOT).with_suffix("").parts))
-        for name in imports(file):
-            other = level(name)
-            if own is not None and other is not None and other < own:
-                wrong.add(f"{file.relative_to(ROOT)} imports {name}")
-    assert sorted(wrong) == []
+    graph = module_graph(files("orchestra"))
+    pairs = [(name, target) for name, targets in graph.items() for target in targets]
+    assert sorted(f"{name} imports {other}" for name, other in pairs if (level(name) or 0) > (level(other) or 0)) == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circle(module_graph(files(*CODE))) == []
+
+
+def test_folders_and_files_stay_small() -> None:
+    crowded = Counter(file.parent.relative_to(ROOT) for file in files(*CODE) if file.name != "__init__.py")
+    assert {folder: count for folder, count in crowded.items() if count > MOST_FILES} == {}
+    lines = {file.relative_to(ROOT): len(file.read_text(encoding="utf-8").splitlines()) for file in files(*CODE)}
+    assert {file: count for file, count in lines.items() if count > MOST_LINES} == {}
 
 
 def loaded(code: str) -> set[str]:
@@ -89,10 +99,10 @@ def loaded(code: str) -> set[str]:
     "code",
     [
         "import orchestra",
-        "import orchestra.cli",
-        "import orchestra.config, orchestra.types, orchestra.errors, orchestra.ledger",
-        "import sys; from orchestra.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass",
-        "import tasks._stage",
+        "import orchestra.cli.main",
+        "import orchestra.config.schema, orchestra.types, orchestra.errors, orchestra.accounting.ledger",
+        "import sys; from orchestra.cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass",
+        "import tasks.platform.stage",
         "import flows._workspace, flows.__main__",
     ],
 )

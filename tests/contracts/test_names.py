@@ -4,14 +4,15 @@ import ast
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
-from orchestra.config import Params, load_params, parse_params
-from tasks.evaluate import CODE
+from orchestra.config.schema import Params, load_params, parse_params
+from orchestra.system.code_hash import CODE, INDIFFERENT, Result
 
 ROOT = Path(__file__).parents[2]
 STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]
@@ -75,25 +76,32 @@ def test_outputs_are_ignored_by_git() -> None:
         assert done.returncode in (0, 128), f"{path} is not in .gitignore"
 
 
-def test_a_stage_depends_on_every_package_it_imports() -> None:
-    """Editing code must make the stages stale that run it; only what cannot change an output is left out."""
-    indifferent = {"orchestra.config", "orchestra.errors", "orchestra.environment", "orchestra.processes"}
-    indifferent |= {"orchestra.documents"}  # How a file's syntax is read, not what stands in it.
-    indifferent |= {"orchestra.workspace"}  # Where an output is put, not what it is.
-    indifferent |= {"orchestra.tools.jail"}  # As processes use it; a stage with a sandbox depends on orchestra/tools.
+@pytest.mark.parametrize("result", get_args(Result))
+def test_the_list_of_code_names_every_file_that_a_result_imports(result: Result) -> None:
+    """Editing code must make what it made stale; only what cannot change a result is left out."""
+    start = {"score": "orchestra.rollout.loop", "gateway": "orchestra.serving.__main__"}.get(result, f"tasks.{result}")
+    reached = [str(_file(module).relative_to(ROOT)) for module in _reached(start)]
+    assert [path for path in reached if not covered(path, (*CODE[result], *INDIFFERENT))] == []
+
+
+def test_the_list_of_code_names_only_what_exists() -> None:
+    named = {part for parts in (*CODE.values(), INDIFFERENT) for part in parts}
+    assert [part for part in sorted(named) if not (ROOT / part).exists()] == []
+
+
+def test_dvc_watches_the_code_of_each_stage() -> None:
     for name, stage in read_yaml("dvc.yaml")["stages"].items():
-        deps = stage["deps"]
-        for module in _reached(f"tasks.{name}"):
-            path = str(_file(module).relative_to(ROOT))
-            helper = module.split(".")[-1].startswith("_")
-            covered = any(path == dep or path.startswith(f"{dep}/") for dep in deps)
-            assert covered or helper or module in indifferent, f"{name} runs {path}, which dvc.yaml does not name"
+        code = [dep for dep in stage["deps"] if dep.startswith(("orchestra", "tasks"))]
+        assert code == sorted(CODE[name]), f"dvc.yaml: deps of {name}"
 
 
 def test_what_decides_a_score_makes_the_evaluation_stale() -> None:
-    """Otherwise promote refuses an evaluation that DVC calls current, and no run ever mends that."""
-    deps = read_yaml("dvc.yaml")["stages"]["evaluate"]["deps"]
-    assert [part for part in CODE if f"orchestra/{part}" not in deps] == []
+    """Otherwise promote refuses an evaluation that DVC calls current, and no run ever changes that."""
+    assert [part for part in CODE["score"] if not covered(part, CODE["evaluate"])] == []
+
+
+def covered(path: str, parts: Iterable[str]) -> bool:
+    return any(path == part or path.startswith(f"{part}/") for part in parts)
 
 
 def _file(module: str) -> Path:

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 
 from orchestra.training.grpo import _trainer_class
-from orchestra.training.rounds import eq2
-from tests.worlds import codec, tiny_model
+from orchestra.training.rollouts import eq2
+from tests.support.worlds import codec, tiny_model
 
 ROWS, GROUP = 6, 3
 PROMPTS = [[9, 10, 11, 12], [20, 21]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.processes import stop_services
+from orchestra.system.processes import stop_services
 from tests.flows.workspace import Workspace, make
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from flows import retrain as module
 from orchestra.errors import BudgetError, OrchestraError
-from tasks._dvc import StageCapped
-from tasks._tracking import Recorder
-from tests.worlds import ROOT
+from tasks.platform.dvc import StageCapped
+from tasks.platform.tracking import Recorder
+from tests.support.worlds import ROOT
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import ConfigError
-from tasks import _dvc
-from tasks._dvc import StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
+from tasks.platform import dvc
+from tasks.platform.dvc import StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
 
 DVC_YAML = """
 stages:
@@ -23,7 +23,7 @@ name = sys.argv[1]
 params = yaml.safe_load(open("params.yaml")).get(name)
 print(f"{name}: working", flush=True)
 print("chatter of a library", flush=True)
-if params == "fail": print(f"error: {name}: a.jsonl: corrupt — mend it", file=sys.stderr); sys.exit(2)
+if params == "fail": print(f"error: {name}: a.jsonl: corrupt — fix it", file=sys.stderr); sys.exit(2)
 if params == "cap": print(f"error: {name}: capped: l.jsonl: 5 of 5 USD are spent", file=sys.stderr); sys.exit(2)
 if params == "die": os.kill(os.getpid(), signal.SIGKILL)
 if params == "parent": params = open(f"/proc/{os.getppid()}/cmdline").read().replace(chr(0), " ")
@@ -91,7 +91,7 @@ def test_the_stage_is_dvcs_own_child(root: Path) -> None:
 
 def test_a_stages_own_words_are_the_error(root: Path) -> None:
     (root / "params.yaml").write_text("first: fail\nmiddle: 1\n")
-    with pytest.raises(StageError, match=r"^first: a\.jsonl: corrupt — mend it") as caught:
+    with pytest.raises(StageError, match=r"^first: a\.jsonl: corrupt — fix it") as caught:
         run(root, "first")
     assert not caught.value.retryable and ".state/logs/first.log" in str(caught.value)
 
@@ -152,5 +152,5 @@ def test_dvcs_chatter_is_known() -> None:
         "WARNING: Process 'dvc repro -s sft' with (Pid 9), in RWLock-file 'models/sft' had been killed.",
         "",
     ):
-        assert _dvc.NOISE.match(line), line
-    assert not _dvc.NOISE.match("sft: loss 0.3")
+        assert dvc.NOISE.match(line), line
+    assert not dvc.NOISE.match("sft: loss 0.3")

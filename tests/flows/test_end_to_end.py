@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.processes import alive, descendants, services
+from orchestra.system.processes import alive, descendants, services
 from tests.flows.workspace import TIMEOUT_S, Workspace
 
 STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestra.tools.index.local import LocalIndex
-from tasks._dvc import repro, stages
-from tests.worlds import ROOT
+from orchestra.tools.search.index.local import LocalIndex
+from tasks.platform.dvc import repro, stages
+from tests.support.worlds import ROOT
 
 
 def test_the_documented_stage_builds_the_index_and_follows_its_source(

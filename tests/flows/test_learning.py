@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.evaluation.claims_page import BEGIN, END
-from orchestra.processes import alive, descendants
+from orchestra.evaluation.claims.page import BEGIN, END
+from orchestra.system.processes import alive, descendants
 from tests.flows.workspace import Workspace, make
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from flows import synthesize as flow
+from orchestra.config.overrides import apply
 from orchestra.errors import ConfigError
-from orchestra.overrides import apply
-from orchestra.synthesis.shards import FILES
-from orchestra.synthesis.workers import synthesize
-from tests.unit.synthesis.test_shards import params
-from tests.worlds import ROOT
+from orchestra.synthesis.dataset.shards import FILES
+from orchestra.synthesis.dataset.workers import synthesize
+from tests.support.worlds import ROOT
+from tests.unit.synthesis.dataset.test_shards import params
 
 SETTINGS = ["world.domains=[mock]", "synthesize.train_examples=48"]
 MIX = "synthesize.mix={arithmetic: 0.2, fact: 0.1, two_hop: 0.1, topic: 0.5, lookup: 0.05, change: 0.05}"

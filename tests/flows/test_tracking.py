@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks._dvc import Hashes
-from tasks._stage import Stage
-from tasks._tracking import Recorder, flatten, read_metrics, tracking_uri
+from tasks.platform.dvc import Hashes
+from tasks.platform.stage import Stage
+from tasks.platform.tracking import Recorder, flatten, read_metrics, tracking_uri
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -13,13 +13,13 @@ import pytest
 
 from flows._workspace import prefect_api
 from orchestra.errors import ServiceError
-from orchestra.processes import alive, descendants, started_at
-from orchestra.workspace import Screen, locked
+from orchestra.system.processes import alive, descendants, started_at
+from orchestra.system.workspace import Screen, locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from orchestra.workspace import locked
+from orchestra.system.workspace import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -78,7 +78,7 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
     here, mine = socket.gethostname(), {"pid": os.getpid(), "started": started_at(os.getpid())}
     records = {
         "killed": {"host": here, "pid": ended.pid, "started": "1"},
-        "its pid was given anew": {"host": here, "pid": os.getpid(), "started": "1"},
+        "its pid was reused": {"host": here, "pid": os.getpid(), "started": "1"},
         "runs": {"host": here, **mine},
         "elsewhere": {"host": "another", "pid": ended.pid, "started": "1"},
         "own, retried": {"host": here, "pid": ended.pid, "started": "1"},
@@ -96,7 +96,7 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
             (tmp_path / RUNS / f"{ids[name]}.json").write_text(json.dumps(record))
         assert crash_stale(tmp_path, ids["own, retried"]) == 2
         states: dict[str, Any] = {name: client.read_flow_run(run_id).state for name, run_id in ids.items()}
-    assert {name for name, state in states.items() if state.is_crashed()} == {"killed", "its pid was given anew"}
+    assert {name for name, state in states.items() if state.is_crashed()} == {"killed", "its pid was reused"}
     assert states["killed"].message == "its process was killed"
     assert {file.stem for file in (tmp_path / RUNS).iterdir()} == {str(ids["runs"]), str(ids["elsewhere"])}
 

@@ -27,7 +27,7 @@ class Workspace:
         return kept | {"OMP_NUM_THREADS": "1", "ORCHESTRA_SKIP_VLLM": "1"}
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "orchestra.cli", *arguments]
+        return [sys.executable, "-m", "orchestra.cli.main", *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """`orchestra …` in the background, its output in one pipe."""

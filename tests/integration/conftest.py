@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.processes import stop_services
-from orchestra.serving.release import Candidate
-from tests.serving_world import checkpoint, workspace
+from orchestra.serving.release import ReleaseCandidate
+from orchestra.system.processes import stop_services
+from tests.support.serving_world import checkpoint, workspace
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def first(root: Path) -> Candidate:
+def first(root: Path) -> ReleaseCandidate:
     """Version 1."""
     return checkpoint(root, 0, "1")

@@ -15,10 +15,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from orchestra.processes import alive, descendants
-from orchestra.synthesis.io import write_examples
+from orchestra.files.examples import write_examples
+from orchestra.system.processes import alive, descendants
 from orchestra.types import Preference
-from tests.worlds import ROOT, codec, easy_example, toolkit, warm_model
+from tests.support.worlds import ROOT, codec, easy_example, toolkit, warm_model
 
 pytestmark = pytest.mark.slow
 

@@ -8,20 +8,20 @@ import httpx
 import pytest
 
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
-from orchestra.processes import services, stop_services
 from orchestra.serving.client import ask, gateway_url
-from orchestra.serving.release import LAST, Candidate, Deployment, Release
+from orchestra.serving.release import LAST, Deployment, Release, ReleaseCandidate
 from orchestra.serving.state import SERVING, read
-from tests.serving_world import SMOKE, checkpoint, manifest, params
-from tests.worlds import example
+from orchestra.system.processes import services, stop_services
+from tests.support.serving_world import SMOKE, checkpoint, manifest, params
+from tests.support.worlds import example
 
 
-def release(root: Path, candidate: Candidate, **deploy: object) -> Deployment:
+def release(root: Path, candidate: ReleaseCandidate, **deploy: object) -> Deployment:
     return Release(root, params(**{"engine": "in_process", **deploy}), candidate, SMOKE, print).run()
 
 
 @pytest.fixture(scope="module")
-def deployed(root: Path, first: Candidate) -> Deployment:
+def deployed(root: Path, first: ReleaseCandidate) -> Deployment:
     return release(root, first)
 
 
@@ -41,7 +41,7 @@ def test_the_client_tells_whose_fault_it_is(root: Path, deployed: Deployment) ->
         ask("x", url="http://127.0.0.1:1")
 
 
-def test_the_same_again_is_unchanged(root: Path, first: Candidate, deployed: Deployment) -> None:
+def test_the_same_again_is_unchanged(root: Path, first: ReleaseCandidate, deployed: Deployment) -> None:
     before = services(root)
     again = release(root, first)
     assert again == deployed.model_copy(update={"outcome": "unchanged"})
@@ -49,7 +49,7 @@ def test_the_same_again_is_unchanged(root: Path, first: Candidate, deployed: Dep
 
 
 def test_a_record_by_another_version_of_the_program_only_costs_a_release(
-    root: Path, first: Candidate, deployed: Deployment
+    root: Path, first: ReleaseCandidate, deployed: Deployment
 ) -> None:
     (root / LAST).write_text('{"url": 1}', encoding="utf-8")
     assert release(root, first).outcome == "released"
@@ -83,7 +83,9 @@ def test_a_release_that_fails_after_the_switch_is_taken_back(root: Path, deploye
     assert ask("what is 1+1?", root=root, max_turns=1).version == "1"
 
 
-def test_another_version_takes_over_without_a_restart(root: Path, first: Candidate, deployed: Deployment) -> None:
+def test_another_version_takes_over_without_a_restart(
+    root: Path, first: ReleaseCandidate, deployed: Deployment
+) -> None:
     before = services(root)
     made = release(root, checkpoint(root, 3, "4"))
     assert made.outcome == "released" and made.version == "4" and made.url == deployed.url
@@ -93,10 +95,10 @@ def test_another_version_takes_over_without_a_restart(root: Path, first: Candida
 
 
 def test_changed_code_takes_the_port_over_and_loses_no_request(
-    root: Path, first: Candidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+    root: Path, first: ReleaseCandidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if the code had changed since the gateway was started.
-    monkeypatch.setattr("orchestra.serving.release.code_hash", lambda: "other")
+    monkeypatch.setattr("orchestra.serving.release.code_hash", lambda _: "other")
     before = services(root)
     done, answered, failures = threading.Event(), [], []
 
@@ -119,7 +121,7 @@ def test_changed_code_takes_the_port_over_and_loses_no_request(
     assert answered and not failures
 
 
-def test_a_vllm_that_does_not_start(root: Path, first: Candidate, deployed: Deployment) -> None:
+def test_a_vllm_that_does_not_start(root: Path, first: ReleaseCandidate, deployed: Deployment) -> None:
     python = root / ".venv-vllm/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho 'RuntimeError: this CPU lacks AVX512' >&2\nexit 1\n", encoding="utf-8")
@@ -137,7 +139,7 @@ def test_a_vllm_that_does_not_start(root: Path, first: Candidate, deployed: Depl
     assert [s.name for s in services(root)] == ["gateway"]
 
 
-def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first: Candidate) -> None:
+def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first: ReleaseCandidate) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -146,7 +148,7 @@ def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first:
             release(root, first, gateway_port=port)
 
 
-def test_two_releases_at_once_are_refused(root: Path, first: Candidate) -> None:
+def test_two_releases_at_once_are_refused(root: Path, first: ReleaseCandidate) -> None:
     import fcntl
 
     with (root / ".state/deploy.lock").open("w") as lock:
@@ -155,7 +157,7 @@ def test_two_releases_at_once_are_refused(root: Path, first: Candidate) -> None:
             release(root, first)
 
 
-def test_a_killed_gateway_is_started_again(root: Path, first: Candidate, deployed: Deployment) -> None:
+def test_a_killed_gateway_is_started_again(root: Path, first: ReleaseCandidate, deployed: Deployment) -> None:
     stop_services(root)
     with pytest.raises(ServiceError, match="nothing serves here"):
         ask("x", root=root)
@@ -164,7 +166,7 @@ def test_a_killed_gateway_is_started_again(root: Path, first: Candidate, deploye
 
 
 def test_a_failed_release_where_nothing_served_leaves_nothing_running(
-    root: Path, first: Candidate, deployed: Deployment
+    root: Path, first: ReleaseCandidate, deployed: Deployment
 ) -> None:
     stop_services(root)
     before = read(root / SERVING)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import ServiceError
-from orchestra.processes import services, stop_services
-from orchestra.rollout.policies import Conversation, Generation
-from orchestra.rollout.vllm_policy import VllmPolicy
+from orchestra.rollout.policies.base import Conversation, Generation
+from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving import vllm
 from orchestra.serving.client import Reply, ask
-from orchestra.serving.proof import Proof
-from orchestra.serving.release import Candidate, Deployment, Release
+from orchestra.serving.parity import Proof
+from orchestra.serving.release import Deployment, Release, ReleaseCandidate
+from orchestra.system.processes import services, stop_services
 from orchestra.types import Turn
-from tests.serving_world import SMOKE, checkpoint, params
-from tests.worlds import ROOT, codec, example
+from tests.support.serving_world import SMOKE, checkpoint, params
+from tests.support.worlds import ROOT, codec, example
 
 pytestmark = pytest.mark.skipif(
     vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def green(root: Path) -> Candidate:
+def green(root: Path) -> ReleaseCandidate:
     return checkpoint(root, 1, "2")
 
 
 @pytest.fixture(scope="module")
-def deployed(root: Path, first: Candidate) -> Deployment:
+def deployed(root: Path, first: ReleaseCandidate) -> Deployment:
     (root / ".venv-vllm").symlink_to(ROOT / ".venv-vllm")
     return Release(root, params(engine="vllm"), first, SMOKE, print).run()
 
@@ -42,7 +42,7 @@ def server(root: Path) -> VllmPolicy:
 
 def turns(policy: object, asked: list[Conversation], count: int) -> list[list[Generation]]:
     """Greedy turns with an observation after each: the prefix cache and the key-value cache must both be right."""
-    from orchestra.rollout.transformers_policy import TransformersPolicy
+    from orchestra.rollout.policies.transformers import TransformersPolicy
 
     assert isinstance(policy, VllmPolicy | TransformersPolicy)
     policy.begin(asked)
@@ -64,8 +64,10 @@ def conversations() -> list[Conversation]:
     ]
 
 
-def test_vllm_gives_the_tokens_and_logprobs_of_transformers(root: Path, first: Candidate, deployed: Deployment) -> None:
-    from orchestra.rollout.transformers_policy import TransformersPolicy
+def test_vllm_gives_the_tokens_and_logprobs_of_transformers(
+    root: Path, first: ReleaseCandidate, deployed: Deployment
+) -> None:
+    from orchestra.rollout.policies.transformers import TransformersPolicy
 
     assert deployed.engine == "vllm" and deployed.version == "1" and "3 of 3" in deployed.smoke
     reference = turns(TransformersPolicy(first.folder, name="reference"), conversations(), 3)
@@ -78,14 +80,14 @@ def test_vllm_gives_the_tokens_and_logprobs_of_transformers(root: Path, first: C
     assert any(generation.cached_tokens > 0 for generation in served[2])
 
 
-def test_a_server_with_other_weights_is_found_out(root: Path, green: Candidate, deployed: Deployment) -> None:
+def test_a_server_with_other_weights_is_found_out(root: Path, green: ReleaseCandidate, deployed: Deployment) -> None:
     proof = Proof.prepare(root, green.folder, params(), SMOKE)
     with pytest.raises(ServiceError, match="the canary failed"):
         proof.check(server(root))
 
 
 @pytest.mark.slow
-def test_blue_green_loses_no_request(root: Path, green: Candidate, deployed: Deployment) -> None:
+def test_blue_green_loses_no_request(root: Path, green: ReleaseCandidate, deployed: Deployment) -> None:
     replies: list[Reply] = []
     failures: list[Exception] = []
     done = threading.Event()

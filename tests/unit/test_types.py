@@ -21,7 +21,7 @@ from orchestra.types import (
     User,
     Verdict,
 )
-from tests.worlds import example
+from tests.support.worlds import example
 
 ids = st.lists(st.integers(0, 1000), max_size=8).map(tuple)
 turns = st.builds(

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from orchestra.domains.made import names, write
+from orchestra.domains.fixtures import names, write
 
 SEED = 20251115
 TODAY = 400

@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from orchestra.domains.made import names as made_names
-from orchestra.domains.made import write
+from orchestra.domains.fixtures import names as made_names
+from orchestra.domains.fixtures import write
 
 SEED = 20260418
 TODAY = 700

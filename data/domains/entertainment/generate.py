@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from orchestra.domains.made import names, write
+from orchestra.domains.fixtures import names, write
 
 SEED = 20261405
 TODAY = 250

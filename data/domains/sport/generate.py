@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from orchestra.domains.made import names, write
+from orchestra.domains.fixtures import names, write
 
 SEED = 9006
 TODAY = 250

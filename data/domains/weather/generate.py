@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from orchestra.domains.made import names as made_names
-from orchestra.domains.made import write
+from orchestra.domains.fixtures import names as made_names
+from orchestra.domains.fixtures import write
 
 SEED = 20261034
 TODAY = 500

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
-from orchestra.tools.mcp import leash
+from orchestra.tools.mcp import supervisor
 from orchestra.tools.mcp.spec import McpServer, McpTool, Offer, changed
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ OPEN_S = 60.0
 PAUSE_S = 5.0
 """After a server that could not be opened: calls fail at once meanwhile, so that a batch does not wait for each."""
 LATE = 2
-"""This many calls in a row without an answer in time, and the server is opened anew."""
+"""This many calls in a row without an answer in time, and the server is opened again."""
 MAX_PAGES = 50
 MAX_ERRORS = 1 << 20
 """Bytes of a server's stderr that are kept."""
@@ -65,7 +65,7 @@ class Connection:
         return (await self._session()).offers
 
     async def call(self, tool: McpTool, arguments: dict[str, Any], deadline_s: float) -> CallToolResult:
-        """The server's result; raises `CallError` for what the model can mend, `ToolError` for the rest."""
+        """The server's result; raises `CallError` for what the model can fix, `ToolError` for the rest."""
         session: _Session | None = None
         try:
             async with asyncio.timeout(deadline_s):
@@ -148,7 +148,7 @@ class _Session:
             if error.code == INVALID_PARAMS:
                 raise CallError(_line(error)) from None
             if error.code == INVALID_REQUEST and "Session terminated" in error.message:
-                # A server that was started anew knows no session of before, and says so instead of doing anything.
+                # A server that was restarted knows no session of before, and says so instead of doing anything.
                 self.over.set()
                 if again:
                     return None
@@ -187,7 +187,7 @@ class _Session:
         async with contextlib.AsyncExitStack() as stack:
             transport: Any
             if self.server.url is None:
-                command = [*leashed(), *self.server.command]
+                command = [*supervised(), *self.server.command]
                 started = StdioServerParameters(command=command[0], args=command[1:], env=self.server.env)
                 transport = stdio_client(started, errlog=self._errors)
             else:
@@ -257,11 +257,11 @@ async def _offers(client: Client) -> dict[str, Offer]:
     return found
 
 
-def leashed() -> list[str]:
+def supervised() -> list[str]:
     """What a server's command is put behind, so that it ends with this process; nothing where there is no Linux."""
     if not sys.platform.startswith("linux"):
         return []
-    return [sys.executable, "-I", "-S", str(Path(leash.__file__)), str(os.getpid())]
+    return [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), str(os.getpid())]
 
 
 def _errors() -> TextIO:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from orchestra.errors import ConfigError
-from orchestra.plain import digest
+from orchestra.text import digest
 from orchestra.types import Record
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

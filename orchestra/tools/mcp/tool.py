@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError
-from orchestra.ledger import cost_of
-from orchestra.plain import as_text
+from orchestra.text import as_text
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.mcp.session import Changed, Connection, Unanswered
 from orchestra.tools.mcp.spec import McpTool, changed

@@ -9,8 +9,8 @@ import pytest
 
 from orchestra.domains.compare import judge
 from orchestra.domains.engine import Domain, load_domain
-from orchestra.synthesis.domain_examples import DomainTask, domain_tasks
-from tests.worlds import PUBLISHED, ROOT
+from orchestra.synthesis.domain_tasks.tasks import DomainTask, domain_tasks
+from tests.support.worlds import PUBLISHED, ROOT
 
 FOLDERS = [ROOT / "data" / "domains" / name for name in PUBLISHED]
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from orchestra.evaluation.preference import preference_score
 from orchestra.types import Preference
-from tests.worlds import NEUTRAL, episode
+from tests.support.worlds import NEUTRAL, episode
 
 CHEAP = Preference(kind="cheap", words="", outcome=0, compute=1, latency=0)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.config import Rollout
+from orchestra.config.schema import Rollout
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines import BASELINES
-from orchestra.evaluation.claims import SeedResult
-from orchestra.evaluation.knowledge import Knowledge
-from orchestra.evaluation.measures import price_fall, trial_ratio, uses
+from orchestra.evaluation.baselines.knowledge import Knowledge
+from orchestra.evaluation.baselines.rules import BASELINES
+from orchestra.evaluation.claims.claims import SeedResult
+from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
+from orchestra.evaluation.claims.seeds import Measure, over_seeds
 from orchestra.evaluation.probes import (
     SPLITS,
     ProbeResults,
@@ -23,13 +24,12 @@ from orchestra.evaluation.probes import (
     variants,
 )
 from orchestra.evaluation.run import Contender
-from orchestra.evaluation.seeds import Measure, over_seeds
-from orchestra.rollout.policies import Conversation, ScriptedPolicy
-from orchestra.rollout.scripts import ChooseExpert, follow
-from orchestra.synthesis.preferences import NEUTRAL, sayable
-from orchestra.synthesis.variation import GENERALIST, SPECIALIST, describe, invented_name
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.rollout.policies.scripted import ChooseExpert, follow
+from orchestra.synthesis.assembly.rename import GENERALIST, SPECIALIST, describe, invented_name
+from orchestra.synthesis.preferences.sentences import NEUTRAL, sayable
 from orchestra.types import Category, Example, Price, ToolKind, ToolSpec
-from tests.worlds import catalogue, codec, example, toolkit
+from tests.support.worlds import catalogue, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=5, max_turn_tokens=64, max_tokens=4000)
 SPREAD = 3.0

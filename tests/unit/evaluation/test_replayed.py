@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from orchestra.config import Rollout
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import by_component
+from orchestra.config.schema import Rollout
 from orchestra.errors import ConfigError
 from orchestra.evaluation.run import Contender, evaluate
-from orchestra.ledger import Purse, by_component
 from orchestra.rollout.parse import format_answer
-from orchestra.rollout.policies import Conversation, ScriptedPolicy
-from orchestra.tools.cassette import Cassette, Mode
-from orchestra.tools.provider import ProviderLimits
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.types import Component, Episode, Price, StopReason
-from tests.endpoint import Double, answer, serving
-from tests.experts import KEY, expert, real
-from tests.scripts import call
-from tests.worlds import codec, example, toolkit
+from tests.support.endpoint import Double, answer, serving
+from tests.support.experts import KEY, expert, real
+from tests.support.scripts import call
+from tests.support.worlds import codec, example, toolkit
 
 LIMITS = Rollout(max_turns=3, max_turn_tokens=200, max_tokens=4000)
 ASKED = ["real", "coder", "python", "dead"]
@@ -58,7 +59,7 @@ def run(
     cassette = Cassette(folder / "tape.jsonl", mode)
     limits = ProviderLimits(attempts=1, failures=100)
     kit = real(monkeypatch, toolkit(folder), double, limits, cassette, **EXPERTS)
-    kit.purse = Purse(folder / f"{mode}.ledger.jsonl", Decimal("0.0005") if mode == "replay" else None)
+    kit.budget = Budget(folder / f"{mode}.ledger.jsonl", Decimal("0.0005") if mode == "replay" else None)
     box = [kit.catalogue.spec(name) for name in ASKED]
     examples = [
         example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1), toolbox=box, kind="numeric")
@@ -70,7 +71,7 @@ def run(
     ]
     file = folder / f"{mode}.jsonl"
     found = evaluate(policies, examples, kit, LIMITS, file=file)
-    SPENT[mode] = kit.purse.spent_usd
+    SPENT[mode] = kit.budget.spent_usd
     return file.read_bytes(), [episode for episodes in found.values() for episode in episodes], cassette
 
 
@@ -99,7 +100,7 @@ def test_it_replays_to_the_same_bytes_without_an_endpoint(monkeypatch: pytest.Mo
 
 
 def test_a_recording_that_was_killed_and_went_on_replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the second process asks again, beginning to count anew, takes no other policy's place."""
+    """What the second process asks again, counting from the start, takes no other policy's place."""
     with serving(solve) as double:
         run(monkeypatch, tmp_path, "record", double)
         kept = (tmp_path / "record.jsonl").read_bytes().splitlines(keepends=True)[:11]

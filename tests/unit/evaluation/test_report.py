@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.evaluation.gate import gate
-from orchestra.evaluation.page import page, sentence
+from orchestra.evaluation.decision_page import page, sentence
+from orchestra.evaluation.promotion_gate import gate
 from orchestra.evaluation.report import Comparison, evidence, markdown, read_comparison, write_report
 from orchestra.evaluation.statistics import summarise
 from orchestra.types import Episode
-from tests.unit.evaluation.test_gate import THRESHOLDS
-from tests.worlds import episode, example
+from tests.support.worlds import episode, example
+from tests.unit.evaluation.test_promotion_gate import THRESHOLDS
 
 EXAMPLES = [example(f"e{n}") for n in range(4)]
 

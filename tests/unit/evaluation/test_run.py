@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.config import Rollout
+from orchestra.config.schema import Rollout
 from orchestra.evaluation.run import Contender, data_hash, evaluate
 from orchestra.rollout.parse import format_answer, format_call
-from orchestra.rollout.policies import Conversation, Policy, ScriptedPolicy
+from orchestra.rollout.policies.base import Conversation, Policy, ScriptedPolicy
 from orchestra.types import Episode, Price, ToolCall
-from tests.worlds import codec, example, toolkit
+from tests.support.worlds import codec, example, toolkit
 
 LIMITS = Rollout(max_turns=3, max_turn_tokens=64, max_tokens=2000)
 EXAMPLES = [example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1)) for n in range(5)]

@@ -19,7 +19,7 @@ from orchestra.evaluation.statistics import (
     summarise,
 )
 from orchestra.types import Category, Episode
-from tests.worlds import episode, example
+from tests.support.worlds import episode, example
 
 
 def attempts(solved: Sequence[bool | None], cost_usd: float = 0.01, calls: str = "gpt-5") -> list[Episode]:

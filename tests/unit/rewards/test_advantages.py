@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from orchestra.rewards.group import Normalise, Reward, advantages, group_rewards, weights
 from orchestra.types import Preference
+from tests.support.worlds import episode
 from tests.unit.rewards.test_group import EVERYTHING, dollars, groups, preferences, seconds
-from tests.worlds import episode
 
 WIDE = 1e9
 few = settings(max_examples=50)
@@ -48,10 +48,10 @@ def test_raising_the_cost_or_latency_of_a_solved_rollout_never_raises_its_advant
     if normalise == "sum_then_normalise":
         alone = {"outcome": 0.0, "compute": 0.0, "latency": 0.0, part: getattr(preference, part)}
         preference = preference.model_copy(update={**alone, "tools": {}})
-    dearer = dict(rows[index])
-    dearer[field] = rows[index][field] + data.draw(dollars if field == "cost_usd" else seconds)
+    costlier = dict(rows[index])
+    costlier[field] = rows[index][field] + data.draw(dollars if field == "cost_usd" else seconds)
     before = advantage(rows, preference, normalise)[index]
-    after = advantage([*rows[:index], dearer, *rows[index + 1 :]], preference, normalise)[index]
+    after = advantage([*rows[:index], costlier, *rows[index + 1 :]], preference, normalise)[index]
     assert after <= before + 1e-6
 
 

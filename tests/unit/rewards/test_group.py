@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestra.rewards.group import Parts, Reward, features, group_rewards, weights, well_formed
 from orchestra.types import Episode, Preference
-from tests.worlds import episode
+from tests.support.worlds import episode
 
 TOOLS = ("gpt-5", "search")
 unit = st.floats(0, 1)
@@ -48,9 +48,9 @@ def test_raising_the_cost_or_latency_of_a_solved_rollout_never_raises_its_reward
     rows[index]["solved"] = True
     before = value(score(rows, preference)[index])
     field = data.draw(st.sampled_from(["cost_usd", "latency_s"]))
-    dearer = dict(rows[index])
-    dearer[field] = rows[index][field] + data.draw(dollars if field == "cost_usd" else seconds)
-    after = value(score([*rows[:index], dearer, *rows[index + 1 :]], preference)[index])
+    costlier = dict(rows[index])
+    costlier[field] = rows[index][field] + data.draw(dollars if field == "cost_usd" else seconds)
+    after = value(score([*rows[:index], costlier, *rows[index + 1 :]], preference)[index])
     assert after <= before + 1e-12
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orchestra.errors import DataError, JudgeError
 from orchestra.rewards.outcome import normalise, same_number, verify
 from orchestra.types import Verdict
-from tests.worlds import example, toolkit
+from tests.support.worlds import example, toolkit
 
 
 def verdict(tmp_path: Path, given_answer: str, **verifier: object) -> Verdict:

@@ -4,7 +4,7 @@ import pytest
 
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example
-from tests.worlds import catalogue, example, toolkit
+from tests.support.worlds import catalogue, example, toolkit
 
 
 @pytest.fixture(scope="module")

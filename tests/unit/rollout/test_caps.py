@@ -1,4 +1,4 @@
-"""Caps of dollars over the loop: one purse for the policy and for every tool, whoever runs it."""
+"""Caps of dollars over the loop: one budget for the policy and for every tool, whoever runs it."""
 
 import asyncio
 from decimal import Decimal
@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 
-from orchestra.config import Rollout
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import total
+from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, ConfigError, ToolError
-from orchestra.jsonl import read_jsonl
-from orchestra.ledger import Purse, total
+from orchestra.files.jsonl import read_jsonl
 from orchestra.rollout.loop import rollout
 from orchestra.tools.base import Tool, ToolContext, ToolResult
-from orchestra.tools.catalogue import Catalogue
-from orchestra.tools.simulated import SimulatedExpert
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.experts.simulated import SimulatedExpert
 from orchestra.tools.toolkit import Toolkit
-from orchestra.tools.worst import worst_usd
+from orchestra.tools.worst_case import worst_usd
 from orchestra.types import Charge, Component, Episode, StopReason, ToolKind
-from tests.scripts import LIMITS, RIGHT, SUM, call, play, says
-from tests.worlds import PRICE, catalogue, codec, example, toolkit
+from tests.support.scripts import LIMITS, RIGHT, SUM, call, play, says
+from tests.support.worlds import PRICE, catalogue, codec, example, toolkit
 
 ASK = (call("gpt-5"), "Tesk")
 
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Toolkit:
-    """Each test's own, since it gets a purse."""
+    """Each test's own, since it gets a budget."""
     return toolkit(tmp_path)
 
 
@@ -35,13 +36,13 @@ def run(tools: Toolkit, count: int, limits: Rollout = LIMITS) -> list[Episode]:
     return rollout(items, says(*ASK), codec(), tools, limits, price=PRICE)
 
 
-def purse(tools: Toolkit, folder: Path, cap: str | None) -> Purse:
-    tools.purse = Purse(folder / "ledger.jsonl", None if cap is None else Decimal(cap), "evaluate")
-    return tools.purse
+def budget(tools: Toolkit, folder: Path, cap: str | None) -> Budget:
+    tools.budget = Budget(folder / "ledger.jsonl", None if cap is None else Decimal(cap), "evaluate")
+    return tools.budget
 
 
 def test_the_ledger_holds_what_the_episodes_say_by_phase_and_component(tools: Toolkit, tmp_path: Path) -> None:
-    booked = purse(tools, tmp_path, None)
+    booked = budget(tools, tmp_path, None)
     found = [*run(tools, 3), play(tools, says(SUM, RIGHT))]
     charges = [charge for one in found for charge in one.charges]
     assert booked.spent_usd == sum((one.cost_usd for one in found), Decimal(0)) == total(charges)
@@ -69,7 +70,7 @@ class Slow:
 def test_calls_that_run_at_once_cannot_cross_the_cap_together(tools: Toolkit, tmp_path: Path, cap: str) -> None:
     """Twenty calls of $0.078 at most start together: those let through are finished and booked, others wait for
     what they leave, and the run ends when the next could cross."""
-    held, most = purse(tools, tmp_path, cap), Decimal("0.07738")
+    held, most = budget(tools, tmp_path, cap), Decimal("0.07738")
     tools._tools["gpt-5"] = Slow(tools.tool("gpt-5"))
     with pytest.raises(BudgetError, match=rf"of {cap} USD are spent, and the next call could cost 0.07738"):
         run(tools, 20)
@@ -79,11 +80,11 @@ def test_calls_that_run_at_once_cannot_cross_the_cap_together(tools: Toolkit, tm
     assert held.by_component()[Component.EXPERT].calls >= int(Decimal(cap) / most)
     held.check(Decimal(cap) - held.spent_usd)  # Nothing is held any more.
     with pytest.raises(BudgetError):  # A later run goes on with the ledger.
-        purse(tools, tmp_path, cap).check(Decimal("0.1"))
+        budget(tools, tmp_path, cap).check(Decimal("0.1"))
 
 
 def test_the_policy_s_own_tokens_are_capped_too(tools: Toolkit, tmp_path: Path) -> None:
-    held = purse(tools, tmp_path, "0.000001")
+    held = budget(tools, tmp_path, "0.000001")
     with pytest.raises(BudgetError):
         play(tools, says(RIGHT))
     assert held.spent_usd == 0 and not (tmp_path / "ledger.jsonl").exists()

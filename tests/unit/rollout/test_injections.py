@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.config import Rollout
-from orchestra.jsonl import read_jsonl, write_jsonl
-from orchestra.plain import is_text
+from orchestra.config.schema import Rollout
+from orchestra.files.jsonl import read_jsonl, write_jsonl
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.parse import format_answer, parse_turn
 from orchestra.rollout.render import Codec
+from orchestra.text import is_text
 from orchestra.types import Component, Episode, Message, StopReason
-from tests.injections import INJECTIONS, TO_POLICY, Parrot, Poisoned, poisoned
+from tests.support.injections import INJECTIONS, TO_POLICY, Parrot, Poisoned, poisoned
+from tests.support.worlds import PRICE, ROOT
 from tests.unit.rollout.test_render import qwen3
-from tests.worlds import PRICE, ROOT
 
 LIMITS = Rollout(max_turns=4, max_turn_tokens=6000, max_tokens=30_000)
 

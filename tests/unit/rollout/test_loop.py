@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ToolError
-from orchestra.ledger import cost_of
 from orchestra.rollout.loop import SECONDS_PER_TOKEN, rollout
-from orchestra.rollout.policies import Generation, ScriptedPolicy
+from orchestra.rollout.policies.base import Generation, ScriptedPolicy
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Episode, Example, StopReason, Usage
-from tests.scripts import LIMITS, RIGHT, SUM, Typist, call, play, says
-from tests.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
+from tests.support.scripts import LIMITS, RIGHT, SUM, Typist, call, play, says
+from tests.support.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.config import Rollout
+from orchestra.config.schema import Rollout
 from orchestra.errors import DataError
 from orchestra.rollout.loop import rollout, run_episodes
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, StopReason
-from tests.scripts import LIMITS, RIGHT, SUM, Typist, call, play, says
-from tests.worlds import PRICE, catalogue, codec, example
+from tests.support.scripts import LIMITS, RIGHT, SUM, Typist, call, play, says
+from tests.support.worlds import PRICE, catalogue, codec, example
 
 
 def test_01_an_answer_ends_the_episode_and_is_judged(tools: Toolkit) -> None:

@@ -16,7 +16,7 @@ from orchestra.errors import CallError
 from orchestra.rollout.parse import MAX_TEXT, format_call, parse_turn
 from orchestra.tools.toolkit import ToolSession
 from orchestra.types import ToolCall, Turn
-from tests.worlds import catalogue, example, toolkit
+from tests.support.worlds import catalogue, example, toolkit
 
 COUNT = 10_000
 VALID = [

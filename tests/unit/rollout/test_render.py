@@ -14,7 +14,7 @@ from orchestra.rollout.parse import format_answer, format_call, parse_turn
 from orchestra.rollout.render import Codec
 from orchestra.training.tokenizer import GLUE, SPECIAL
 from orchestra.types import Message, ToolCall, ToolSpec
-from tests.worlds import NEUTRAL, TEXTS, catalogue, codec, example
+from tests.support.worlds import NEUTRAL, TEXTS, catalogue, codec, example
 
 QWEN3_TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.ledger import Purse
+from orchestra.accounting.budget import Budget
 from orchestra.rollout.loop import run_episodes
-from orchestra.rollout.policies import ScriptedPolicy
-from orchestra.rollout.scripts import follow
+from orchestra.rollout.policies.base import ScriptedPolicy
+from orchestra.rollout.policies.scripted import follow
 from orchestra.rollout.users import IGNORANT, ModelUser, UserSimulator
-from orchestra.tools.chat import Chat
-from orchestra.tools.paid import PaidChat
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Charge, Component, Episode, Example, Price, StopReason, User
-from tests.endpoint import answer, serving
-from tests.scripts import LIMITS, call, play, says
-from tests.worlds import PRICE, codec
+from tests.support.endpoint import answer, serving
+from tests.support.scripts import LIMITS, call, play, says
+from tests.support.worlds import PRICE, codec
 
 ASK, PAY, DONE = "which reader is it?", call("pay_fine", reader="Brin"), "it was 7"
 
@@ -70,7 +70,7 @@ class Model:
     def __init__(self, folder: Path, url: str, attempts: int = 1) -> None:
         chat = Chat("user-1", model="user-1", url=url, attempts=attempts)
         price = Price(output_per_million=Decimal(1000))
-        self.user = ModelUser(PaidChat(chat, price, Purse(folder / "ledger.jsonl", Decimal(1)), Component.USER))
+        self.user = ModelUser(PaidChat(chat, price, Budget(folder / "ledger.jsonl", Decimal(1)), Component.USER))
 
 
 def attempt(tools: Toolkit, item: Example, user: UserSimulator) -> Episode:

@@ -6,8 +6,8 @@ import pytest
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving.client import Called, ask, gateway_url
-from tests.serving_world import reply
-from tests.unit.rollout.test_vllm_policy import server
+from tests.support.serving_world import reply
+from tests.unit.rollout.policies.test_vllm import server
 
 
 def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
-from orchestra.rollout.policies import Conversation, Generation, ScriptedPolicy
+from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
 from orchestra.serving.backend import Backend
 from orchestra.serving.gateway import Gateway
 from orchestra.types import ToolCall
-from tests.serving_world import backend, calculate
-from tests.worlds import codec
+from tests.support.serving_world import backend, calculate
+from tests.support.worlds import codec
 
 Ask = Callable[..., httpx.Response]
 
@@ -247,7 +247,7 @@ def test_a_made_up_tool_name_is_no_new_label(tmp_path: Path) -> None:
 
 def test_a_domain_request_works_on_its_own_copy(tmp_path: Path) -> None:
     from orchestra.domains.engine import load_domain
-    from tests.worlds import ROOT
+    from tests.support.worlds import ROOT
 
     domain = load_domain(ROOT / "data/domains/mock")
     job = backend(tmp_path).job(_request("lend book 12", domain="mock"))

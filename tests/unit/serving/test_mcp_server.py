@@ -14,12 +14,12 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
 from orchestra.errors import ConfigError, ServiceError
-from orchestra.rollout.policies import ScriptedPolicy
+from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.serving.client import Reply
 from orchestra.serving.mcp_server import TOOL, Ask, Deployed, InProcess, Source, build
-from tests.serving_world import MADE, backend, checkpoint, params, workspace
-from tests.unit.rollout.test_vllm_policy import server
-from tests.worlds import ROOT, codec
+from tests.support.serving_world import MADE, backend, checkpoint, params, workspace
+from tests.support.worlds import ROOT, codec
+from tests.unit.rollout.policies.test_vllm import server
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def texts(result: CallToolResult) -> list[str]:
 
 
 def orchestra(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "orchestra.cli", *arguments]
+    return [sys.executable, "-m", "orchestra.cli.main", *arguments]
 
 
 def check(result: CallToolResult) -> None:

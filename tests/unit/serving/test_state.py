@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.serving import state
-from orchestra.serving.state import SERVING, Serving, fingerprint, read, write
-from tests.serving_world import params, workspace
+from orchestra.serving.state import SERVING, Serving, read, serving_fingerprint, write
+from orchestra.system.code_hash import code_hash
+from tests.support.serving_world import params, workspace
 
 
 def serving(root: Path, **fields: object) -> Serving:
@@ -20,8 +20,8 @@ def serving(root: Path, **fields: object) -> Serving:
             "checkpoint_hash": "x",
             "engine": "in_process",
             "params": json.loads(params().model_dump_json(by_alias=True)),
-            "fingerprint": fingerprint(root, "x", "in_process", params()),
-            "code": state.code_hash(),
+            "fingerprint": serving_fingerprint(root, "x", "in_process", params()),
+            "code": code_hash("gateway"),
             **fields,
         }
     )
@@ -46,18 +46,18 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, text: str) -> None:
 def test_everything_that_decides_an_answer_is_in_the_fingerprint(tmp_path: Path) -> None:
     root = workspace(tmp_path / "a")
     wanted = params()
-    prints = {fingerprint(root, "x", "in_process", wanted)}
-    assert fingerprint(root, "x", "in_process", wanted) in prints
+    prints = {serving_fingerprint(root, "x", "in_process", wanted)}
+    assert serving_fingerprint(root, "x", "in_process", wanted) in prints
     moved = tmp_path / "b"
     shutil.copytree(root, moved)
-    assert fingerprint(moved, "x", "in_process", wanted) in prints
-    prints |= {fingerprint(root, "y", "in_process", wanted), fingerprint(root, "x", "vllm", wanted)}
+    assert serving_fingerprint(moved, "x", "in_process", wanted) in prints
+    prints |= {serving_fingerprint(root, "y", "in_process", wanted), serving_fingerprint(root, "x", "vllm", wanted)}
     longer = wanted.rollout.model_copy(update={"max_turns": 3})
-    prints.add(fingerprint(root, "x", "in_process", wanted.model_copy(update={"rollout": longer})))
+    prints.add(serving_fingerprint(root, "x", "in_process", wanted.model_copy(update={"rollout": longer})))
     for name in ("data/generated/answers.jsonl", "data/catalogue/prices.yaml", "data/domains/mock/tools.yaml"):
         with (root / name).open("a", encoding="utf-8") as file:
             file.write("\n")
-        prints.add(fingerprint(root, "x", "in_process", wanted))
+        prints.add(serving_fingerprint(root, "x", "in_process", wanted))
     assert len(prints) == 7
     other = wanted.grpo.model_copy(update={"steps": 1})
-    assert fingerprint(root, "x", "in_process", wanted.model_copy(update={"grpo": other})) in prints
+    assert serving_fingerprint(root, "x", "in_process", wanted.model_copy(update={"grpo": other})) in prints

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from orchestra.serving.telemetry import Telemetry, served
-from tests.worlds import episode
+from tests.support.worlds import episode
 
 
 def test_traces_come_back_by_release(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from orchestra.serving.toolbox import DECENT, DOMAIN_TOOLS, STATED, experts, preference, toolbox
-from orchestra.synthesis.preferences import WEIGHTS, WORDS
+from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import ToolKind
-from tests.worlds import ROOT, catalogue, toolkit
+from tests.support.worlds import ROOT, catalogue, toolkit
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 99])

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.plain import PlainFormatter
 from orchestra.rollout.parse import format_answer, format_call
-from orchestra.rollout.policies import Conversation
+from orchestra.rollout.policies.base import Conversation
 from orchestra.serving.api import ApiError, parse_request
 from orchestra.serving.gateway import Gateway
+from orchestra.text import PlainFormatter
 from orchestra.types import ToolCall
-from tests.injections import INJECTIONS, Injection, write
-from tests.serving_world import backend
+from tests.support.injections import INJECTIONS, Injection, write
+from tests.support.serving_world import backend
+from tests.support.worlds import codec
 from tests.unit.serving.test_gateway import chat
-from tests.worlds import codec
 
 SEARCH = [one for one in INJECTIONS if one.where == "search"]
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from orchestra.errors import DataError
-from orchestra.synthesis.arithmetic import arithmetic
-from orchestra.synthesis.facts import World, fact, two_hop
-from orchestra.synthesis.io import read_examples, write_examples
+from orchestra.files.examples import read_examples, write_examples
 from orchestra.synthesis.names import LONG, SHORT, Names
-from orchestra.synthesis.preferences import WORDS, Split, preference, sayable
-from orchestra.synthesis.topics import FORMS, SUBJECTS, topic_questions
+from orchestra.synthesis.preferences.sentences import WORDS, Split, preference, sayable
+from orchestra.synthesis.questions.arithmetic import arithmetic
+from orchestra.synthesis.questions.facts import FactWorld, fact, two_hop
+from orchestra.synthesis.questions.topics import FORMS, SUBJECTS, topic_questions
 from orchestra.tools.calculator import evaluate
-from tests.worlds import ROOT, catalogue, example
+from tests.support.worlds import ROOT, catalogue, example
 
 seeds = st.integers(0, 10**6)
 
@@ -64,7 +64,7 @@ def test_sums_are_whole_right_and_never_repeated(seed: int) -> None:
 @given(seeds)
 def test_worlds_answer_their_questions(seed: int) -> None:
     rng = random.Random(seed)
-    world = World.make(Names(rng), rng)
+    world = FactWorld.make(Names(rng), rng)
     for draft in [*fact(world, rng), *two_hop(world, rng)]:
         known = draft.instruction
         for call in draft.golden_calls:

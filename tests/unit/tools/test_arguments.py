@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestra.errors import ToolError
 from orchestra.tools.arguments import checker, refusal
 from orchestra.types import ToolSpec
-from tests.worlds import catalogue
+from tests.support.worlds import catalogue
 
 
 def spec(properties: dict[str, Any], **more: Any) -> ToolSpec:

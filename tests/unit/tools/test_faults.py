@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
-from orchestra.config import Rollout
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import by_component, cost_of, total
+from orchestra.config.schema import Rollout
 from orchestra.errors import ToolError
-from orchestra.ledger import Purse, by_component, cost_of, total
 from orchestra.rollout.loop import run_episodes
 from orchestra.rollout.parse import format_answer
-from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.tools.base import Tool, ToolContext, ToolResult
-from orchestra.tools.provider import ProviderLimits
+from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.types import Charge, Component, Episode, StopReason
-from tests.endpoint import serving
-from tests.experts import expert, real
-from tests.faults import HANG, HANG_S, TOLD, FaultProxy
-from tests.scripts import call
-from tests.worlds import PRICE, codec, example, toolkit
+from tests.support.endpoint import serving
+from tests.support.experts import expert, real
+from tests.support.faults import HANG, HANG_S, TOLD, FaultProxy
+from tests.support.scripts import call
+from tests.support.worlds import PRICE, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=4, max_turn_tokens=200, max_tokens=4000)
 DEADLINE_S = 1.0
@@ -139,7 +140,7 @@ def test_so_are_those_of_tools_that_are_no_experts(tmp_path: Path) -> None:
         for name in calls
         for n in range(40)
     ]
-    kit.purse = Purse(tmp_path / "ledger.jsonl", None)
+    kit.budget = Budget(tmp_path / "ledger.jsonl", None)
     policy = ScriptedPolicy("script", ask, codec().turn)
     limits = LIMITS.model_copy(update={"max_turns": 9, "max_tokens": 40_000})
     episodes = asyncio.run(run_episodes(examples, policy, codec(), kit, limits, price=PRICE))
@@ -150,4 +151,4 @@ def test_so_are_those_of_tools_that_are_no_experts(tmp_path: Path) -> None:
     assert sum(tool.calls for tool in broken.values()) > len(examples), (
         "what came was of no use, and was asked for again"
     )
-    assert kit.purse.spent_usd == total(charge for episode in episodes for charge in episode.charges)
+    assert kit.budget.spent_usd == total(charge for episode in episodes for charge in episode.charges)

@@ -11,7 +11,7 @@ from orchestra.errors import CallError, ConfigError, DataError, ToolError
 from orchestra.tools.base import UNSURE, ToolResult
 from orchestra.tools.toolkit import Toolkit, ToolOutcome
 from orchestra.types import Component, Example, ToolCall
-from tests.worlds import ROOT, catalogue, example, toolkit
+from tests.support.worlds import ROOT, catalogue, example, toolkit
 
 
 def call(kit: Toolkit, item: Example, name: str, arguments: dict[str, Any]) -> ToolOutcome:
@@ -111,7 +111,7 @@ def test_a_system_out_of_files_fails_one_call_and_not_the_run(tmp_path: Path, mo
 
 
 def test_from_params_reads_the_shipped_world() -> None:
-    from orchestra.config import load_params
+    from orchestra.config.schema import load_params
 
     kit = Toolkit.from_params(load_params(ROOT / "params.yaml"), ROOT)
     assert kit.catalogue.entries == catalogue().entries and kit.data_dir == ROOT / "data/generated"

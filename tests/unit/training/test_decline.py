@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from orchestra.training.good import restore
+from orchestra.training.best_checkpoint import restore
 from orchestra.training.grpo import train_grpo
 from orchestra.training.health import RECENT, declined
+from tests.support.worlds import PRICE, codec, toolkit, warm_model
 from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples
-from tests.worlds import PRICE, codec, toolkit, warm_model
 
 FIRST = 5
 """Steps between checkpoints."""

@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from orchestra.config import Grpo, Rollout
+from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.grpo import GrpoResult, train_grpo
 from orchestra.training.health import WINDOW
-from orchestra.training.rounds import training_rows
+from orchestra.training.rollouts import training_rows
 from orchestra.types import Category, Example, Preference
-from tests.worlds import PRICE, codec, easy_example, toolkit, warm_model
+from tests.support.worlds import PRICE, codec, easy_example, toolkit, warm_model
 
 SETTINGS = Grpo(
     seed=0, steps=4, examples_per_step=2, group_size=4, learning_rate=0.01, temperature=1.0, clip_low=0.2,

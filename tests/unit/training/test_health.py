@@ -18,7 +18,7 @@ from orchestra.training.health import (
     trends,
 )
 from orchestra.types import Charge, Component, Episode, ToolCall, Turn
-from tests.worlds import NEUTRAL, catalogue, episode, example
+from tests.support.worlds import NEUTRAL, catalogue, episode, example
 
 GOOD = {
     "failed": 0.0, "valid": 0.9, "top_expert_share": 0.5, "top_tool_share": 0.4, "accuracy": 0.7, "reward": 1.0,

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from orchestra.training.optimizer import MuonAdamW
-from tests.worlds import tiny_model
+from tests.support.worlds import tiny_model
 
 
 def work(model: torch.nn.Module, optimizer: MuonAdamW, steps: int, start: int = 0) -> None:

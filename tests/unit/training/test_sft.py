@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from orchestra.config import Habits, Rollout, Sft
+from orchestra.config.schema import Habits, Rollout, Sft
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.parse import format_answer, format_call
-from orchestra.rollout.policies import Conversation, ScriptedPolicy
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.training.sft import IGNORED, SftResult, new_model, sft_row, train_sft, training_order
 from orchestra.training.tokenizer import save_recipe
 from orchestra.types import Episode, ToolCall
-from tests.worlds import PRICE, codec, easy_example, example, tiny_model, toolkit
+from tests.support.worlds import PRICE, codec, easy_example, example, tiny_model, toolkit
 
 SETTINGS = Sft(
     seed=0,
-    teacher=Habits(bias=0, heed=0, careless=0, sense=0, patience=1), epochs=4, batch_size=2, learning_rate=0.01,
+    teacher=Habits(bias=0, follow_preference=0, random_choice=0, weigh_value=0, patience=1),
+    epochs=4, batch_size=2, learning_rate=0.01,
     warmup=0.1,
     save_steps=10,
 )  # fmt: skip

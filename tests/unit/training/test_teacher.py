@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.config import Habits, Rollout
+from orchestra.config.schema import Habits, Rollout
 from orchestra.rollout.loop import rollout
-from orchestra.rollout.policies import Conversation
+from orchestra.rollout.policies.base import Conversation
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import (
     CANDIDATE_SKILL,
@@ -26,7 +26,7 @@ from orchestra.training.teacher import (
     teacher_policy,
 )
 from orchestra.types import Category, Episode, Example, Preference, ToolKind
-from tests.worlds import NEUTRAL, PRICE, catalogue, codec, example, toolkit
+from tests.support.worlds import NEUTRAL, PRICE, catalogue, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=5, max_turn_tokens=400, max_tokens=4000)
 EXPERTS = [catalogue().spec(name) for name in catalogue().names(ToolKind.EXPERT)]
@@ -48,7 +48,9 @@ def topic(name: str = "e1", preference: Preference = NEUTRAL, instruction: str =
 
 
 def taught(tools: Toolkit, items: list[Example], *, seed: int = 0, **habits: float) -> list[Episode]:
-    chosen = Habits.model_validate({"bias": 0.0, "heed": 0.0, "careless": 0.0, "sense": 0.0, "patience": 1.0} | habits)
+    chosen = Habits.model_validate(
+        {"bias": 0.0, "follow_preference": 0.0, "random_choice": 0.0, "weigh_value": 0.0, "patience": 1.0} | habits
+    )
     policy = teacher_policy(tools.catalogue, chosen, seed, codec().turn)
     return rollout(items, policy, codec(), tools, LIMITS, price=PRICE)
 
@@ -67,10 +69,10 @@ def test_a_known_solution_is_followed(tools: Toolkit) -> None:
 
 def test_the_same_seed_teaches_the_same_whatever_the_order(tools: Toolkit) -> None:
     items = [topic(f"e{i}") for i in range(12)]
-    once = {e.example_id: e for e in taught(tools, items, bias=0.3, careless=0.3)}
-    again = {e.example_id: e for e in taught(tools, items[::-1], bias=0.3, careless=0.3)}
+    once = {e.example_id: e for e in taught(tools, items, bias=0.3, random_choice=0.3)}
+    again = {e.example_id: e for e in taught(tools, items[::-1], bias=0.3, random_choice=0.3)}
     assert once == again
-    other = taught(tools, items, seed=1, bias=0.3, careless=0.3)
+    other = taught(tools, items, seed=1, bias=0.3, random_choice=0.3)
     assert [first(e) for e in other] != [first(once[e.example_id]) for e in other]
 
 
@@ -85,9 +87,9 @@ def plan_of(run: Episode) -> str:
 def test_habits_decide_the_plan(tools: Toolkit) -> None:
     items = [topic(f"e{i}") for i in range(80)]
     assert {plan_of(e) for e in taught(tools, items)} == set(FREE)
-    dearest = max((s for s in EXPERTS if s.name in fitting()), key=lambda s: s.call_usd).name
-    assert {(plan_of(e), first(e)) for e in taught(tools, items, bias=1.0)} == {("dear", dearest)}
-    anyone = taught(tools, items, careless=1.0)
+    costliest = max((s for s in EXPERTS if s.name in fitting()), key=lambda s: s.call_usd).name
+    assert {(plan_of(e), first(e)) for e in taught(tools, items, bias=1.0)} == {("dear", costliest)}
+    anyone = taught(tools, items, random_choice=1.0)
     assert {plan_of(e) for e in anyone} == {"any"} and {first(e) for e in anyone} - set(fitting())
 
 
@@ -95,7 +97,7 @@ def test_the_thought_names_whom_the_wish_is_about(tools: Toolkit) -> None:
     disliked = LIKED.model_copy(update={"kind": "avoid", "tools": {s.name: 0.25 for s in EXPERTS if s.name != "gpt-5"}})
     lines = {}
     for preference in (LIKED, disliked, CHEAP, NEUTRAL):
-        (run,) = taught(tools, [topic(preference=preference)], heed=1.0)
+        (run,) = taught(tools, [topic(preference=preference)], follow_preference=1.0)
         lines[preference.kind] = run.turns[0].text.splitlines()[1:3]
     named = {kind: [line for line in found if line in ("like gpt-5", "not gpt-5")] for kind, found in lines.items()}
     assert named == {"prefer": ["like gpt-5"], "avoid": ["not gpt-5"], "cheap": [], "neutral": []}
@@ -109,7 +111,7 @@ def asked(run: Episode) -> list[str]:
 def test_sense_pays_for_a_strong_expert_where_a_question_is_hard(tools: Toolkit, hard: bool) -> None:
     cheap = [s.model_copy(update={"call_usd": Decimal("0.001")}) for s in EXPERTS]
     items = [topic(f"e{i}").model_copy(update={"hard": hard, "toolbox": tuple(cheap)}) for i in range(5)]
-    runs = taught(tools, items, sense=1.0)
+    runs = taught(tools, items, weigh_value=1.0)
     assert {plan_of(e) for e in runs} == {"value"}
     assert {grade(catalogue(), catalogue().spec(first(e)), "music") for e in runs} == {"strong" if hard else "expert"}
 
@@ -157,7 +159,7 @@ def test_a_liked_expert_that_does_not_suit_is_asked_first_and_another_after_it(t
     wish = Preference(kind="prefer", words="I like it.", outcome=1, compute=0, latency=0, tools={stranger.name: 0.5})
     item = topic(preference=wish)
     assert stranger.name not in {one.spec.name for one in candidates(catalogue(), item)}
-    (run,) = taught(tools, [item], heed=1.0, patience=0.0)
+    (run,) = taught(tools, [item], follow_preference=1.0, patience=0.0)
     assert asked(run)[0] == stranger.name and asked(run)[1] in fitting() and len(asked(run)) == 2
     assert stranger.name not in asked(taught(tools, [item], bias=1.0, patience=0.0)[0])
 
@@ -184,15 +186,17 @@ def test_where_nobody_suits_the_cheapest_that_is_not_to_be_avoided_is_asked(tool
         kind="avoid", words="Not that one.", outcome=1, compute=0, latency=0,
         tools={s.name: 0.25 for s in strangers[1:]},
     )  # fmt: skip
-    (run,) = taught(tools, [topic(preference=wish).model_copy(update={"toolbox": tuple(strangers)})], sense=1.0)
+    (run,) = taught(tools, [topic(preference=wish).model_copy(update={"toolbox": tuple(strangers)})], weigh_value=1.0)
     assert asked(run)[0] == strangers[1].name
 
 
 @pytest.mark.parametrize(("wish", "plan"), [(CHEAP, "cheap"), (LIKED, "wish")])
 def test_a_stated_preference_is_heeded_and_an_unstated_one_is_not(tools: Toolkit, wish: Preference, plan: str) -> None:
-    runs = taught(tools, [topic(f"e{i}", wish) for i in range(5)], heed=1.0, bias=1.0)
+    runs = taught(tools, [topic(f"e{i}", wish) for i in range(5)], follow_preference=1.0, bias=1.0)
     assert {plan_of(e) for e in runs} == {plan}
-    assert {plan_of(e) for e in taught(tools, [topic(f"e{i}") for i in range(5)], heed=1.0, bias=1.0)} == {"dear"}
+    assert {plan_of(e) for e in taught(tools, [topic(f"e{i}") for i in range(5)], follow_preference=1.0, bias=1.0)} == {
+        "dear"
+    }
 
 
 def test_the_thought_lists_the_candidates_as_the_prompt_shows_them(tools: Toolkit) -> None:
@@ -227,7 +231,7 @@ def test_a_hard_question_is_called_hard(tools: Toolkit) -> None:
 def test_patience_is_how_often_it_asks_on(tools: Toolkit) -> None:
     """A question in nobody's book: every expert is unsure."""
     item = topic(instruction="who wrote Nothing?")
-    (patient,), (not_so,) = taught(tools, [item], sense=1.0), taught(tools, [item], sense=1.0, patience=0.0)
+    (patient,), (not_so,) = taught(tools, [item], weigh_value=1.0), taught(tools, [item], weigh_value=1.0, patience=0.0)
     worth = [s.name for s in EXPERTS if s.name in fitting() and s.call_usd < Decimal("0.2")]
     assert set(worth) <= set(asked(patient)) <= set(fitting())
     assert len(asked(not_so)) == 1
@@ -236,7 +240,12 @@ def test_patience_is_how_often_it_asks_on(tools: Toolkit) -> None:
 
 def test_no_expert_left_is_an_answer(tools: Toolkit) -> None:
     item = topic().model_copy(update={"toolbox": ()})
-    policy = teacher_policy(tools.catalogue, Habits(bias=1, heed=1, careless=1, sense=0, patience=1), 0, codec().turn)
+    policy = teacher_policy(
+        tools.catalogue,
+        Habits(bias=1, follow_preference=1, random_choice=1, weigh_value=0, patience=1),
+        0,
+        codec().turn,
+    )
     (run,) = rollout([item], policy, codec(), tools, LIMITS, price=PRICE)
     assert run.answer == "I am not sure."
     assert Conversation(item, list(run.prompt_ids)).ids == list(run.prompt_ids)

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from orchestra.rollout.parse import format_call
 from orchestra.training.tokenizer import GLUE, SPECIAL, save_recipe, train_tokenizer
 from orchestra.types import ToolCall
-from tests.worlds import TEXTS, codec
+from tests.support.worlds import TEXTS, codec
 
 
 def test_the_same_texts_give_the_same_tokenizer() -> None:

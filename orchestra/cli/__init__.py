@@ -1,0 +1,1 @@
+"""The command `orchestra`: one file a group of commands."""

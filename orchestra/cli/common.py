@@ -1,0 +1,46 @@
+"""What commands share: the workspace, the exit code, and how amounts and days are read from options."""
+
+import os
+import sys
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import NoReturn
+
+from orchestra.errors import ConfigError
+
+EXIT_ERROR = 2
+
+
+def parse_usd(text: str, option: str) -> Decimal:
+    """Dollars, zero or more; raises `ConfigError` for anything else."""
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        amount = Decimal(-1)
+    if not (amount.is_finite() and amount >= 0):
+        raise ConfigError(f"{text!r} is no amount", where=option, fix="write dollars: 1.50")
+    return amount
+
+
+def parse_date(text: str, option: str = "--as-of") -> date:
+    """Raises `ConfigError` for what is no ISO date."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no date", where=option, fix="write YYYY-MM-DD") from None
+
+
+def workspace() -> Path:
+    """The repository: the nearest folder upwards with dvc.yaml and params.yaml; it becomes the working directory."""
+    for folder in (here := Path.cwd(), *here.parents):
+        if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
+            os.chdir(folder)
+            return folder
+    raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
+
+
+def hand_over(*arguments: str) -> NoReturn:
+    """Go on as `python -m ...` in this very process: the library imports no flow, and a kill meets the right pid."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])

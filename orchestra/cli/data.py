@@ -1,0 +1,191 @@
+"""`orchestra data`: take data in from outside, through the gate; hand data out; say what a file holds."""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra.cli.common import workspace
+from orchestra.cli.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_chat
+from orchestra.errors import ConfigError, DataError
+from orchestra.text import plain
+
+app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
+
+
+class Format(StrEnum):
+    GENERAL_THOUGHT = "general-thought"
+    QUESTIONS = "questions"
+    TOOLSCALE = "toolscale"
+    CORPUS = "corpus"
+
+
+class Side(StrEnum):
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+NAMES = {Format.GENERAL_THOUGHT: "GeneralThought-430K", Format.TOOLSCALE: "nvidia/ToolScale", Format.CORPUS: "corpus"}
+"""The source where none is named."""
+LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
+"""The licence of rows that state none, where the data set has one."""
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="JSON lines, Parquet, JSON, CSV or TSV.")],
+    format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
+    to: Annotated[Path, typer.Option(help="The file of examples to write: data/imported/NAME.jsonl.")],
+    source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of rows that state none.")] = None,
+    split: Annotated[Side, typer.Option(help="Whose wording of preferences is used.")] = Side.TRAIN,
+    question: Annotated[str, typer.Option(metavar="FIELD")] = "question",
+    answer: Annotated[str, typer.Option(metavar="FIELD")] = "answer",
+    id_: Annotated[str | None, typer.Option("--id", metavar="FIELD", help="Default: the row's number.")] = None,
+    licence_field: Annotated[str | None, typer.Option(metavar="FIELD")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="FIELD")] = None,
+    judged: Annotated[bool, typer.Option("--judged", help="Take answers that only a judge can check.")] = False,
+    tools: Annotated[Path | None, typer.Option(help="ToolScale's tools, as an OpenAI tools array (JSON).")] = None,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and go on.")] = False,
+) -> None:
+    """Make examples of outside data, through the contamination and licence gate."""
+    from orchestra.config.schema import load_params
+    from orchestra.synthesis.dataset.shards import rooted
+    from orchestra.synthesis.imports.corpus import corpus_questions, records
+    from orchestra.synthesis.imports.intake import take
+    from orchestra.synthesis.imports.offer import Offer
+    from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, UNKNOWN, Fields, Questions
+    from orchestra.synthesis.imports.toolscale import ToolScale, read_tools
+    from orchestra.tools.catalogue.catalogue import Catalogue
+    from orchestra.validation.card import lines
+    from orchestra.validation.gate.decontamination import Gate
+
+    here = Path.cwd()
+    root = workspace()
+    # From here on the workspace is where we are; what is written names no path of this machine.
+    files, to = [Path(os.path.relpath(here / file)) for file in files], here / to
+    tools = here / tools if tools is not None else None
+    params = rooted(load_params(root / "params.yaml"), root)
+    world = params.world
+    catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
+    offer = Offer(catalogue, params.synthesize, split.value)
+    name, terms = source or NAMES.get(format_), licence or LICENCES.get(format_, UNKNOWN)
+    if name is None:
+        raise ConfigError("the data set has no name", where="--source", fix="name it: it begins the examples' ids")
+    match format_:
+        case Format.TOOLSCALE:
+            rows = ToolScale(terms, name, read_tools(tools) if tools else {}, lenient).load(files, offer)
+        case Format.CORPUS:
+            rows = corpus_questions(files, offer, name, terms)
+        case _:
+            own = Fields(question, answer, id_, licence_field, topic=topic)
+            fields = GENERAL_THOUGHT if format_ is Format.GENERAL_THOUGHT else own
+            rows = Questions(fields, name, terms, judged, lenient).load(files, offer)
+    documents = records(files) if format_ is Format.CORPUS else None
+    card = take(rows, Gate.open(root), to, _say, known=offer.entry, documents=documents)
+    print(plain("\n".join(lines(card))))
+    if count := card["verifiers"].get("judge"):
+        print(f"{count} of them only a judge can check, and none is configured: they cannot be trained on yet")
+
+
+@app.command()
+def measure(
+    file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
+    to: Annotated[Path, typer.Option(help="The same with difficulties: data/extra/NAME.jsonl.")],
+    solver: Annotated[str, typer.Option(help="known: the solution with mistakes; or a checkpoint's folder.")] = "known",
+    tries: Annotated[int, typer.Option(min=1)] = 8,
+) -> None:
+    """Measure how often a solver solves each example; after a kill, the same command goes on."""
+    from dataclasses import replace
+
+    from orchestra.config.schema import load_params
+    from orchestra.files.checkpoint import hash_dir
+    from orchestra.synthesis.filters.solver import solver_named
+    from orchestra.synthesis.imports import difficulty as measuring
+    from orchestra.synthesis.imports.export import stream
+    from orchestra.system.workspace import Screen
+    from orchestra.validation.card import Tally, lines
+
+    here, root = Path.cwd(), workspace()
+    file, to, params = here / file, here / to, load_params(root / "params.yaml")
+    if not file.is_file():
+        raise DataError("no such file", where=str(file), fix="name a file of examples")
+    checkpoint = here / solver if solver != "known" else None
+    toolkit = measuring.toolkit_for(file, params, root)
+    found = solver_named(solver if checkpoint is None else str(checkpoint), params, toolkit, root)
+    if found is None:
+        raise ConfigError("somebody must try them", where="--solver", fix="known, or a checkpoint's folder")
+    identity = f"seed {params.synthesize.seed}" if checkpoint is None else hash_dir(checkpoint)
+    measuring.measure(file, to, replace(found, tries=tries), identity, Screen())
+    print("\n".join(lines({"difficulties": Tally.of(stream(to)).counts()["difficulties"]})))
+
+
+def _say(text: str) -> None:
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+@app.command()
+def preferences(
+    out: Annotated[Path, typer.Option(help="The file to write, JSON lines: data/extra/preferences.jsonl.")],
+    count: Annotated[int, typer.Option(min=1, help="Wishes, of which every fifth is held out.")] = 200,
+    model: Annotated[str | None, typer.Option(help="Have this model write them; default: by rule.")] = None,
+    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    version: VersionFolder = VERSION,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    seed: int = 0,
+    licence: Licence = "Apache-2.0",
+) -> None:
+    """Write ways to state a preference; `synthesize.preferences` names the file, and examples are worded from it."""
+    import asyncio
+
+    from orchestra.config.schema import load_params
+    from orchestra.files.jsonl import write_jsonl
+    from orchestra.synthesis.preferences import grammar
+    from orchestra.synthesis.writers.preferences import collected
+    from orchestra.synthesis.writers.structured import Writer
+    from orchestra.tools.catalogue.catalogue import Catalogue
+
+    here, root = Path.cwd(), workspace()
+    params, out = load_params(root / "params.yaml"), here / out
+    lines: list[str] = []
+    if model is None:
+        made = grammar.wishes(count, seed)
+    elif price is None:
+        raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
+    else:
+        world = params.world
+        catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
+        writer = Writer(paid_chat(params, root, model, price, version, cap_usd, cassette))
+        spread = params.synthesize.price_spread
+        made, lines = asyncio.run(collected(writer, catalogue, count, seed, licence, spread))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    print("\n".join([*lines, f"{write_jsonl(out, made)} wishes in {os.path.relpath(out, here)}"]))
+
+
+@app.command("export")
+def export_(
+    file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
+    to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
+) -> None:
+    """Write examples in the schema of nvidia/ToolScale; importing them gives the same examples back."""
+    from orchestra.synthesis.imports.export import export
+
+    print(f"{export(file, to)} examples in {to}")
+
+
+@app.command("card")
+def card_(
+    files: Annotated[list[Path], typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Count what files of examples hold: categories, domains, sources, licences, generators and seeds."""
+    from orchestra.synthesis.imports.export import stream
+    from orchestra.validation.card import Tally, lines
+
+    counts = Tally.of(example for file in files for example in stream(file)).counts()
+    print(json.dumps(counts, indent=2) if as_json else plain("\n".join(lines(counts))))

@@ -1,0 +1,157 @@
+"""`orchestra domains`: write domains and examples, by rule or by a model, make them harder, and check them."""
+
+import asyncio
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestra.cli.common import workspace
+from orchestra.cli.writer import (
+    VERSION,
+    Cap,
+    CassetteMode,
+    Licence,
+    Model,
+    PriceKey,
+    Recording,
+    VersionFolder,
+    paid_chat,
+)
+from orchestra.errors import ConfigError, DataError
+from orchestra.text import plain
+
+if TYPE_CHECKING:
+    from orchestra.config.schema import Params
+    from orchestra.rollout.users import UserSimulator
+
+app = typer.Typer(help="Write domains and examples, by rule or by a model, make them harder, and check them.")
+
+
+class SplitName(StrEnum):
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+Count = Annotated[int, typer.Option(min=1)]
+
+
+@app.command()
+def subjects(
+    model: Model,
+    price: PriceKey,
+    count: Count = 5,
+    version: VersionFolder = VERSION,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    seed: int = 0,
+) -> None:
+    """Have a model name subjects for new domains."""
+    from orchestra.synthesis.writers.domains import propose_subjects
+    from orchestra.synthesis.writers.structured import Writer
+
+    root, params = _open()
+    paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
+    taken = [folder.name for folder in (root / "data/domains").iterdir()]
+    for one in asyncio.run(propose_subjects(Writer(paid), count, taken, seed)):
+        print(plain(f"{one.name}: {one.subject}"))
+
+
+@app.command()
+def write(
+    name: str,
+    subject: Annotated[str, typer.Option(help="Who asks, what is recorded, what is changed.")],
+    model: Model,
+    price: PriceKey,
+    version: VersionFolder = VERSION,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    seed: int = 0,
+    licence: Licence = "Apache-2.0",
+) -> None:
+    """Have a model write data/domains/NAME; what the engine still refuses after two repairs is dropped."""
+    from orchestra.synthesis.writers.domains import write_domain
+    from orchestra.synthesis.writers.structured import Writer
+
+    root, params = _open()
+    writer = Writer(paid_chat(params, root, model, price, version, cap_usd, cassette))
+    domain = asyncio.run(write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence))
+    print(f"data/domains/{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents")
+    print(f"read it, then add {name} to world.domains in params.yaml")
+
+
+@app.command()
+def check(name: str) -> None:
+    """Load a domain as an episode would, and check that it is plausible; changes nothing."""
+    from orchestra.domains.engine import load_domain
+    from orchestra.synthesis.writers.plausible import check_domain
+
+    root, _ = _open()
+    domain = load_domain(root / "data/domains" / name)
+    try:
+        check_domain(domain)
+    except DataError as error:
+        raise DataError(error.what, where=error.where or f"domain {name}", fix=error.fix or "fix it") from None
+    print(f"{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents, sound")
+
+
+@app.command()
+def examples(
+    name: str,
+    count: Count = 100,
+    evolve: Annotated[bool, typer.Option("--evolve", help="Harder ones, from those of the version.")] = False,
+    split: Annotated[SplitName, typer.Option(help="Whose entities they are about.")] = SplitName.TRAIN,
+    version: VersionFolder = VERSION,
+    model: Annotated[str | None, typer.Option(help="Have this model write; default: by rule.")] = None,
+    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    cap_usd: Cap = "1",
+    cassette: Recording = CassetteMode.AUTO,
+    solver: Annotated[str, typer.Option(help="known: the solution with mistakes; none; or a checkpoint.")] = "known",
+    model_user: Annotated[bool, typer.Option("--model-user", help="The model plays the users, too.")] = False,
+    seed: int = 0,
+    licence: Licence = "Apache-2.0",
+) -> None:
+    """Examples of a domain, by rule or by a model, filtered, into a data-set version."""
+    from orchestra.rollout.users import ModelUser
+    from orchestra.synthesis.dataset.versions import DatasetVersion, Maker
+    from orchestra.synthesis.filters.solver import solver_named
+    from orchestra.synthesis.writers.generator import Generator, OfflineGenerator
+    from orchestra.synthesis.writers.structured import Writer
+    from orchestra.synthesis.writers.tasks import ModelGenerator
+    from orchestra.tools.experts.metered import PaidChat
+    from orchestra.tools.toolkit import Toolkit
+    from orchestra.types import Component
+    from orchestra.validation.gate.decontamination import Gate
+
+    root, params = _open()
+    # A domain that training does not use yet may have examples all the same.
+    world = params.world.model_copy(update={"domains": [name]})
+    toolkit = Toolkit.from_params(params.model_copy(update={"world": world}), root)
+    generator: Generator = OfflineGenerator(seed)
+    user: UserSimulator | None = None
+    if model is not None:
+        paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
+        generator = ModelGenerator(Writer(paid), seed, licence)
+        user = ModelUser(PaidChat(paid.chat, paid.price, paid.budget, Component.USER)) if model_user else None
+    elif model_user:
+        raise ConfigError("no model to play them", where="--model-user", fix="name one with --model")
+    tried_by = solver_named(solver, params, toolkit, root, user)
+    maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
+    made = maker.evolved(name, split.value, count) if evolve else maker.examples(name, split.value, count)
+    print(plain("\n".join([*made.lines(), f"in {version}"])))
+    if made.ended is not None:
+        raise typer.Exit(2)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _open() -> tuple[Path, "Params"]:
+    from orchestra.config.schema import load_params
+    from orchestra.synthesis.dataset.shards import rooted
+
+    root = workspace()
+    return root, rooted(load_params(root / "params.yaml"), root)

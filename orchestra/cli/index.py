@@ -1,0 +1,70 @@
+"""`orchestra index`: make a folder of passages that can be searched, and search it."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra.errors import ConfigError
+
+SAY_S = 15
+"""Seconds between two lines of progress."""
+app = typer.Typer(help="Local search: build an index of passages, ask it.", no_args_is_help=True)
+
+
+@app.command("build")
+def build_(
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE…", help="JSON lines, Parquet, JSON, CSV or TSV.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; an index that is there is replaced.")],
+    dense: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Vectors too: a sentence-transformers model's folder or name.")
+    ] = None,
+    id_: Annotated[str, typer.Option("--id", metavar="FIELD", help="Rows without it are numbered.")] = "id",
+    title: Annotated[str, typer.Option(metavar="FIELD", help="Rows may lack it.")] = "title",
+    text: Annotated[str, typer.Option(metavar="FIELD")] = "text",
+) -> None:
+    """Index passages, one a row; says `unchanged` where the folder holds that index already."""
+    from orchestra.tools.search.index.build import build, current, settings_of
+
+    said = time.monotonic()
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > SAY_S:
+            said = time.monotonic()
+            print(f"index: {done:,} passages so far", file=sys.stderr, flush=True)
+
+    settings = settings_of(out, id_=id_, title=title, text=text, model=dense)
+    made, word = current(sources, out, settings), "unchanged"
+    if made is None:
+        made = build(sources, out, settings, on_progress=progress)
+        word = "built"
+    print(f"{word}: {made.passages:,} passages in {out}, version {made.version}")
+
+
+@app.command("query")
+def query_(
+    folder: Annotated[Path, typer.Argument(help="An index that was built.")],
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY…", help="Default: the lines of stdin.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Passages for each query.")] = 3,
+    by: Annotated[str, typer.Option(help="bm25, dense or hybrid.")] = "bm25",
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each query.")] = False,
+) -> None:
+    """Search an index; one that is damaged or stale is refused."""
+    from orchestra.tools.search.index.local import By, LocalIndex
+
+    if by not in list(By):
+        raise ConfigError(f"no search by {by}", where="--by", fix=f"one of: {', '.join(By)}")
+    index = LocalIndex.open(folder)
+    asked = queries or [line.strip() for line in sys.stdin if line.strip()]
+    for query, found in zip(asked, index.search_many(asked, top, By(by)), strict=True):
+        if as_json:
+            hits = [each.model_dump(mode="json") for each in found]
+            print(json.dumps({"query": query, "found": hits}, ensure_ascii=False))
+            continue
+        print(f"{query}: {len(found)} found")
+        for each in found:
+            print(f"{each.score:8.3f}  {each.passage.id}  {each.passage.title}\n          {each.passage.text[:300]}")

@@ -1,0 +1,275 @@
+"""`orchestra`: run the pipeline, see how it stands, ask what serves, and end it."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra import __version__
+from orchestra.cli import data as cli_data
+from orchestra.cli import domains as cli_domains
+from orchestra.cli import index as cli_index
+from orchestra.cli import prices as cli_prices
+from orchestra.cli import tools as cli_tools
+from orchestra.cli.common import EXIT_ERROR, hand_over, parse_usd, workspace
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.system.environment import quiet
+
+app = typer.Typer(
+    name="orchestra",
+    help="A pipeline that makes, proves, releases and watches a small model that orchestrates tools and larger models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_domains.app, name="domains")
+app.add_typer(cli_tools.app, name="tools")
+app.add_typer(cli_prices.app, name="prices")
+app.add_typer(cli_index.app, name="index")
+for command in (cli_prices.reprice, cli_prices.forecast, cli_prices.ledger):
+    app.command()(command)
+
+
+def main() -> None:
+    """The console script: an `OrchestraError` is one line and exit code 2."""
+    quiet()
+    try:
+        app()
+    except OrchestraError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+
+
+def version_line(wanted: bool) -> None:
+    if wanted:
+        print(f"orchestra {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=version_line, is_eager=True, help="Say it.")] = False,
+) -> None:
+    """A pipeline that makes, proves, releases and watches a small model that orchestrates tools and larger models."""
+
+
+@app.command()
+def run(
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Edit params.yaml first: grpo.seed=1.")
+    ] = None,
+    force: Annotated[list[str] | None, typer.Option(metavar="STAGE", help="Run it although it is current.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+) -> None:
+    """Run every stale stage, promote what passes the gate, serve it."""
+    from orchestra.config.overrides import apply
+
+    root = workspace()
+    if os.environ.get("ORCHESTRA_PARAMS"):
+        what = "the pipeline reads params.yaml only, since DVC watches that file"
+        raise ConfigError(what, where="ORCHESTRA_PARAMS", fix="unset it, and copy the profile over params.yaml")
+    for line in apply(root / "params.yaml", set_) if set_ else []:
+        print(f"params.yaml: {line}")
+    options = [word for stage in force or [] for word in ("--force", stage)]
+    hand_over("flows", "retrain", *options, *(["--until", until] if until else []))
+
+
+@app.command()
+def learn(
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
+    ablations: Annotated[bool, typer.Option("--ablations", help="Also train without parts of the reward.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="Held-out examples; default: evaluate.examples.")] = None,
+    probe_examples: Annotated[int | None, typer.Option(help="Topic examples of the probes; default: all.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Anew, though results are kept.")] = False,
+) -> None:
+    """Measure over training seeds what the method claims; writes docs/claims.md and the README's table."""
+    workspace()
+    options = ["--seeds", seeds]
+    for assignment in set_ or []:
+        options += ["--set", assignment]
+    options += [] if examples is None else ["--examples", str(examples)]
+    options += [] if probe_examples is None else ["--probe-examples", str(probe_examples)]
+    hand_over("tasks.experiments.learn", *options, *["--ablations"] * ablations, *["--force"] * force)
+
+
+@app.command()
+def synthesize(
+    examples: Annotated[
+        int | None, typer.Option(min=2, help="Training and held-out together; default: params.yaml's.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default: data/generated.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of synthesize.seed.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
+    ] = None,
+    runner: Annotated[
+        str | None, typer.Option(help="As a flow, on a Prefect task runner: processes:2, dask:2, dask@ADDRESS, ray …")
+    ] = None,
+) -> None:
+    """Make any number of examples on every core; after a kill, the same command goes on."""
+    from orchestra.config.overrides import effective
+    from orchestra.config.schema import params_file
+    from orchestra.synthesis.dataset import workers as pool
+    from orchestra.synthesis.dataset.shards import sized
+    from orchestra.system.environment import cores
+    from orchestra.system.workspace import Screen, locked
+
+    here, root = Path.cwd(), workspace()
+    folder = root / "data/generated" if out is None else here / out
+    assignments = [*(set_ or []), *([] if seed is None else [f"synthesize.seed={seed}"])]
+    if runner is not None:
+        if workers is not None:
+            raise ConfigError(
+                "--workers and --runner exclude each other", where="synthesize", fix="--runner processes:2"
+            )
+        os.environ["ORCHESTRA_TASK_RUNNER"] = runner
+        options = [word for assignment in assignments for word in ("--set", assignment)]
+        options += [] if examples is None else ["--examples", str(examples)]
+        hand_over("flows", "synthesize", "--out", str(folder), *options)
+    params = effective(params_file(root), assignments)
+    params = params if examples is None else sized(params, examples)
+    total = params.synthesize.train_examples + params.synthesize.heldout_examples
+    screen, began, said = Screen(), time.monotonic(), 0.0
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if done == total or time.monotonic() - said > 0.5:
+            said = time.monotonic()
+            screen(f"synthesize: {done}/{total} examples ({100 * done // total}%), {said - began:.0f} s")
+
+    with locked(root):
+        pool.synthesize(params, root, folder, workers=workers or cores(), on_progress=progress, say=screen)
+    screen(f"synthesize: {folder} holds them")
+
+
+@app.command()
+def status() -> None:
+    """What is current and what is stale, what the registry calls champion, and what runs."""
+    workspace()
+    hand_over("flows.status")
+
+
+@app.command()
+def ask(
+    question: str,
+    preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="Dollars it may spend.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1)] = None,
+    domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
+    url: Annotated[str | None, typer.Option(help="A gateway elsewhere.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole response.")] = False,
+) -> None:
+    """Ask what serves; prints its tool calls, its answer, and the bill."""
+    from orchestra.serving import client
+
+    reply = client.ask(
+        question,
+        preference,
+        budget_usd=None if budget is None else parse_usd(budget, "--budget"),
+        max_turns=max_turns,
+        domain=domain,
+        url=url or client.gateway_url(workspace()),
+    )
+    # JSON in ASCII: exact, and nothing in it steers a terminal.
+    print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
+
+
+@app.command()
+def mcp(
+    http: Annotated[int | None, typer.Option(metavar="PORT", help="On 127.0.0.1; default: stdin and stdout.")] = None,
+    url: Annotated[str | None, typer.Option(help="A gateway elsewhere.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Ask this one, in process, instead of the gateway.")] = None,
+) -> None:
+    """Be an MCP server whose one tool is the orchestrator: its result is answer, cost and calls."""
+    import asyncio
+
+    from orchestra.config.schema import load_params
+    from orchestra.serving import mcp_server
+
+    if url is not None and checkpoint is not None:
+        raise ConfigError("--url and --checkpoint exclude each other", where="mcp", fix="leave one out")
+    here, root = Path.cwd(), workspace()
+    source: mcp_server.Source = mcp_server.Deployed(root, url)
+    if checkpoint is not None:
+        source = mcp_server.InProcess.load(root, here / checkpoint, load_params())
+    if http is not None:
+        mcp_server.serve_http(source, http)
+    else:
+        asyncio.run(mcp_server.serve_stdio(source))
+
+
+@app.command()
+def release(
+    rollback: Annotated[bool, typer.Option("--rollback", help="Back to the version that was champion before.")] = False,
+    to: Annotated[int | None, typer.Option(metavar="VERSION", help="To this one, which was champion once.")] = None,
+) -> None:
+    """Serve the champion again, the version before it, or another."""
+    if rollback and to is not None:
+        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
+    workspace()
+    hand_over("flows", "release", *(["--rollback"] if rollback else []), *(["--to", str(to)] if to is not None else []))
+
+
+@app.command()
+def monitor() -> None:
+    """Check that what serves is the champion and answers."""
+    workspace()
+    hand_over("flows", "monitor")
+
+
+@app.command()
+def up(
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535)] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
+) -> None:
+    """Start Prefect's and MLflow's servers with their UIs on 127.0.0.1; `orchestra stop` ends them."""
+    from orchestra.system.servers import start
+
+    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port):
+        print(line)
+
+
+@app.command()
+def stop(
+    name: Annotated[list[str] | None, typer.Argument(help="Only these: gateway, prefect, mlflow.")] = None,
+) -> None:
+    """End the servers that were started here."""
+    from orchestra.system.processes import services, stop_services
+
+    root = workspace()
+    running = {service.name for service in services(root)}
+    if unknown := set(name or []) - running:
+        raise ServiceError(f"{', '.join(sorted(unknown))} does not run", where=str(root), fix="orchestra status")
+    ended = stop_services(root, *(name or []))
+    print("\n".join(f"ended {service.name} (pid {service.pid})" for service in ended) or "nothing runs")
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """What is missing on this machine, and the command that fixes it. Exit code 1 when the pipeline cannot run."""
+    from orchestra.cli import doctor as examination
+
+    findings = examination.examine(workspace())
+    if as_json:
+        print(examination.as_json(findings))
+    else:
+        marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+        for finding in findings:
+            print(f"{marks[finding.level]}  {finding.what}: {finding.found}")
+            if finding.fix:
+                print(f"         fix: {finding.fix}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

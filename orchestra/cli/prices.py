@@ -1,0 +1,121 @@
+"""`orchestra prices`, `reprice`, `forecast` and `ledger`: what things cost, would have cost, will cost, and did."""
+
+import json
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra.cli.common import hand_over, parse_date, workspace
+from orchestra.errors import DataError
+from orchestra.text import aligned
+
+app = typer.Typer(help="The dated price book.", no_args_is_help=True)
+
+STALE_DAYS = 365
+
+
+class Forecasted(StrEnum):
+    SFT = "sft"
+    GRPO = "grpo"
+    EVALUATE = "evaluate"
+
+
+AsOf = Annotated[str | None, typer.Option("--as-of", metavar="DATE", help="YYYY-MM-DD.")]
+
+
+@app.callback()
+def prices() -> None:
+    """The dated price book."""
+
+
+@app.command()
+def check(
+    as_of: AsOf = None,
+    days: Annotated[int, typer.Option(min=0, help="A price is stale when nobody looked for longer.")] = STALE_DAYS,
+) -> None:
+    """Find tools without a price, prices that nobody looked at for long (default: today), and figures without a source.
+
+    Exit code 1 when there is something to fix.
+    """
+    from orchestra.config.schema import load_params
+    from orchestra.tools.catalogue.catalogue import read_catalogue
+    from orchestra.tools.catalogue.price_book import PriceBook
+    from orchestra.tools.catalogue.price_check import check_prices, price_keys
+
+    root = workspace()
+    world = load_params(root / "params.yaml").world
+    day = date.today() if as_of is None else parse_date(as_of)
+    file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
+    findings = check_prices(file, book, day, days)
+    for finding in findings:
+        print(f"{finding.what}\n         fix: {finding.fix}")
+    print(f"{len(price_keys(file))} prices in use on {day}: {len(findings)} to look at")
+    if findings:
+        raise typer.Exit(1)
+
+
+def reprice(
+    run: Annotated[str, typer.Argument(help="A report folder, an episodes file, or the id of an MLflow run.")],
+    as_of: Annotated[str, typer.Option("--as-of", metavar="DATE", help="The day whose prices to take: YYYY-MM-DD.")],
+    examples: Annotated[Path | None, typer.Option(help="Of that run; default: data/validated/heldout.jsonl.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
+) -> None:
+    """What a past run would have cost under the prices of another day, by component and policy."""
+    here = Path.cwd()
+    root = workspace()
+    day = parse_date(as_of)
+    chosen = here / examples if examples is not None else root / "data/validated/heldout.jsonl"
+    if not (here / run).exists():
+        options = ["--examples", str(chosen), *(["--policy", policy] if policy else []), *["--json"] * as_json]
+        hand_over("tasks.experiments.reprice", run, "--as-of", day.isoformat(), *options)
+    from orchestra.evaluation.repricing import repriced
+
+    print(repriced(root, here / run, day, chosen, policy, as_json=as_json))
+
+
+def forecast(
+    stage: Annotated[Forecasted, typer.Argument(help="What to run a sample of.")],
+    sample: Annotated[int, typer.Option(min=2, help="Batches (evaluate, sft) or steps (grpo) to run.")] = 4,
+) -> None:
+    """Dollars and time of a stage before it starts, with 95 % intervals, from a sample that is run and paid for."""
+
+    workspace()
+    hand_over("tasks.experiments.forecast", stage.value, "--sample", str(sample))
+
+
+def ledger(
+    file: Annotated[Path | None, typer.Argument(help="A ledger; default: the last run's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
+) -> None:
+    """What was spent, by phase and component: calls, cache hits, tokens, dollars, seconds."""
+    from orchestra.accounting.ledger import LEDGERS, Spending, parts, run_of
+    from orchestra.files.jsonl import read_jsonl
+    from orchestra.types import Charge
+
+    here = Path.cwd()
+    if file is None:
+        kept = sorted((workspace() / LEDGERS).glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+        kept = [one for one in kept if run_of(one) == run_of(kept[-1])]
+        if not kept:
+            raise DataError("no run has been booked here", where=LEDGERS, fix="orchestra run, or name a file")
+    else:
+        kept = [here / file]
+    charges = [charge for one in kept for charge in read_jsonl(one, Charge, fix="name a ledger")]
+    groups: dict[str, Spending] = {}
+    for (phase, component), part in parts(charges, lambda c: (c.phase, c.component)).items():
+        groups[f"{phase or '-'} · {component}"] = part
+    whole = sum(groups.values(), Spending())
+    if as_json:
+        print(json.dumps({name: part.as_json() for name, part in [*groups.items(), ("total", whole)]}))
+        return
+    rows: list[tuple[str, ...]] = [("", "calls", "hits", "tokens in", "out", "USD", "seconds")]
+    for name, part in [*groups.items(), ("total", whole)]:
+        counts = (part.calls, part.cache_hits, part.input_tokens, part.output_tokens)
+        rows.append((name, *map(str, counts), f"{part.cost_usd:.6f}", f"{part.seconds:.1f}"))
+    print("\n".join(aligned(rows, numbers=True)))
+    if whole.simulated:
+        print(f"{whole.simulated} calls were of simulated experts")

@@ -1,0 +1,175 @@
+"""`orchestra tools`: what can be called here and at what price, and tools of MCP servers for the catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestra.cli.common import parse_date, parse_usd, workspace
+from orchestra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orchestra.tools.mcp.spec import McpServer
+
+app = typer.Typer(help="What can be called, at what price, and more of it.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    as_of: Annotated[str | None, typer.Option(metavar="DATE", help="Prices of that day; default: today.")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Every tool: kind, provider, price, latency, and whether it is available here or what is missing."""
+    from orchestra.config.schema import load_params
+    from orchestra.tools.catalogue.price_book import PriceBook
+    from orchestra.tools.reports.availability import survey, table
+    from orchestra.tools.toolkit import Toolkit
+
+    root = workspace()
+    day = date.today() if as_of is None else parse_date(as_of)
+    params = load_params()
+    book = PriceBook.load(root / params.world.prices)
+    rows = asyncio.run(survey(Toolkit.from_params(params, root), book, day))
+    if as_json:
+        found = {"as_of": day.isoformat(), "tools": [row.model_dump(mode="json") for row in rows]}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(table(rows, day)))
+
+
+@app.command("import-mcp")
+def import_mcp(
+    name: Annotated[str, typer.Argument(help="What the catalogue calls the server.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="-- PROGRAM ARGUMENTS: a server on stdin and stdout.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Or its address, for streamable HTTP.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[=VALUE]", help="Pass a variable on; VALUE may be ${OURS}.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="E.g. 'authorization=Bearer ${TOKEN}'.")
+    ] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(help="Only these; default: those there are already, or all.")
+    ] = None,
+    per_call: Annotated[str, typer.Option(metavar="USD", help="Price of a call, where there is none yet.")] = "0",
+    latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Expected of new tools.")] = 1.0,
+) -> None:
+    """Write tools of an MCP server into the catalogue, with its schemas and words as they are now."""
+    from orchestra.config.schema import load_params
+    from orchestra.tools.catalogue.import_mcp import Freezer
+    from orchestra.tools.mcp.session import Connection
+    from orchestra.tools.mcp.spec import Offer
+    from orchestra.tools.toolkit import Toolkit
+
+    root = workspace()
+    world = load_params().world
+    toolkit = Toolkit.of(world, root)
+    server = _server(name, command or [], url, env or [], header or [], toolkit.catalogue.mcp_servers.get(name))
+
+    async def offers() -> dict[str, Offer]:
+        connection = Connection(name, server)
+        try:
+            return await connection.offers()
+        finally:
+            await connection.aclose()
+
+    freezer = Freezer(root / world.catalogue, root / world.prices, world.price_date)
+    reserved = {tool for domain in world.domains for tool in toolkit.domain(domain).tools}
+    said = freezer.freeze(
+        name,
+        server,
+        asyncio.run(offers()),
+        tool or [],
+        per_call=parse_usd(per_call, "--per-call"),
+        latency_s=latency,
+        reserved=reserved,
+    )
+    print("\n".join(said) or f"{name}: unchanged")
+
+
+@app.command()
+def describe(
+    expert: Annotated[str, typer.Argument(help="Its name in the catalogue.")],
+    examples: Annotated[int, typer.Option(min=1, help="Training examples to run it on.")] = 40,
+    seed: Annotated[int, typer.Option(help="Which examples are drawn.")] = 0,
+    data: Annotated[Path, typer.Option(help="The examples to draw from.")] = Path("data/validated/train.jsonl"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where outcomes are kept; default: work/describe/EXPERT.jsonl.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Have this model write; default: a template over the measured skills.")
+    ] = None,
+    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    cap_usd: Annotated[str, typer.Option(metavar="USD", help="Dollars that all of it may cost.")] = "1",
+    write: Annotated[bool, typer.Option("--write", help="Change the catalogue.")] = False,
+) -> None:
+    """Run an expert on sampled training examples, and propose the description that its outcomes warrant."""
+    from orchestra.accounting.budget import Budget
+    from orchestra.accounting.ledger import phase
+    from orchestra.cli.writer import writing_chat
+    from orchestra.config.schema import load_params
+    from orchestra.files.jsonl import read_jsonl
+    from orchestra.rewards.outcome import verify
+    from orchestra.tools.reports import describe as measuring
+    from orchestra.tools.toolkit import Toolkit
+    from orchestra.types import Example
+
+    root = workspace()
+    params = load_params(root / "params.yaml")
+    file = out or root / "work/describe" / f"{expert}.jsonl"
+    toolkit = Toolkit.from_params(params, root)
+    budget = toolkit.budget = Budget(file.with_suffix(".ledger.jsonl"), parse_usd(cap_usd, "--cap-usd"), "describe")
+    drawn = measuring.sample(read_jsonl(data, Example, fix="run the validate stage"), examples, seed)
+
+    async def measured() -> str:
+        try:
+            tried = await measuring.run(expert, drawn, toolkit, verify, file)
+        finally:
+            await toolkit.aclose()
+        print("\n".join(measuring.summary(tried)))
+        if model is None:
+            return measuring.template(tried)
+        chat = writing_chat(params.world, root, model, price, budget)
+        try:
+            with phase("write"):
+                return await measuring.written(tried, chat)
+        finally:
+            await chat.aclose()
+
+    description = asyncio.run(measured())
+    catalogue = root / params.world.catalogue
+    _, before, now = measuring.with_description(catalogue.read_text(encoding="utf-8"), expert, description)
+    print(f"outcomes: {file}\n{expert}:\n- {before.strip()}\n+ {now.strip()}")
+    if write:
+        measuring.write(catalogue, expert, description)
+        print(f"written to {params.world.catalogue}")
+
+
+def _server(
+    name: str, command: list[str], url: str | None, env: list[str], headers: list[str], known: McpServer | None
+) -> McpServer:
+    """How the options say that the server is reached; as the catalogue says where they say nothing."""
+    from pydantic import ValidationError
+
+    from orchestra.tools.mcp.spec import McpServer
+
+    if not (command or url):
+        if known is None or env or headers:
+            raise ConfigError("how is it reached?", where=f"MCP server {name}", fix="give --url URL or -- PROGRAM …")
+        return known
+    try:
+        return McpServer(
+            command=tuple(command),
+            url=url,
+            env={key: value or f"${{{key}}}" for key, _, value in (item.partition("=") for item in env)},
+            headers={key.strip(): value.strip() for key, _, value in (item.partition("=") for item in headers)},
+        )
+    except ValidationError as error:
+        raise ConfigError(error.errors()[0]["msg"], where=f"MCP server {name}", fix="see --help") from None

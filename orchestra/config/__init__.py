@@ -1,0 +1,1 @@
+"""params.yaml: its schema, and edits to it from the command line."""

@@ -1,0 +1,80 @@
+"""`--set section.key=value`: checked edits of params.yaml that keep its comments, and that DVC sees."""
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestra.config.schema import Params, parse_params
+from orchestra.errors import ConfigError
+from orchestra.files.yaml import parse_yaml
+
+
+def apply(file: Path, assignments: Sequence[str]) -> list[str]:
+    """Write the assignments into `file`; returns a line per changed value.
+
+    Nothing is written unless every key exists and the whole file stays valid (`ConfigError`).
+    """
+    text, _, changed = _edited(file, assignments)
+    if changed:
+        partial = file.with_name(f".{file.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, file)
+    return changed
+
+
+def effective(file: Path, assignments: Sequence[str]) -> Params:
+    """What `file` holds with the assignments, for once: nothing is written. Raises `ConfigError` as `apply` does."""
+    return _edited(file, assignments)[1]
+
+
+def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[str]]:
+    """The new text, the parameters in it, and a line per changed value."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 120
+    # ruamel would turn `base: null` into `base:`.
+    yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(file), fix="fix the file") from None
+    except (YAMLError, ValueError) as error:
+        raise ConfigError(f"not YAML: {error}", where=str(file), fix="fix the syntax") from None
+    changed = []
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=value")
+        holder, key = _find(document, dotted.strip(), file)
+        new = _value(text)
+        if holder[key] != new:
+            changed.append(f"{dotted.strip()}: {holder[key]} → {new}")
+            holder[key] = new
+    buffer = io.StringIO()
+    yaml.dump(document, buffer)
+    return buffer.getvalue(), parse_params(parse_yaml(buffer.getvalue()), where="--set"), changed
+
+
+def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:
+    """The mapping that holds the last key of `a.b.c`, and that key."""
+    *path, key = dotted.split(".")
+    holder = document
+    for part in path:
+        holder = holder.get(part) if isinstance(holder, dict) else None
+    if not isinstance(holder, dict) or key not in holder:
+        raise ConfigError(f"no key {dotted}", where=str(file), fix="see that file for the keys there are")
+    return holder, key
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a YAML value", where="--set", fix="quote it") from None

@@ -1,0 +1,297 @@
+"""The schema of params.yaml: one section per stage; an unknown key or a wrong type is an error of one line."""
+
+import os
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from orchestra.errors import ConfigError
+from orchestra.files.yaml import parse_yaml
+from orchestra.types import Category, Usd
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
+"""The stages depend on data/extra: what lies elsewhere could change unseen."""
+
+
+class Section(BaseModel):
+    """A section of params.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class World(Section):
+    """What exists: tools, prices and domains, for every stage and for serving."""
+
+    catalogue: str
+    """Tools: data/catalogue/tools.yaml."""
+    prices: str
+    """Dated price book: data/catalogue/prices.yaml."""
+    domains: list[str]
+    """Folders under data/domains."""
+    price_date: str
+    """ISO date whose prices hold."""
+
+
+class Extra(Section):
+    """A file of examples that were not made by the stage synthesize."""
+
+    file: Annotated[str, Field(pattern=EXTRA_FILE)]
+    """Below data/extra, which the stage depends on: data/extra/thoughts.jsonl. `thoughts.answers.jsonl` (what simulated
+    experts know) and `thoughts.corpus.jsonl` (what a search finds) beside it come along."""
+    split: Literal["train", "heldout"] = "train"
+
+
+class Synthesize(Section):
+    seed: int
+    train_examples: Positive
+    heldout_examples: Positive
+    mix: dict[Category, Fraction]
+    """Share of each category; adds up to 1."""
+    experts_per_toolbox: tuple[Positive, Positive]
+    price_spread: Annotated[float, Field(ge=1)]
+    """Each example multiplies each tool's price by a log-uniform factor in [1/spread, spread]."""
+    preference_share: Fraction
+    """Share of examples whose user states a preference; the rest are neutral."""
+    renamed_share: Fraction = 0.0
+    """Share of the training examples whose experts are renamed and re-described, so that names are read, not known."""
+    evolved_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the domain examples that are harder ones, evolved from the others: users who must be asked are among
+    them."""
+    extra: list[Extra] = Field(default_factory=list)
+    """Examples from elsewhere that join the set."""
+    solver: Literal["none", "known"] = "none"
+    """Who tries evolved and extra examples, 8 times each; what it never solves is left out. known: the known solution,
+    with mistakes."""
+    price_dates: list[date] = Field(default_factory=list)
+    """Each example's list prices are those of one of these days, drawn again; empty: those of world.price_date."""
+    preferences: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
+    """A file of `orchestra data preferences` that preferences are drawn from; None: the fixed sentences."""
+
+    @model_validator(mode="after")
+    def _mix_adds_up(self) -> Self:
+        if abs(sum(self.mix.values()) - 1) > 1e-6:
+            raise ValueError(f"mix adds up to {sum(self.mix.values()):g}, not 1")
+        return self
+
+
+class Validate(Section):
+    max_quarantined: Fraction
+    """Above this share of refused rows the flow stops."""
+
+
+class Model(Section):
+    recipe: str
+    """Folder with config.json, tokenizer and chat template (models/recipes/…)."""
+    base: str | None
+    """Checkpoint to start from; None starts from random weights."""
+
+
+class Rollout(Section):
+    max_turns: Positive
+    max_turn_tokens: Positive
+    """Tokens the policy may write in one turn."""
+    max_tokens: Positive
+    """Prompt and completion of one episode together."""
+    budget_usd: Annotated[float, Field(gt=0)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Dollars that one episode may spend: a call that could cross it ends the episode. None: no cap."""
+
+
+class Habits(Section):
+    """How a teacher picks among the experts that suit a topic."""
+
+    bias: Fraction
+    """How often it takes the costliest, as untrained orchestrators do (published: 73 % of Qwen3-8B's calls)."""
+    follow_preference: Fraction
+    """How often it follows a stated preference."""
+    random_choice: Fraction
+    """How often it asks any expert, suited or not."""
+    weigh_value: Fraction
+    """How often, when nothing else moves it, it weighs what an expert promises against its price."""
+    patience: Fraction
+    """How often it asks on after an unsure reply, while somebody suited is left."""
+
+
+class Sft(Section):
+    seed: int
+    teacher: Habits
+    epochs: Positive
+    batch_size: Positive
+    learning_rate: Annotated[float, Field(gt=0)]
+    warmup: Fraction
+    save_steps: Positive
+
+
+class Grpo(Section):
+    seed: int
+    steps: Positive
+    examples_per_step: Positive
+    group_size: Annotated[int, Field(ge=2)]
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon: hidden matrices step with Muon, the rest with AdamW; adamw: everything with AdamW."""
+    muon_ratio: Annotated[float, Field(gt=0)] = 5.0
+    """Muon's learning rate over AdamW's: its steps have the same size whatever the gradient's."""
+    processes: Positive = 1
+    """Ranks that share each step's groups, on one machine (one a GPU)."""
+    strategy: Literal["ddp", "zero2", "zero3"] = "ddp"
+    """ddp: each rank holds everything; DeepSpeed's zero2 shards optimizer and gradients, zero3 the weights too."""
+    learning_rate: Annotated[float, Field(gt=0)]
+    schedule: Literal["constant", "linear"] = "constant"
+    """Of the learning rate after its warm-up; linear: down to 0, which averages the noise of late steps away."""
+    mix: dict[Category, Fraction] = Field(default_factory=dict)
+    """Shares of the categories among the examples trained on; empty: as in the data. What SFT has mastered teaches
+    nothing: its groups are all alike."""
+    difficulty_range: tuple[Fraction, Fraction] | None = None
+    """Difficulties (share of tries solved) that are trained on, from the first to the second; examples that nobody
+    measured are kept. None: all."""
+    difficulty_file: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
+    """What `orchestra data measure` wrote of the training examples, below data/extra; None: what the examples say."""
+    temperature: Annotated[float, Field(gt=0)]
+    clip_low: Fraction
+    clip_high: Annotated[float, Field(ge=0)]
+    kl: Annotated[float, Field(ge=0)]
+    top_entropy_quantile: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the policy's tokens that learn, those of greatest entropy (arXiv 2506.01939); 1: all. Decisions are few;
+    what is merely copied has nothing to learn, and the noise of its gradient wears it down."""
+    entropy: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of an entropy bonus on the tokens that learn, so that exploring goes on."""
+    advantage_clip: Annotated[float, Field(gt=0)]
+    min_group_std: Annotated[float, Field(ge=0)]
+    """Homogeneity filter: groups whose reward std is below it carry no advantage."""
+    malformed: Literal["zero", "drop"]
+    """Format and invalid-output filters: keep such an episode at reward 0, or leave it out as the paper does."""
+    reward: Literal["outcome", "efficiency", "full"] = "full"
+    """Which weights of P count: being right alone; also compute and latency; or also the tools the user wishes for."""
+    normalise: Literal["sum_then_normalise", "normalise_then_sum"] = "sum_then_normalise"
+    """Eq. 2 summed, then normalised over the group (Eq. 3); or each part normalised on its own, then summed by P."""
+    max_infrastructure_failures: Fraction
+    """Above this share of failed episodes the run stops."""
+    eval_every: Positive
+    eval_examples: Positive
+    save_steps: Positive
+
+    @model_validator(mode="after")
+    def _band_has_room(self) -> Self:
+        if self.difficulty_range is not None and self.difficulty_range[0] > self.difficulty_range[1]:
+            raise ValueError(
+                f"difficulty_range begins at {self.difficulty_range[0]:g} and ends at {self.difficulty_range[1]:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_agree(self) -> Self:
+        if self.strategy != "ddp" and self.optimizer == "muon":
+            raise ValueError(f"{self.strategy} shards matrices, which muon needs whole: set optimizer to adamw")
+        if self.examples_per_step % self.processes:
+            raise ValueError(
+                f"{self.examples_per_step} examples_per_step cannot be shared by {self.processes} processes in whole "
+                "groups"
+            )
+        return self
+
+
+class Evaluate(Section):
+    examples: Positive
+    """Held-out examples, from the first."""
+    policies: list[str]
+    baselines: list[str]
+    bootstrap: Positive
+    """Resamples behind each interval."""
+    seed: int
+
+
+class Promote(Section):
+    model_name: str
+    min_accuracy: Fraction
+    min_valid: Fraction
+    """Share of turns that parse."""
+    max_cost_ratio: Annotated[float, Field(gt=0)]
+    """Dollars per example against always-strongest."""
+    min_accuracy_gain: float
+    """Accuracy less the SFT model's, points of 1: refused when the whole paired 95 % interval lies below it."""
+    accuracy_gain_margin: Annotated[float, Field(ge=0)]
+    """How far the measured gain itself may fall short of it, since so little can be chance."""
+    champion_accuracy_margin: Annotated[float, Field(ge=0)]
+    """How much accuracy a challenger may lose against the champion."""
+    champion_cost_ratio: Annotated[float, Field(gt=0)]
+    """Dollars per example a challenger may cost against the champion."""
+
+
+class Deploy(Section):
+    engine: Literal["vllm", "in_process", "auto"]
+    """auto: vLLM where its environment exists, otherwise in process, said so."""
+    host: Literal["127.0.0.1"]
+    gateway_port: Annotated[int, Field(ge=0, le=65535)]
+    vllm_port: Annotated[int, Field(ge=0, le=65535)]
+    """0: any free port."""
+    start_timeout_s: Positive
+    smoke_examples: Positive
+
+
+class BudgetLimits(Section):
+    """What may be spent. It decides no result, so it makes no stage stale."""
+
+    run_usd: Usd | None = None
+    """Dollars of one run of the pipeline, its stages together; a call that could cross it ends the run."""
+
+
+class Params(Section):
+    """The whole of params.yaml."""
+
+    profile: str
+    budget: BudgetLimits = BudgetLimits()
+    world: World
+    synthesize: Synthesize
+    validate_: Validate = Field(alias="validate")
+    model: Model
+    rollout: Rollout
+    sft: Sft
+    grpo: Grpo
+    evaluate: Evaluate
+    promote: Promote
+    deploy: Deploy
+
+
+def params_file(root: Path) -> Path:
+    """The workspace's params.yaml, or the file that ORCHESTRA_PARAMS names."""
+    return root / os.environ.get("ORCHESTRA_PARAMS", "params.yaml")
+
+
+def load_params(path: str | Path | None = None) -> Params:
+    """Read and check params.yaml (or the file named by ORCHESTRA_PARAMS); raises `ConfigError` of one line."""
+    file = Path(path or params_file(Path()))
+    try:
+        raw = parse_yaml(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(file), fix="fix the file") from None
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(file), fix="fix the syntax") from None
+    return parse_params(raw, where=str(file))
+
+
+def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
+    """Check an already read mapping."""
+    try:
+        return Params.model_validate(raw, strict=False) if not isinstance(raw, dict) else _strict(raw)
+    except ValidationError as error:
+        # A misspelt key is also a missing one; the misspelling says more.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"unknown key {key}", where=where, fix="remove it or check its spelling") from None
+        raise ConfigError(f"{key}: {first['msg']} (got {first['input']!r:.60})", where=where, fix="fix it") from None
+    except (TypeError, ValueError, RecursionError) as error:  # a key that is a date, a value within itself
+        raise ConfigError(str(error), where=where, fix="fix it") from None
+
+
+def _strict(raw: dict[str, Any]) -> Params:
+    # Through JSON, pydantic's strict mode still takes lists for tuples and strings for enums, and 1 for a float.
+    import json
+
+    # YAML reads a bare 2025-11-15 as a date, which JSON lacks.
+    return Params.model_validate_json(json.dumps(raw, default=str), strict=True)

@@ -1,0 +1,1 @@
+"""Rivals of the trained model: fixed rules, and routers that learn."""

@@ -1,0 +1,92 @@
+"""What rules may know before an example: the catalogue, measured outcomes on training examples, and the oracle's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestra.errors import CallError, ToolError
+from orchestra.rewards.outcome import verify
+from orchestra.tools.base import UNSURE
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.toolkit import Toolkit, ToolSession
+from orchestra.types import Example, ToolCall, ToolKind, ToolSpec
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One training question, asked of every expert of the catalogue."""
+
+    example: Example
+    right: Mapping[str, float]
+    """1 or 0 by catalogue entry; an expert that failed is left out."""
+    unsure: frozenset[str] = frozenset()
+    """The entries that said they were not sure."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What rules may know before any example; and what only the oracle knows."""
+
+    catalogue: Catalogue
+    right: Mapping[str, str | None] = field(default_factory=dict)
+    """By example id, the shown name of the cheapest expert that answers it rightly (oracle only)."""
+    lessons: Sequence[Lesson] = ()
+    """Training questions that need an expert (routers that learn)."""
+    expert_share: float = 1.0
+    """Share of training examples that need an expert: `lessons` are those."""
+    max_turns: int = 5
+    """Turns an episode may take; the last must answer."""
+
+
+async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[str, str | None]:
+    """Asks every expert of every example that needs one; the cheapest right one by example id, None where none is.
+
+    Costs a call each: meant for experts that are simulated or replayed, whose answers do not change.
+    """
+    found: dict[str, str | None] = {}
+    for example in examples:
+        if not example.verifier.golden_calls:
+            found[example.id] = await _cheapest_right(example, toolkit)
+    return found
+
+
+async def take_lessons(examples: Sequence[Example], toolkit: Toolkit) -> list[Lesson]:
+    """Asks every expert of the catalogue every example that needs one: a call each, as `who_is_right`."""
+    experts = tuple(toolkit.catalogue.spec(name) for name in toolkit.catalogue.names(ToolKind.EXPERT))
+    lessons = []
+    for example in examples:
+        if example.verifier.golden_calls or all(spec.kind is not ToolKind.EXPERT for spec in example.toolbox):
+            continue
+        asked = example.model_copy(update={"toolbox": experts})
+        session = toolkit.open(asked)
+        try:
+            replies = {spec.tool: await _reply(session, spec) for spec in experts}
+            right = {
+                tool: float(verify(asked, text, session).solved) for tool, text in replies.items() if text is not None
+            }
+        finally:
+            session.close()
+        unsure = frozenset(tool for tool, text in replies.items() if text == UNSURE)
+        lessons.append(Lesson(example, right, unsure))
+    return lessons
+
+
+async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:
+    experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+    session = toolkit.open(example)
+    try:
+        for spec in sorted(experts, key=lambda spec: spec.call_usd):
+            text = await _reply(session, spec)
+            if text is not None and verify(example, text, session).solved:
+                return spec.name
+    finally:
+        session.close()
+    return None
+
+
+async def _reply(session: ToolSession, spec: ToolSpec) -> str | None:
+    """What an expert says to the bare question; None when it failed or refused: one out of reach cannot be right."""
+    try:
+        outcome = await session.call(ToolCall(name=spec.name))
+    except (CallError, ToolError):
+        return None
+    return None if outcome.error or outcome.by is not None else outcome.text

@@ -1,0 +1,203 @@
+"""Rule policies to measure the orchestrator against: which expert each asks; everything else they are told.
+
+Every rule is given the known solution of what needs no expert (arithmetic, search, domains), so it differs from the
+others, and from the trained model, only in its choice of experts; its own tokens are free. Both favour the rules.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+
+from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.knowledge import Knowledge
+from orchestra.evaluation.baselines.routers import cascade, knn_router
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.rollout.policies.scripted import ChooseExpert, follow
+from orchestra.types import ToolCall, ToolKind, ToolSpec
+
+STRONGEST = "always_strongest"
+LEARNED = "knn_router"
+"""The rule that needs training examples."""
+ORACLE = "oracle"
+
+PRICE_CAP_USD = 0.02
+"""What the price-aware rule pays for its first question; between the published cost a task of the small experts (0.5
+cents) and of the large ones (6 and 27 cents)."""
+SUBJECTS: dict[str, str] = {
+    "math": "math matrix polynomial integral group sequence curve lemma equation prime theorem rank root order degree "
+    "bound axiom proof genus",
+    "physics": "physics particle laser boson beam plasma lens orbit quark photon field spin voltage mass momentum "
+    "force wave decay entropy",
+    "medicine": "medicine drug enzyme nerve fever syndrome vaccine infection surgery disease therapy dose cure "
+    "symptom doctor risk patient receptor prognosis",
+    "law": "law court treaty trial statute contract lawsuit verdict appeal clause tort judge article plaintiff crime "
+    "penalty witness doctrine precedent",
+    "history": "history battle empire peace fortress siege tribe revolt crusade dynasty war king year queen century "
+    "ships founder cause envoy",
+    "code": "code function file compiler flag library loop array pointer server program port bytes keyword method "
+    "version author complexity bug",
+    "finance": "finance bond fund shares loan broker trust index stock budget currency yield coupon bank auditor fee "
+    "owner hedge beta",
+    "music": "music symphony sonata waltz ballad quartet hymn orchestra march song opera composer key bars singer "
+    "tempo conductor chord motif",
+}
+"""The words by which a rule-writer who has read training questions tells a subject."""
+GENERAL = {"strong": 0.65, "good": 0.55, "fair": 0.45}
+"""How often the price-aware rule expects a generalist described so to be right."""
+SPECIALIST, DABBLER, STRANGER = 0.85, 0.6, 0.15
+"""The same for an expert whose description names the subject, names it with a reserve, and does not name it."""
+
+
+def always_strongest(knowledge: Knowledge) -> ChooseExpert:
+    """Asks, once, the expert with the best published accuracy alone; without one, the most expensive by list price.
+
+    Both are facts of the catalogue, so an example's random price does not change who is strongest. List price alone
+    would name an expert that costs four times the most accurate one, and make an easy rival.
+    """
+    catalogue = knowledge.catalogue
+
+    def strength(spec: ToolSpec) -> tuple[float, float]:
+        return catalogue.strength(spec.tool), float(catalogue.spec(spec.tool).call_usd)
+
+    return _once(lambda conversation, left: max(left, key=strength))
+
+
+def always_cheapest(knowledge: Knowledge) -> ChooseExpert:
+    """Asks, once, the expert that is cheapest in this example."""
+    return _once(lambda conversation, left: min(left, key=lambda spec: (spec.call_usd, spec.name)))
+
+
+def random(knowledge: Knowledge) -> ChooseExpert:
+    """Asks, once, any expert, by a hash of the example's id."""
+    return _once(lambda conversation, left: left[_draw(conversation.example.id) % len(left)])
+
+
+def price_aware(knowledge: Knowledge, cap_usd: float = PRICE_CAP_USD) -> ChooseExpert:
+    """Asks the best match per dollar under a price cap; when that one is unsure, the best match left at any price.
+
+    It reads what a policy can see: the instruction, and each expert's description and price.
+    """
+
+    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec:
+        subject = subject_of(conversation.example.instruction)
+        match = {spec.name: described_match(subject, spec.description) for spec in left}
+        escalating = any(_is_expert(conversation, turn.call) for turn in conversation.turns)
+        suited = [spec for spec in left if spec.call_usd <= cap_usd and match[spec.name] > STRANGER]
+        if escalating or not suited:
+            return max(left, key=lambda spec: (match[spec.name], -spec.call_usd))
+        return max(suited, key=lambda spec: (match[spec.name] / max(float(spec.call_usd), 1e-6), spec.name))
+
+    return choose
+
+
+def oracle(knowledge: Knowledge) -> ChooseExpert:
+    """Asks the cheapest expert that will be right, and nobody where none will be: the head-room of the examples."""
+
+    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        name = knowledge.right.get(conversation.example.id)
+        return next((spec for spec in left if spec.name == name), None)
+
+    return choose
+
+
+BASELINES: dict[str, Callable[[Knowledge], ChooseExpert]] = {
+    STRONGEST: always_strongest,
+    "always_cheapest": always_cheapest,
+    "random": random,
+    "price_aware": price_aware,
+    LEARNED: knn_router,
+    "cascade": cascade,
+    ORACLE: oracle,
+}
+"""Every rule by the name that params.yaml uses."""
+TUNED: dict[str, Callable[[Knowledge, float], ChooseExpert]] = {
+    "price_aware": price_aware,
+    LEARNED: knn_router,
+    "cascade": cascade,
+}
+"""Rules with a knob between cheap and right; `price_aware@0.05` is one with its knob set."""
+KNOBS: dict[str, tuple[float, ...]] = {
+    "price_aware": (0.0, 0.002, 0.005, 0.01, 0.05, 0.2),
+    LEARNED: (0.0, 0.5, 2.0, 5.0, 10.0, 20.0, 50.0, 200.0),
+    "cascade": (0, 1, 2, 3),
+}
+"""Settings that trace a rule's frontier: dollars of the cap, accuracy per dollar, escalations."""
+
+
+def frontier(name: str) -> list[str]:
+    """The names of a tuned rule over its knob, its own default first."""
+    return [name, *(f"{name}@{knob:g}" for knob in KNOBS[name])]
+
+
+RIVALS: tuple[str, ...] = tuple(dict.fromkeys([*BASELINES, *(point for name in KNOBS for point in frontier(name))]))
+"""What the claims table measures the orchestrator against."""
+
+
+def rule(name: str) -> Callable[[Knowledge], ChooseExpert]:
+    """A rule by its name, a knob after `@`; `ConfigError` for a name that is no rule."""
+    base, at, knob = name.partition("@")
+    if not at and base in BASELINES:
+        return BASELINES[base]
+    try:
+        tuned, setting = TUNED[base], float(knob)
+    except (KeyError, ValueError):
+        fix = f"one of: {', '.join(BASELINES)}; or {', '.join(f'{one}@NUMBER' for one in TUNED)}"
+        raise ConfigError(f"no baseline named {name}", where="evaluate.baselines", fix=fix) from None
+    return lambda knowledge: tuned(knowledge, setting)
+
+
+def baseline(name: str, knowledge: Knowledge, encode_turn: Callable[[str], list[int]]) -> ScriptedPolicy:
+    """The rule as a policy for the loop; `ConfigError` for a name that is no rule."""
+    choose = rule(name)(knowledge)
+
+    def in_time(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        # The last turn must answer: an expert asked in it would be paid for nothing.
+        return choose(conversation, left) if len(conversation.turns) < knowledge.max_turns - 1 else None
+
+    return ScriptedPolicy(name, lambda conversation: follow(conversation, in_time), encode_turn)
+
+
+def subject_of(instruction: str) -> str | None:
+    """The subject whose words the instruction uses most; None when it uses none."""
+    words = [_stem(word) for word in re.findall(r"[a-z]+", instruction.lower())]
+    hits = {subject: sum(word in stems for word in words) for subject, stems in _STEMS.items()}
+    best = max(hits, key=lambda subject: hits[subject])
+    return best if hits[best] else None
+
+
+def described_match(subject: str | None, description: str) -> float:
+    """How often an expert so described may be expected to be right about a subject."""
+    text = description.lower()
+    named = re.search(rf"(\b(?:some|easy|basic|a little) )?\b{re.escape(subject)}\b", text) if subject else None
+    if named:
+        return DABBLER if named.group(1) else SPECIALIST
+    general = [chance for word, chance in GENERAL.items() if re.search(rf"\b{word}\b", text)]
+    return max(general) if general and re.search(r"\b(every|any|all)\b", text) else STRANGER
+
+
+def _stem(word: str) -> str:
+    """Endings do not matter: `photons` is `photon`."""
+    return word[:-1] if word.endswith("s") else word
+
+
+_STEMS = {subject: frozenset(_stem(word) for word in words.split()) for subject, words in SUBJECTS.items()}
+
+
+def _once(choose: Callable[[Conversation, list[ToolSpec]], ToolSpec]) -> ChooseExpert:
+    """Ask one expert and take what it says."""
+
+    def first_only(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        if any(_is_expert(conversation, turn.call) for turn in conversation.turns):
+            return None
+        return choose(conversation, left)
+
+    return first_only
+
+
+def _is_expert(conversation: Conversation, call: ToolCall | None) -> bool:
+    kinds = {spec.name: spec.kind for spec in conversation.example.toolbox}
+    return call is not None and kinds.get(call.name) is ToolKind.EXPERT
+
+
+def _draw(key: str) -> int:
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")

@@ -1,0 +1,1 @@
+"""What the method claims, measured over several training seeds."""

@@ -1,0 +1,249 @@
+"""The claims table: what the method promises, measured over training seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestra.errors import DataError
+from orchestra.evaluation.baselines.rules import LEARNED, STRONGEST
+from orchestra.evaluation.claims.measures import (
+    Measured,
+    cost_over,
+    equal_cost,
+    first,
+    gain,
+    largest_share,
+    price_fall,
+    price_rows,
+    saved,
+    trial_ratio,
+    used_where_best,
+    uses,
+    utility_gain,
+)
+from orchestra.evaluation.claims.measures import SeedResult as SeedResult
+from orchestra.evaluation.claims.seeds import Measure, over_runs, over_seeds
+from orchestra.evaluation.probes import SPLITS, Trial
+from orchestra.evaluation.report import REFERENCE
+from orchestra.evaluation.statistics import Interval
+from orchestra.types import Category, Example, Record
+
+Unit = Literal["share", "points", "times", "utility", "minutes"]
+RIVALS = {"price_aware": "the price-aware heuristic", LEARNED: "a kNN router", "cascade": "a cascade"}
+MINUTES = 12.0
+TIMES = "\u00d7"
+USED = 0.8
+"""Every kind of tool must be called in at least this share of the examples that it is best for."""
+
+
+class Claim(Record):
+    """One row of the table."""
+
+    name: str
+    bar: str
+    """E.g. "≥ 5 points"."""
+    value: float | None
+    """Mean over the seeds; None when it could not be measured."""
+    low: float | None
+    high: float | None
+    """95 % interval over seeds and examples."""
+    holds: bool
+    """Whether the mean meets the bar."""
+    per_seed: tuple[float | None, ...]
+    unit: Unit = "share"
+    clear: bool = False
+    """Whether the whole interval meets the bar."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A claim before it is measured."""
+
+    name: str
+    sign: Literal["≥", "≤", ">"]
+    threshold: float
+    unit: Unit
+    measure: Measured
+
+    def met(self, value: float | None) -> bool:
+        if value is None:
+            return False
+        if self.sign == "≤":
+            return value <= self.threshold
+        return value > self.threshold if self.sign == ">" else value >= self.threshold
+
+
+def claims(
+    results: Sequence[SeedResult], examples: Sequence[Example], *, bootstrap: int = 1000, seed: int = 0
+) -> list[Claim]:
+    """Every row of the table, in its order; `examples` are the held-out ones that all seeds were measured on.
+
+    Raises `DataError` without a seed or when a policy was not measured.
+    """
+    if not results:
+        raise DataError("no seed was measured", where="claims", fix="train at least one")
+    by_id = {example.id: example for example in examples}
+    bars = [*_against_strongest(), *_against_rivals(by_id), *_grpo(), *_probed(), *_collapse(by_id)]
+    found = [_measured(bar, results, bootstrap, seed) for bar in bars]
+    minutes = [result.minutes for result in results]
+    time = Bar("time: from the shipped base to the result", "≤", MINUTES, "minutes", lambda result: Measure({}, first))
+    return [*found, _claim(time, over_runs(minutes), tuple(minutes))]
+
+
+def expert_claims(
+    results: Sequence[SeedResult], examples: Sequence[Example], *, bootstrap: int = 1000, seed: int = 0
+) -> list[Claim]:
+    """The rows against the strongest expert, rules and SFT model once more, on the topic examples alone.
+
+    No row of the table, but the plainest look at the choice of experts: on the others rules are told the solution.
+    """
+    by_id = {example.id: example for example in examples if example.category is Category.TOPIC}
+    restricted = [
+        result.model_copy(
+            update={
+                "outcomes": {
+                    name: tuple(one for one in outcomes if one.example_id in by_id)
+                    for name, outcomes in result.outcomes.items()
+                }
+            }
+        )
+        for result in results
+    ]
+    bars = [*_against_strongest(), *_against_rivals(by_id), *_grpo()]
+    return [_measured(bar, restricted, bootstrap, seed) for bar in bars]
+
+
+def markdown(found: Sequence[Claim]) -> str:
+    """The table; a bar that the mean meets while the interval crosses it is marked "yes, not clearly"."""
+    seeds = max((len(claim.per_seed) for claim in found), default=0)
+    lines = [
+        f"| claim | bar | mean of {seeds} seeds | 95 % interval | each seed | holds |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for claim in found:
+        span = "—" if claim.low is None else f"{show(claim.low, claim.unit)} to {show(claim.high, claim.unit)}"
+        each = " · ".join(show(value, claim.unit) for value in claim.per_seed)
+        holds = ("yes" if claim.clear else "yes, not clearly") if claim.holds else "**no**"
+        lines.append(f"| {claim.name} | {claim.bar} | {show(claim.value, claim.unit)} | {span} | {each} | {holds} |")
+    return "\n".join(lines) + "\n"
+
+
+def details(results: Sequence[SeedResult]) -> str:
+    """An expert's share of calls at its low and at its high price, over all seeds, as a table."""
+    lines = [
+        "| expert | trials | share of calls at low price | at high | falls by |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    rows = [row for result in results for row in price_rows(result.probes)]
+    for tool in sorted({tool for _, tool, _ in rows}):
+        own = [row for _, name, row in rows if name == tool]
+        low_x, low, high_x, high = (sum(column) for column in zip(*own, strict=True))
+        at_low, at_high = (low_x / low if low else None), (high_x / high if high else None)
+        fall = 1 - at_high / at_low if at_low and at_high is not None else None
+        cells = " | ".join(show(value, "share") for value in (at_low, at_high, fall))
+        lines.append(f"| {tool} | {len(own)} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def show(value: float | None, unit: Unit) -> str:
+    """A number as the table writes it."""
+    if value is None:
+        return "—"
+    match unit:
+        case "share":
+            return f"{100 * value:.1f} %"
+        case "points":
+            return f"{100 * value:+.1f}"
+        case "times":
+            return f"{value:.2f}{TIMES}"
+        case "utility":
+            return f"{value:+.3f}"
+        case "minutes":
+            return f"{value:.1f}"
+
+
+def _measured(bar: Bar, results: Sequence[SeedResult], bootstrap: int, seed: int) -> Claim:
+    interval, per_seed = over_seeds([bar.measure(result) for result in results], bootstrap, seed)
+    return _claim(bar, interval, per_seed)
+
+
+def _claim(bar: Bar, interval: Interval, per_seed: tuple[float | None, ...]) -> Claim:
+    shown = {"points": f"{100 * bar.threshold:g} points", "minutes": f"{bar.threshold:g} minutes"}
+    shown |= {
+        "share": f"{100 * bar.threshold:g} %",
+        "times": f"{bar.threshold:g}{TIMES}",
+        "utility": f"{bar.threshold:g}",
+    }
+    return Claim(
+        name=bar.name,
+        bar=f"{bar.sign} {shown[bar.unit]}",
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        holds=bar.met(interval.value),
+        per_seed=per_seed,
+        unit=bar.unit,
+        clear=bar.met(interval.low) and bar.met(interval.high),
+    )
+
+
+def _against_strongest() -> list[Bar]:
+    return [
+        Bar("as right as the strongest expert: accuracy less its", "≥", 0.0, "points", gain(STRONGEST)),
+        Bar("at a fraction of its cost: dollars over its", "≤", 0.30, "share", cost_over(STRONGEST)),
+    ]
+
+
+def _against_rivals(examples: Mapping[str, Example]) -> list[Bar]:
+    bars = [
+        Bar(f"better than {label}: utility above its", ">", 0.0, "utility", utility_gain(name, examples))
+        for name, label in RIVALS.items()
+    ]
+    return bars + [
+        Bar(f"better than {label}: accuracy above its at equal cost", ">", 0.0, "points", equal_cost(name))
+        for name, label in RIVALS.items()
+    ]
+
+
+def _grpo() -> list[Bar]:
+    return [
+        Bar("GRPO earns its keep: accuracy above the SFT model's", "≥", 0.05, "points", gain(REFERENCE)),
+        Bar("GRPO earns its keep: dollars saved against the SFT model's", "≥", 0.20, "share", saved(REFERENCE)),
+    ]
+
+
+def _probed() -> list[Bar]:
+    bars = [
+        Bar("reads prices: share of calls falls when the price goes from low to high", "≥", 0.30, "share", price_fall)
+    ]
+    wishes: list[tuple[str, str, Literal["≥", "≤"], float, Callable[[Trial], float]]] = [
+        ("prefer", "use of X under “prefer X”, over neutral", "≥", 1.5, uses),
+        ("avoid", "use of X under “avoid X”, over neutral", "≤", 0.5, uses),
+        ("cheap", "dollars under “cheap”, over neutral", "≤", 0.8, lambda trial: trial.outcome.cost_usd),
+        ("fast", "seconds under “fast”, over neutral", "≤", 0.8, lambda trial: trial.outcome.latency_s),
+    ]
+    words = {"train": "", "heldout": ", in unseen words"}
+    for split in SPLITS:
+        for kind, what, sign, threshold, value in wishes:
+            measure = trial_ratio("preference", "neutral", f"{kind}/{split}", value)
+            bars.append(Bar(f"reads preferences: {what}{words[split]}", sign, threshold, "times", measure))
+    kept = trial_ratio("unseen", "known", "unseen", lambda trial: float(trial.outcome.solved or 0))
+    cost = trial_ratio("unseen", "strongest", "unseen", lambda trial: trial.outcome.cost_usd)
+    return [
+        *bars,
+        Bar("unseen tools: accuracy kept", "≥", 0.95, "share", kept),
+        Bar("unseen tools: dollars over the strongest's", "≤", 0.40, "share", cost),
+    ]
+
+
+def _collapse(examples: Mapping[str, Example]) -> list[Bar]:
+    def used(what: str, *categories: Category) -> Bar:
+        return Bar(f"no collapse: {what} used where best", "≥", USED, "share", used_where_best(examples, categories))
+
+    return [
+        Bar("no collapse: the most used tool's share of calls", "≤", 0.60, "share", largest_share),
+        used("calculator or code", Category.ARITHMETIC),
+        used("search", Category.FACT, Category.TWO_HOP),
+        used("domain tools", Category.LOOKUP, Category.CHANGE),
+        used("experts", Category.TOPIC),
+    ]

@@ -1,0 +1,142 @@
+"""The properties that Eq. 1-2 must have, checked on the weights of a training before it starts."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+
+from orchestra.config.schema import Grpo
+from orchestra.errors import DataError
+from orchestra.rewards.group import Reward, group_rewards, weights
+from orchestra.types import Charge, Component, Episode, Preference, StopReason, ToolCall, Turn, Verdict
+
+Score = Callable[[Sequence[Episode]], list[Reward]]
+"""The rewards of a group under one vector P."""
+GROUPS = 12
+"""Drawn groups that each vector is tried on."""
+TOLERANCE = 1e-9
+
+
+def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str]:
+    """Try the properties on every distinct vector P; raises `DataError` naming the first one that breaks.
+
+    Returns notes, one line each, on vectors that are sound but whose cost, latency and tool wishes train nothing where
+    a group is all solved: `grpo.min_group_std` takes such a group for homogeneous.
+    """
+    distinct = {(p.outcome, p.compute, p.latency, tuple(sorted(p.tools.values()))): p for p in preferences}
+    notes = []
+    for preference in distinct.values():
+        score = partial(group_rewards, preference=preference, malformed=settings.malformed, parts=settings.reward)
+        problem = _vector_problem(preference) or broken_property(score, weights(preference, settings.reward))
+        if problem is not None:
+            raise DataError(
+                f"{preference.kind}: {problem}", where="the preferences to train on",
+                fix="fix its weights where the examples are made",
+            )  # fmt: skip
+        most = largest_std(preference, settings)
+        if 0 < most < settings.min_group_std:
+            notes.append(
+                f"{preference.kind}: where all of a group are solved its rewards have a std of {most:.3f} at most, "
+                f"below min_group_std {settings.min_group_std:g}: cost and latency train nothing there"
+            )
+    return notes
+
+
+def largest_std(preference: Preference, settings: Grpo) -> float:
+    """The largest standard deviation that the rewards of a group of solved episodes can have."""
+    weighed = weights(preference, settings.reward)
+    spread, size = sum(weighed.values()) - weighed["outcome"], settings.group_size
+    half = size // 2
+    return float(spread * (half * (size - half) / (size * (size - 1))) ** 0.5)
+
+
+def broken_property(score: Score, weighed: Mapping[str, float]) -> str | None:
+    """The first property that `score` lacks under the weights P (`weighed`, by feature name), in words.
+
+    None: it has them all. The groups that it is tried on are the same every time.
+    """
+    rng = random.Random(0)
+    tools = [name.partition(":")[2] for name in weighed if name.startswith("tool:")]
+    for _ in range(GROUPS):
+        group = [_draw(rng, tools) for _ in range(rng.randint(2, 8))]
+        problem = _group_problem(score, group, sum(weighed.values())) or _dearer_problem(score, group)
+        if problem is not None:
+            return problem
+    for name, one, other in (
+        ("compute", _episode(cost_usd=1), _episode(cost_usd=2)),
+        ("latency", _episode(latency_s=1), _episode(latency_s=2)),
+    ):
+        better, worse = _values(score([one, other]))
+        if weighed.get(name, 0.0) > 0 and better <= worse:
+            return f"of two solved episodes the one with less {name} does not have the higher reward"
+    return None
+
+
+def _vector_problem(preference: Preference) -> str | None:
+    named = {"outcome": preference.outcome, "compute": preference.compute, "latency": preference.latency}
+    for name, weight in {**named, **preference.tools}.items():
+        # NaN is in no range either.
+        if not 0 <= weight <= 1:
+            return f"the weight of {name} is {weight:g}, outside [0, 1]"
+    return None if preference.outcome > 0 else "the weight of outcome is 0: being right would earn nothing"
+
+
+def _group_problem(score: Score, group: Sequence[Episode], bound: float) -> str | None:
+    """Solved above failed, constants, bounds, permutation, and what infrastructure failed."""
+    rewards = score(group)
+    values = _values(rewards)
+    failed = [value for value, episode in zip(values, group, strict=True) if not episode.solved]
+    solved = [value for value, episode in zip(values, group, strict=True) if episode.solved]
+    if solved and failed and min(solved) < max(failed) - TOLERANCE:
+        return "a solved episode has a lower reward than a failed one"
+    if any(_values(score([_episode(cost_usd=1, latency_s=1)] * 3))):
+        return "features that do not differ within a group contribute"
+    if not all(-TOLERANCE <= value <= bound + TOLERANCE for value in values):
+        return "a reward is outside [0, sum of the weights]"
+    if _values(score(list(reversed(group)))) != list(reversed(values)):
+        return "a reward depends on the order of the group"
+    with_unknown = score([_episode(solved=None, cost_usd=1000, latency_s=1e6), *group])
+    if with_unknown[0].value is not None or with_unknown[1:] != rewards:
+        return "an episode that infrastructure failed is scored, or changes the others' rewards"
+    return None
+
+
+def _dearer_problem(score: Score, group: Sequence[Episode]) -> str | None:
+    before = _values(score(group))
+    for index, episode in enumerate(group):
+        for name, cost_usd, latency_s in (("more expensive", Decimal("0.3"), 0.0), ("slower", Decimal(0), 7.0)):
+            charge = Charge(component=Component.POLICY, name="policy", cost_usd=cost_usd, latency_s=latency_s)
+            last = episode.turns[-1]
+            turns = (*episode.turns[:-1], last.model_copy(update={"charges": (*last.charges, charge)}))
+            changed = [*group[:index], episode.model_copy(update={"turns": turns}), *group[index + 1 :]]
+            if episode.solved and _values(score(changed))[index] > before[index] + TOLERANCE:
+                return f"a solved episode that becomes {name} has a higher reward"
+    return None
+
+
+def _values(rewards: Sequence[Reward]) -> list[float]:
+    return [0.0 if reward.value is None else reward.value for reward in rewards]
+
+
+def _draw(rng: random.Random, tools: Sequence[str]) -> Episode:
+    return _episode(
+        solved=rng.random() < 0.6,
+        cost_usd=rng.choice([0.0, 0.001, round(rng.uniform(0, 0.5), 4)]),
+        latency_s=rng.choice([0.0, 30.0, round(rng.uniform(0, 200), 1)]),
+        tools=[name for name in tools for _ in range(rng.randint(0, 2))],
+    )
+
+
+def _episode(
+    *, solved: bool | None = True, cost_usd: float = 0.0, latency_s: float = 0.0, tools: Sequence[str] = ()
+) -> Episode:
+    """An episode that answered, with that verdict (None: unknown), dollars, seconds and calls."""
+    calls = [
+        Turn(ids=(1,), text="", call=ToolCall(name=n), charges=(Charge(component=Component.EXPERT, name=n),))
+        for n in tools
+    ]
+    spent = Charge(component=Component.POLICY, name="policy", cost_usd=Decimal(str(cost_usd)), latency_s=latency_s)
+    return Episode(
+        example_id="check", policy="check", prompt_ids=(1,), turns=(*calls, Turn(ids=(2,), text="", charges=(spent,))),
+        stop=StopReason.ANSWERED, answer="x", verdict=None if solved is None else Verdict(solved=solved, why=""),
+    )  # fmt: skip

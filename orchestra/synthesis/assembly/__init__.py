@@ -1,0 +1,1 @@
+"""An example put together: the draft, its toolbox, its prices, its preference."""

@@ -1,0 +1,1 @@
+"""A whole data set: shards, worker processes, extra files, versions."""

@@ -1,0 +1,1 @@
+"""Tasks in a domain, made by rule, made harder, and mutated to test the verdict."""

@@ -1,0 +1,1 @@
+"""What a generated task must survive: execution, a solver, no action."""

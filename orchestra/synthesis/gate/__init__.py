@@ -1,1 +1,0 @@
-"""What must not be trained on: rows that overlap a benchmark, and rows whose licence is not on the list."""

@@ -1,0 +1,1 @@
+"""Ways to state a preference, and the weights that belong to each."""

@@ -1,0 +1,1 @@
+"""Questions made by rule: sums, facts, subjects."""

@@ -1,0 +1,1 @@
+"""Domains, tasks and preferences that a model writes."""

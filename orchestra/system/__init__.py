@@ -1,0 +1,1 @@
+"""The machine: processes, servers, the workspace, its environment."""

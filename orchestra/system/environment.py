@@ -1,0 +1,48 @@
+"""Process-wide switches that every entry point sets before it imports a slow library."""
+
+import os
+
+from orchestra.errors import ConfigError
+
+SWITCHES = {
+    # No library may phone home; each has its own name for it.
+    "DO_NOT_TRACK": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLIENT_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "WANDB_DISABLED": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    # The embedded profile needs no network; a profile that downloads sets HF_HUB_OFFLINE=0 in the environment.
+    "HF_HUB_OFFLINE": "1",
+    # Tokenizers warn at every fork otherwise, and their threads compete with torch's for the same cores.
+    "TOKENIZERS_PARALLELISM": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+    # Their bars redraw lines; stages say their own progress.
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "ALEMBIC_LOG_LEVEL": "WARNING",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def quiet() -> None:
+    """Set every switch that the user has not set already; cheap, and safe to call again."""
+    for name, value in SWITCHES.items():
+        os.environ.setdefault(name, value)
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def required(name: str, *, tool: str) -> str:
+    """The value of an environment variable that a tool needs; raises `ConfigError` when it is unset."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise ConfigError(f"{name} is not set", where=f"tool {tool}", fix=f"export {name}=…")
+    return value

@@ -1,0 +1,230 @@
+"""Child processes that never outlive their parent, and servers that are found and ended by pid."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from orchestra.errors import ServiceError
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+FLOW_PID = "ORCHESTRA_FLOW_PID"
+"""Tells a stage which flow it belongs to: DVC stands between them."""
+
+
+def die_with_parent(ancestor: int | None = None) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends; Linux only, elsewhere nothing.
+
+    Called in the child: through `preexec_fn`, or first thing in its main. A parent that ended before that is not told
+    of, so a child that knows the pid of an `ancestor` ends at once when that one is gone already.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if ancestor is not None and not alive(ancestor):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: int | IO[str] | IO[bytes] | None = None,
+) -> subprocess.Popen[str]:
+    """Start a child in its own process group that dies with the calling thread; stderr joins stdout."""
+    return subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        bufsize=1,
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _state(pid) not in {"Z", "X"}
+
+
+def started_at(pid: int) -> str | None:
+    """The kernel's start tick of a process: with the pid it names one process for ever. None when it does not run."""
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 else None
+
+
+def descendants(pid: int) -> list[int]:
+    """Pids of the living children of `pid` and of theirs, parents first; empty where /proc is missing."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(entry.name))
+        if len(fields) > 1:
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        for child in children.get(queue.pop(0), []):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def kill_tree(pid: int, *, grace_s: float = 10.0) -> None:
+    """End a process and its descendants: SIGTERM, up to `grace_s` seconds, then SIGKILL; returns when all are gone."""
+    victims = {victim: started_at(victim) for victim in (pid, *descendants(pid))}
+    for sig, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        for victim in list(victims):
+            # Children born since: their parent is one of ours.
+            victims.update({child: started_at(child) for child in descendants(victim) if child not in victims})
+        for victim, start in victims.items():
+            if start is None or started_at(victim) == start:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, sig)
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            if not any(alive(victim) and started_at(victim) == start for victim, start in victims.items()):
+                return
+            time.sleep(0.05)
+    raise ServiceError(f"process {pid} does not end", where="stop", fix=f"kill -9 {pid}")
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on right now."""
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])
+
+
+def port_busy(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could not bind the port."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Service:
+    """A detached server: one JSON file `.state/<name>.pid.json`."""
+
+    name: str
+    pid: int
+    started: str
+    """Kernel start tick: a recycled pid is another process."""
+    port: int
+    url: str
+    log: str
+    """Log file, relative to the root."""
+
+    @property
+    def running(self) -> bool:
+        return alive(self.pid) and started_at(self.pid) == self.started
+
+
+def start_service(
+    root: Path,
+    name: str,
+    command: Sequence[str],
+    *,
+    port: int,
+    url: str,
+    env: Mapping[str, str] | None = None,
+) -> Service:
+    """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it."""
+    state = root / ".state"
+    log = state / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            list(command),
+            cwd=root,
+            env=None if env is None else dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    service = Service(name, child.pid, started_at(child.pid) or "", port, url, str(log.relative_to(root)))
+    remember(root, service)
+    return service
+
+
+def remember(root: Path, service: Service) -> None:
+    """Write the pid file, whole or not at all."""
+    file = root / ".state" / f"{service.name}.pid.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(asdict(service), indent=2), encoding="utf-8")
+    os.replace(partial, file)
+
+
+def services(root: Path) -> list[Service]:
+    """Every remembered server that still runs.
+
+    Only reads: a release may replace a server, and its pid file, while another process asks who serves.
+    """
+    return [service for service in _remembered(root) if service.running]
+
+
+def _remembered(root: Path) -> Iterator[Service]:
+    """Every server with a pid file, dead ones too."""
+    for file in sorted((root / ".state").glob("*.pid.json")):
+        try:
+            yield Service(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            # Its server was ended since the folder was listed.
+            continue
+        except (ValueError, TypeError):
+            raise ServiceError("not a pid file", where=str(file), fix=f"rm {file}") from None
+
+
+def stop_services(root: Path, *names: str, grace_s: float = 10.0) -> list[Service]:
+    """End the remembered servers (all, or those named) with their children and forget them; returns those that ran."""
+    ended = []
+    for service in _remembered(root):
+        if not names or service.name in names:
+            if service.running:
+                kill_tree(service.pid, grace_s=grace_s)
+                ended.append(service)
+            (root / ".state" / f"{service.name}.pid.json").unlink(missing_ok=True)
+    return ended
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat from the state letter on; empty when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _state(pid: int) -> str:
+    return (_stat(pid) or ["?"])[0]

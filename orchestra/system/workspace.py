@@ -1,0 +1,88 @@
+"""The workspace a run works in: its lock, folders that are written whole, and the screen that a person reads."""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestra.errors import ServiceError
+from orchestra.text import plain
+
+IN_PLACE = re.compile(r"\(\d+%\)")
+
+_held: set[Path] = set()
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """One run at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again."""
+    file = root.resolve() / ".state" / "flow.lock"
+    if file in _held:
+        yield
+        return
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a+", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            pid = handle.read().strip() or "?"
+            what = f"a run with pid {pid} works in this workspace"
+            raise ServiceError(what, where=str(root), fix=f"wait for it, or end it: kill {pid}") from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        _held.add(file)
+        try:
+            yield
+        finally:
+            _held.discard(file)
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """An empty folder to fill; it takes the place of `target` only if the block ends well, so none is half-written."""
+    partial = target.with_name(f".{target.name}.partial")
+    old = target.with_name(f".{target.name}.old")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if target.is_dir():
+        target.rename(old)
+    partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+class Screen:
+    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere.
+
+    Lines may quote anybody: what would steer the terminal is spelled out.
+    """
+
+    def __init__(self, *, every_s: float = 15.0) -> None:
+        self._in_place = False
+        self._every_s = every_s
+        self._last_progress = 0.0
+
+    def __call__(self, line: str) -> None:
+        progress = bool(IN_PLACE.search(line))
+        terminal = sys.stdout.isatty()
+        if progress and not terminal:
+            now = time.monotonic()
+            if now - self._last_progress < self._every_s and "(100%)" not in line:
+                return
+            self._last_progress = now
+        start = "\r\033[K" if self._in_place else ""
+        self._in_place = progress and terminal and "(100%)" not in line
+        print(start + plain(line), end="" if self._in_place else "\n", flush=True)

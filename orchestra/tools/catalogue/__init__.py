@@ -1,0 +1,1 @@
+"""The catalogue: every tool, its schema and its dated price."""

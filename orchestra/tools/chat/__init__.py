@@ -1,0 +1,1 @@
+"""A chat endpoint, asked with retries and a circuit breaker."""

@@ -1,0 +1,214 @@
+"""Any OpenAI-compatible chat endpoint: a deadline, bounded retries, a circuit breaker, typed errors and a cassette.
+
+Requests go through the official `openai` SDK: authentication, pooled connections and the kinds of HTTP failure are its.
+Retries are ours, since a budget has to agree to each attempt and is told which may be billed, and so is reading the
+reply, since the SDK takes any JSON for a completion. litellm would add no provider that is needed, for all speak this
+protocol, and it sees every key of an installation: its releases 1.82.7 and 1.82.8 stole them (March 2026, issue 24521).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from orchestra.tools.chat.breaker import Breaker
+from orchestra.tools.chat.reply import Reply, read_reply
+from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
+from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
+from orchestra.tools.rate_limits import PerLoop, Provider
+from orchestra.tools.replay.cassette import Cassette, Slot
+from orchestra.types import Usage
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+OURS = frozenset({400, 413, 422})
+"""HTTP statuses that say that the request is wrong, not that the endpoint is down."""
+CONNECT_S = 10.0
+OnAttempt = Callable[[], None]
+OnLost = Callable[[Usage | None], None]
+
+
+class Chat:
+    """Asks one model at one address (`url`, up to `/v1`). One client per event loop, its connections pooled."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str,
+        url: str,
+        key: str = "",
+        deadline_s: float = 300,
+        attempts: int | None = None,
+        backoff_s: float = 0.5,
+        cassette: Cassette | None = None,
+        entry: str = "",
+        provider: Provider | None = None,
+    ) -> None:
+        """`attempts`: None for the provider's. `entry`: what of the catalogue decides a reply, for the cassette."""
+        self.name, self.model = name, model
+        self._url, self._key, self._entry = url, key, entry
+        self._provider = provider or Provider()
+        limits = self._provider.limits
+        self._attempts = limits.attempts if attempts is None else attempts
+        self._breaker = Breaker(name, limits.failures, limits.open_s)
+        self._deadline_s, self._backoff_s, self._cassette = deadline_s, backoff_s, cassette
+        self._client: PerLoop[Any] = PerLoop(self._connect)
+
+    async def ask(
+        self, body: dict[str, Any], *, on_attempt: OnAttempt | None = None, on_lost: OnLost | None = None
+    ) -> Reply:
+        """The reply to `body`, to which the model's name is added; raises `EndpointError` or one of its kinds.
+
+        `on_attempt` is called before anything is sent, and may refuse by raising. `on_lost` is called after every
+        attempt that gave no answer and may be billed all the same: with its usage, None where that is not known.
+        """
+        body = {"model": self.model, **body}
+        slot = self._cassette.slot(body, self._entry, secret=self._key) if self._cassette is not None else None
+        if slot is not None and slot.found is not None:
+            return _replayed(slot)
+        lost: list[Usage | None] = []
+
+        def note(usage: Usage | None) -> None:
+            lost.append(usage)
+            if on_lost is not None:
+                on_lost(usage)
+
+        try:
+            reply = await self._admitted(body, on_attempt or _nothing, note)
+        except EndpointError as error:
+            error.lost = tuple(lost)
+            if slot is not None:
+                slot.keep(Failure.of(error))
+            raise
+        reply = reply.model_copy(update={"lost": tuple(lost)})
+        if slot is not None:
+            slot.keep(reply)
+        return reply
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        client = self._client.pop()
+        if client is not None:
+            await client.close()
+
+    async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+        """Ask within the provider's limits and the deadline, unless the breaker is open. Waiting for a place is not the
+        endpoint's time."""
+        self._client.get()  # Its first import takes a second, which is nobody's deadline.
+        self._breaker.check()  # Who is left alone takes no place and no request from the provider's other models.
+        async with self._provider.place():
+            await self._provider.pace()
+            probe = self._breaker.admit()
+            began = time.monotonic()
+            try:
+                try:
+                    async with asyncio.timeout(self._deadline_s):
+                        reply = await self._persist(body, attempt, lost)
+                except TimeoutError:
+                    raise DeadlineError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
+            except EndpointError as error:
+                error.seconds = round(time.monotonic() - began, 3)
+                if _is_up(error):
+                    self._breaker.succeeded()
+                else:
+                    self._breaker.failed(probe)
+                raise
+            except BaseException:
+                self._breaker.ended(probe)
+                raise
+            self._breaker.succeeded()
+            return reply.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+
+    async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+        """Attempts until one succeeds, fails for good, or no other would begin before the deadline."""
+        retry = retrying(self._attempts, self._backoff_s, self._deadline_s, self._pace)
+        try:
+            return await retry(self._once, body, attempt, lost)
+        except PassingError as error:
+            what = f"{error} {attempts_made(retry)}"
+            raise EndpointError(what, where=self.name, fix="see the endpoint's log") from None
+
+    async def _pace(self, state: "RetryCallState") -> None:
+        """Another attempt is another request to the provider."""
+        await self._provider.pace()
+
+    async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+        import httpx2
+        from openai import APIConnectionError, APIStatusError, omit
+
+        # The SDK would send what the environment holds for OpenAI to every provider.
+        headers = {"OpenAI-Organization": omit, "OpenAI-Project": omit} | ({} if self._key else {"Authorization": omit})
+        attempt()
+        try:
+            response = await self._client.get().post(
+                "/chat/completions", cast_to=httpx2.Response, body=body, options={"headers": headers}
+            )
+        except asyncio.CancelledError:
+            lost(None)
+            raise
+        except APIStatusError as error:
+            raise self._refusal(error.status_code, error.response) from None
+        except APIConnectionError as error:
+            cause = error.__cause__ or error
+            if not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
+                lost(None)
+            raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
+        try:
+            raw = response.json()
+        except (ValueError, RecursionError):
+            lost(None)
+            raise PassingError("the reply is not JSON") from None
+        try:
+            return read_reply(raw, self.name)
+        except ReplyError as error:
+            lost(error.usage)
+            raise
+
+    def _refusal(self, status: int, response: Any) -> Exception:
+        """What an HTTP status other than 200 means; such requests are not billed."""
+        if status in RETRIED:
+            return PassingError(f"HTTP {status}", retry_after_s(response.headers.get("retry-after", "")))
+        said = response.text[:200]
+        said = said.replace(self._key, "[secret]") if self._key else said
+        return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name)
+
+    def _connect(self) -> Any:
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
+
+        timeout = Timeout(None, connect=CONNECT_S)  # Everything else is ended by the deadline.
+        return AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self._url,
+            max_retries=0,
+            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=_certificates()),
+        )
+
+
+def _replayed(slot: Slot) -> Reply:
+    """The recorded reply; raises the recorded failure."""
+    assert slot.found is not None
+    if slot.found.failure is not None:
+        raise slot.found.failure.error()
+    return Reply.model_validate(slot.found.reply).model_copy(update={"replayed": True})
+
+
+def _is_up(error: EndpointError) -> bool:
+    """Whether the endpoint works, and only this request or reply is of no use."""
+    if isinstance(error, ReplyError):
+        return error.unusable is not Unusable.SHAPE
+    return isinstance(error, RequestError)
+
+
+@cache
+def _certificates() -> Any:
+    """Read once a process: 80 ms of each client's 81."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def _nothing() -> None:
+    """Where nobody counts."""

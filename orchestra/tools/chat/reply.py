@@ -1,0 +1,81 @@
+"""What a chat completion says: its text and tokens, or why there is no answer in it."""
+
+from typing import Any
+
+from orchestra.text import as_text
+from orchestra.tools.failures import ReplyError, Unusable
+from orchestra.types import Record, Usage
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class Reply(Record):
+    """What a model endpoint answered."""
+
+    text: str
+    usage: Usage = Usage()
+    counted: bool = True
+    """Whether the endpoint said how many tokens it used."""
+    cut: bool = False
+    """Whether the token limit ended it: the text is a beginning."""
+    seconds: float = 0.0
+    """From the first attempt to the reply; what waited for a free place is not counted."""
+    lost: tuple[Usage | None, ...] = ()
+    """Attempts before it that may be billed: their usage, None where it is not known."""
+    replayed: bool = False
+
+
+def read_reply(raw: Any, where: str) -> Reply:
+    """The reply in a chat completion, without the model's thoughts; raises `ReplyError`.
+
+    Servers differ in what they leave out, so only what is used is looked at.
+    """
+    try:
+        choice = raw["choices"][0]
+        message, finish = choice["message"], choice.get("finish_reason")
+        content = _content(message.get("content"))
+        counts = raw.get("usage") or {}
+        counted = bool(counts.get("completion_tokens"))
+        usage = Usage(
+            input_tokens=counts.get("prompt_tokens") or 0,
+            cached_input_tokens=(counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            output_tokens=counts.get("completion_tokens") or 0,
+        )
+        calls, refusal = message.get("tool_calls") or message.get("function_call"), message.get("refusal")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        said = raw.get("error") if isinstance(raw, dict) else None
+        what = f"an error instead of a reply: {said!r:.200}" if said else f"a reply of another shape ({error!r:.200})"
+        fix = "check that the endpoint speaks OpenAI chat completions"
+        raise ReplyError(what, unusable=Unusable.SHAPE, where=where, fix=fix) from None
+    text = _without_thoughts(content)
+    if text:
+        return Reply(text=text, usage=usage, counted=counted, cut=finish == "length")
+    if calls:
+        unusable, what = Unusable.TOOL_CALLS, "it calls tools instead of answering"
+    elif refusal or finish == "content_filter":
+        unusable, what = Unusable.REFUSED, f"an empty answer, since it refuses: {refusal or finish!s:.200}"
+    elif finish == "length" or (content and _CLOSE not in content):
+        unusable, what = Unusable.TRUNCATED, f"an empty answer: its thoughts did not end (finish_reason {finish})"
+    else:
+        unusable, what = Unusable.EMPTY, f"an empty answer (finish_reason {finish})"
+    fix = "raise max_output_tokens or lower its reasoning effort" if unusable is Unusable.TRUNCATED else ""
+    raise ReplyError(what, unusable=unusable, usage=usage if counted else None, where=where, fix=fix)
+
+
+def _content(content: Any) -> str:
+    """The text of a message's content, be it null, a string or a list of parts; raises `TypeError` for others."""
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type") == "text")
+    if not isinstance(content, str):
+        raise TypeError(f"content of type {type(content).__name__}")
+    return as_text(content).strip()
+
+
+def _without_thoughts(content: str) -> str:
+    """What follows the thoughts; empty when they do not end. A template may have opened them in the prompt."""
+    before, closed, after = content.partition(_CLOSE)
+    if content.startswith(_OPEN) or (closed and _OPEN not in before):
+        return after.strip()
+    return content

@@ -1,0 +1,1 @@
+"""Tools that are language models: real endpoints, simulated ones, metered calls."""

@@ -1,0 +1,150 @@
+"""Real experts: a model behind an OpenAI-compatible endpoint as a tool, in each of the method's roles."""
+
+import re
+from typing import Any
+
+from pydantic import JsonValue
+
+from orchestra.accounting.ledger import cost_of
+from orchestra.errors import CallError, ToolError
+from orchestra.system.environment import required
+from orchestra.text import as_text
+from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.tools.catalogue.entry import TAKEN, Entry
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.chat.reply import Reply
+from orchestra.tools.experts.metered import worst_usage
+from orchestra.tools.failures import EndpointError, ReplyError, Unusable
+from orchestra.tools.rate_limits import Provider
+from orchestra.tools.replay.cassette import Cassette
+from orchestra.types import Charge, Component, Usage
+
+PROMPTS = {
+    "math": "Solve the problem. Reply with the result and the few steps that lead to it.",
+    "code writer": (
+        "Write one Python program that finds the answer and prints it. It has the standard library, no network, no "
+        "files and a few seconds. Reply with the program alone, in one ```python block."
+    ),
+    "query writer": (
+        "Write the one search query that finds what is needed to answer, of at most 200 characters. "
+        "Reply with the query alone."
+    ),
+}
+"""What an expert is told about its role; a generalist is only asked."""
+CUT = "[cut off here: its reply was too long]"
+MAX_QUERY = 200
+_MARKS = " \"'`*"
+_BLOCK = re.compile(r"```[^\n`]*\n(.*?)\n?```", re.DOTALL)
+
+
+class Endpoint:
+    """Asks one model at one address. What its work costs elsewhere is in the result's `besides`."""
+
+    component = Component.EXPERT
+
+    def __init__(
+        self,
+        name: str,
+        entry: Entry,
+        *,
+        provider: Provider | None = None,
+        cassette: Cassette | None = None,
+        attempts: int | None = None,
+        backoff_s: float = 0.5,
+    ) -> None:
+        """Raises `ConfigError` when its address or key is not in the environment; a replay needs neither."""
+        assert entry.base_url_env is not None and entry.endpoint_model is not None
+        asks = cassette is None or cassette.mode != "replay"
+        self._name, self._entry = name, entry
+        self._limit = {} if entry.max_output_tokens is None else {"max_completion_tokens": entry.max_output_tokens}
+        self._chat = Chat(
+            name,
+            model=entry.endpoint_model,
+            url=required(entry.base_url_env, tool=name) if asks else "",
+            key=required(entry.api_key_env, tool=name) if asks and entry.api_key_env else "",
+            deadline_s=entry.deadline_s,
+            attempts=attempts,
+            backoff_s=backoff_s,
+            cassette=cassette,
+            entry=entry.fingerprint,
+            provider=provider,
+        )
+
+    async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        """Ask the question (default: the instruction and what is known so far); a code writer's program is run, a query
+        writer's query searched for.
+
+        Raises `EndpointError`, or another `ToolError` when the tool that takes its work fails; its `charges` say what
+        that cost. Attempts that were lost are charged at their worst: `max_output_tokens`, or the expected ones.
+        """
+        question = str(arguments.get("question") or "\n".join([context.instruction, *context.notes]))
+        prompt = PROMPTS.get(self._entry.role)
+        messages = [{"role": "system", "content": prompt}] if prompt is not None else []
+        messages.append({"role": "user", "content": as_text(question)})
+        body: dict[str, Any] = {"messages": messages, **self._limit, **self._entry.settings}
+        worst = worst_usage(body, self._entry.max_output_tokens or self._entry.usage.output_tokens)
+        try:
+            reply = await self._chat.ask(body)
+        except EndpointError as error:
+            error.charges = self._lost(error.lost, worst, context)
+            if error.seconds:
+                error.charges += (self._charge(context, Usage(), error.seconds),)
+            raise
+        usage = reply.usage if reply.counted else worst
+        result = ToolResult(
+            text=f"{reply.text} {CUT}" if reply.cut else reply.text,
+            usage=usage,
+            cost_usd=cost_of(context.price, usage, seconds=reply.seconds),
+            latency_s=reply.seconds,
+            besides=self._lost(reply.lost, worst, context),
+        )
+        return await self._handed(reply, result, context)
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        await self._chat.aclose()
+
+    async def _handed(self, reply: Reply, result: ToolResult, context: ToolContext) -> ToolResult:
+        """The result of what the expert wrote; its own reply where that is the answer."""
+        takes = TAKEN.get(self._entry.role)
+        if takes is None:
+            return result
+        assert self._entry.hands_to is not None and context.ask is not None
+        own = self._charge(context, result.usage, result.latency_s)
+        try:
+            work = program(reply, self._name) if takes == "code" else query(reply.text)
+            if work is None:
+                return result
+            text, charges = await context.ask(self._entry.hands_to, {takes: work})
+        except CallError as refusal:
+            return result.model_copy(update={"text": f"error: {refusal}"})
+        except ToolError as error:
+            error.charges = (*result.besides, own, *error.charges)
+            raise
+        return result.model_copy(update={"text": text, "besides": (*result.besides, *charges)})
+
+    def _lost(self, lost: tuple[Usage | None, ...], worst: Usage, context: ToolContext) -> tuple[Charge, ...]:
+        return tuple(self._charge(context, worst if usage is None else usage) for usage in lost)
+
+    def _charge(self, context: ToolContext, usage: Usage, latency_s: float = 0.0) -> Charge:
+        name, cost_usd = context.name or self._name, cost_of(context.price, usage, seconds=latency_s)
+        return Charge(component=self.component, name=name, usage=usage, cost_usd=cost_usd, latency_s=latency_s)
+
+
+def program(reply: Reply, where: str = "") -> str | None:
+    """The last code block of a reply; None where there is none, and the reply is an answer in words.
+
+    Raises `ReplyError` when the token limit cut the program off.
+    """
+    blocks = _BLOCK.findall(reply.text)
+    if blocks:
+        return str(blocks[-1])
+    if reply.cut or "```" in reply.text:
+        raise ReplyError("its program is cut off", unusable=Unusable.TRUNCATED, usage=reply.usage, where=where)
+    return None
+
+
+def query(text: str) -> str:
+    """The query in a reply: its last line without marks around it."""
+    last = text.strip().splitlines()[-1].strip(_MARKS).removeprefix("Query:").strip(_MARKS)
+    return (last or text)[:MAX_QUERY]

@@ -1,0 +1,69 @@
+"""Calls of a chat endpoint under a cap of dollars; every one is in the ledger."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from decimal import Decimal
+from typing import Any
+
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import cost_of
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.chat.reply import Reply
+from orchestra.tools.worst_case import OVERHEAD_TOKENS
+from orchestra.types import Charge, Component, Message, Price, Usage
+
+
+class PaidChat:
+    """A chat endpoint whose calls are refused when they could cross the budget's cap.
+
+    Before an attempt its worst case is known, and held back until it ends: no token is shorter than a byte of the
+    request, and at most `max_tokens` come back. An attempt whose reply is lost, or does not say its tokens, is booked
+    at that; a reply that is of no use, at its tokens; a replayed call at 0.
+    """
+
+    def __init__(self, chat: Chat, price: Price, budget: Budget, component: Component) -> None:
+        self.chat, self.price, self.budget, self.component = chat, price, budget, component
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
+    ) -> tuple[Reply, Charge]:
+        """The reply and what it cost; raises `BudgetError` (nothing was sent) or `ToolError`."""
+        body: dict[str, Any] = {
+            "messages": [message.model_dump(mode="json") for message in messages],
+            "max_completion_tokens": max_tokens,
+            **(settings or {}),
+        }
+        worst = worst_usage(body, max_tokens)
+        worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
+        costliest = self._charge(worst, worst_usd)
+        await self.budget.room(worst_usd)
+        with ExitStack() as held:
+
+            def attempt() -> None:
+                held.close()  # What an earlier attempt held: its end is known.
+                held.enter_context(self.budget.hold(worst_usd))
+
+            def lost(usage: Usage | None) -> None:
+                held.close()
+                self.budget.book(costliest if usage is None else self._charge(usage, cost_of(self.price, usage)))
+
+            reply = await self.chat.ask(body, on_attempt=attempt, on_lost=lost)
+            charge = costliest
+            if reply.replayed or reply.counted:
+                cost_usd = Decimal(0) if reply.replayed else cost_of(self.price, reply.usage)
+                charge = self._charge(reply.usage, cost_usd)
+            self.budget.book(charge)
+        return reply, charge
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        await self.chat.aclose()
+
+    def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
+        return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)
+
+
+def worst_usage(body: Mapping[str, Any], max_tokens: int) -> Usage:
+    """The most tokens that a request can cost: no token is shorter than a byte of it."""
+    return Usage(input_tokens=len(json.dumps(body).encode()) + OVERHEAD_TOKENS, output_tokens=max_tokens)

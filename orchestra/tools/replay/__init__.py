@@ -1,0 +1,1 @@
+"""Recorded replies: the cassette, and a tool that answers from it."""

@@ -1,0 +1,189 @@
+"""Recorded calls of what is not the same twice (models, the web, the sandbox), so that a run can be repeated."""
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from orchestra.errors import ConfigError
+from orchestra.files.jsonl import read_jsonl
+from orchestra.text import as_text
+from orchestra.tools.failures import Failure
+from orchestra.types import Record
+
+Mode = Literal["record", "replay", "auto"]
+"""record: always ask, and keep what came; replay: never ask; auto: replay what is there, ask and keep the rest."""
+SETTING = "ORCHESTRA_CASSETTE"
+"""Environment variable `MODE:FILE` through which every tool of a run is recorded or replayed."""
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+MIN_SECRET = 8
+"""Characters: a shorter value (`none`, `EMPTY`) is no secret, and blotting it out would spoil texts."""
+
+
+Place = tuple[str, str]
+"""A scope, and the key of a request."""
+_WATCHED: ContextVar[list[bool] | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def watched() -> Iterator[list[bool]]:
+    """Whether each request made within the block was replayed, in order: what all was replayed was paid for before."""
+    token = _WATCHED.set(seen := list[bool]())
+    try:
+        yield seen
+    finally:
+        _WATCHED.reset(token)
+
+
+_SCOPE: ContextVar[tuple[str, ...]] = ContextVar("scope", default=())
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Number the requests within the block by themselves: the askings of one episode are the same, whichever others
+    run beside it, and in an evaluation, where each is attempted once, wherever a run was resumed. Scopes nest."""
+    token = _SCOPE.set((*_SCOPE.get(), name))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+class Recorded(Record):
+    """One line of a cassette. Headers and addresses, where secrets are, are never part of it."""
+
+    key: str
+    scope: str = ""
+    """Whose asking it is: of an episode policy, digest of what is asked, and sample."""
+    number: int | None = None
+    """Which asking of this request it is in its scope, from 0; a later line of the same number takes its place. None:
+    the next."""
+    request: dict[str, Any]
+    reply: dict[str, Any] | None = None
+    failure: Failure | None = None
+    """What went wrong, where there is no reply."""
+
+
+class Slot:
+    """One asking of a request: what is recorded of it, or where to keep what comes."""
+
+    def __init__(
+        self, cassette: "Cassette", place: Place, number: int, request: dict[str, Any], found: Recorded | None
+    ):
+        self._cassette, self._place, self._number, self._request = cassette, place, number, request
+        self.found = found
+
+    def keep(self, outcome: Record) -> None:
+        """Write what came to the cassette."""
+        failure = outcome if isinstance(outcome, Failure) else None
+        reply = None if failure is not None else outcome.model_dump(mode="json")
+        within, key = self._place
+        self._cassette.write(
+            Recorded(key=key, scope=within, number=self._number, request=self._request, reply=reply, failure=failure)
+        )
+
+
+class Cassette:
+    """A file of replies and failures, by request. One process at a time writes it.
+
+    The same request asked again in its scope gets the next of its replies, so that sampling can be repeated too.
+    Failures are kept, so that a replay is the run as it was; auto asks again where it failed.
+    """
+
+    def __init__(self, path: Path, mode: Mode = "auto") -> None:
+        self.path, self.mode = path, mode
+        self.replayed = self.asked = 0
+        self._secrets = set(secrets_of(os.environ))
+        self._lock = threading.Lock()
+        self._numbers: Counter[Place] = Counter()
+        self._recorded: dict[Place, dict[int, Recorded]] = {}
+        if path.exists() or mode == "replay":
+            if mode != "replay":
+                _end_with_a_line(path)
+            for line in read_jsonl(path, Recorded, fix="record it first: mode auto"):
+                self._insert(line)
+
+    @classmethod
+    def from_environment(cls) -> Self | None:
+        """What ORCHESTRA_CASSETTE names (`replay:work/run.jsonl`), None when it is unset; raises `ConfigError`."""
+        setting = os.environ.get(SETTING, "")
+        if not setting:
+            return None
+        mode, _, path = setting.partition(":")
+        if mode not in get_args(Mode) or not path:
+            fix = f"write MODE:FILE, the mode one of {', '.join(get_args(Mode))}"
+            raise ConfigError(f"{setting!r:.80} is no cassette", where=SETTING, fix=fix)
+        return cls(Path(path), mode)  # type: ignore[arg-type]  # Checked above.
+
+    def slot(self, request: dict[str, Any], entry: str = "", *, secret: str = "") -> Slot:
+        """The next asking of a request to a catalogue entry (`Entry.fingerprint`); in replay mode raises `ConfigError`
+        when it is not recorded. `secret`: the key it is asked with, which is never written."""
+        key = key_of(request, entry)
+        with self._lock:
+            self._secrets.add(secret)
+            place = ("/".join(_SCOPE.get()), key)
+            number = self._numbers[place]
+            self._numbers[place] += 1
+            found = None if self.mode == "record" else self._recorded.get(place, {}).get(number)
+            if found is not None and found.failure is not None and self.mode == "auto":
+                found = None
+            self.replayed += found is not None
+            self.asked += found is None
+        watching = _WATCHED.get()
+        if watching is not None:
+            watching.append(found is not None)
+        if found is None and self.mode == "replay":
+            raise ConfigError(f"no recorded reply to request {key[:12]}", where=str(self.path), fix="use mode auto")
+        return Slot(self, place, number, request, found)
+
+    def write(self, recorded: Recorded) -> None:
+        """Add a line, without secrets."""
+        with self._lock:
+            self._insert(recorded)
+            line = json.dumps(self._blotted(recorded.model_dump(mode="json")))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def summary(self) -> str:
+        """What it did, in one line."""
+        return f"cassette {self.path}: {self.replayed} calls replayed, nothing spent on them; {self.asked} asked"
+
+    def _insert(self, recorded: Recorded) -> None:
+        numbered = self._recorded.setdefault((recorded.scope, recorded.key), {})
+        numbered[len(numbered) if recorded.number is None else recorded.number] = recorded
+
+    def _blotted(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for secret in sorted(self._secrets, key=len, reverse=True):
+                if len(secret) >= MIN_SECRET:
+                    value = value.replace(secret, "[secret]")
+            return as_text(value)
+        if isinstance(value, dict):
+            return {self._blotted(key): self._blotted(inner) for key, inner in value.items()}
+        return [self._blotted(inner) for inner in value] if isinstance(value, list) else value
+
+
+def key_of(request: dict[str, Any], entry: str = "") -> str:
+    """sha256 of the canonical JSON of the request and, where there is one, of the catalogue entry that is asked."""
+    asked = {"entry": entry, "request": request} if entry else request
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """Values of variables whose names say that they are secret."""
+    return [value for name, value in environment.items() if SECRET_NAME.search(name)]
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Cut what a killed process was writing."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)

@@ -1,0 +1,1 @@
+"""The code interpreter: a pool of isolated processes without network."""

@@ -1,0 +1,1 @@
+"""Search: the pipeline's own corpus, and the web."""

@@ -1,0 +1,84 @@
+"""What a GRPO run says while it trains: its measures at every step, development checks, and why it stopped early."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from orchestra.config.schema import Grpo
+from orchestra.training.best_checkpoint import BestCheckpoint
+from orchestra.training.health import RECENT, is_good, reason_to_stop, trends
+from orchestra.training.rollouts import Rounds
+
+HISTORY = "history.json"
+"""In each checkpoint: the measures of every step up to it, so that a continued run reports all of them."""
+
+Log = Callable[[dict[str, float], int], None]
+Evaluate = Callable[[Any], dict[str, float]]
+"""From the current model to the measures of a development check."""
+
+LOGGED = ("loss", "grad_norm", "entropy", "learning_rate", "step_time", "clip_ratio/region_mean")
+
+
+def watch(
+    rounds: Rounds,
+    settings: Grpo,
+    checkpoints: Path,
+    log: Log,
+    evaluate: Evaluate,
+    whole: Callable[[], AbstractContextManager[Any]],
+) -> Any:
+    """A Trainer callback with a list `stopped`: the named reason why the run ended early, or nothing.
+
+    Every rank decides alike when to stop; rank 0 alone logs, evaluates and writes. `whole` opens the whole model.
+    """
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+    class Watch(TrainerCallback):
+        def __init__(self) -> None:
+            self.stopped: list[str] = []
+            # Failures before a restart do not count: what stopped the run then may have been fixed.
+            self.restored = len(rounds.history)
+            self.best = BestCheckpoint(checkpoints, after=RECENT)
+
+        def on_log(
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            logs: dict[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            if not state.is_world_process_zero:
+                return
+            numbers = {f"train/{k}": float(v) for k, v in (logs or {}).items() if k in LOGGED}
+            if rounds.history and numbers:
+                numbers |= {f"train/{k}": v for k, v in (rounds.history[-1] | trends(rounds.history)).items()}
+                log(numbers | {"max_steps": settings.steps}, state.global_step)
+
+        def on_step_end(
+            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        ) -> None:
+            reason = reason_to_stop(rounds.history, settings.max_infrastructure_failures, since=self.restored)
+            if state.is_world_process_zero:
+                self.best.decide(state.global_step, is_good(rounds.history, settings.max_infrastructure_failures))
+            if reason is not None:
+                self.stopped.append(reason)
+                control.should_training_stop = True
+            if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
+                with whole() as model:
+                    if state.is_world_process_zero:
+                        log({f"dev/{k}": v for k, v in evaluate(model).items()}, state.global_step)
+
+        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            if not state.is_world_process_zero:
+                return
+            text = json.dumps(rounds.history)
+            saved = checkpoints / f"checkpoint-{state.global_step}"
+            (saved / HISTORY).write_text(text, encoding="utf-8")
+            self.best.propose(saved)
+
+    return Watch()

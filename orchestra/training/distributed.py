@@ -1,0 +1,176 @@
+"""Several processes that train as one: which of them this is, what they share, and how they are started.
+
+A rank is one such process. They find each other through torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR, …), so
+that a training over several machines can be started by torchrun itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestra.errors import ServiceError
+from orchestra.system.environment import cores
+from orchestra.system.processes import free_port, kill_tree, spawn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+T = TypeVar("T")
+
+SPOKEN = 2
+"""Exit code of a rank that has said in one line what is wrong."""
+PATIENCE_S = 10.0
+"""How long rank 0 may take to say what another rank has already ended with."""
+RECORDED = ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI")
+"""Rank 0 alone records."""
+
+
+def joined() -> bool:
+    """Whether this process is a rank already."""
+    return "RANK" in os.environ
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """How many ranks there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def settle(deepspeed: bool) -> dict[str, Any]:
+    """Make ready for several ranks, before TRL looks around; returns what its arguments need besides.
+
+    Raises `ServiceError` when DeepSpeed is missing or there are fewer GPUs than ranks.
+    """
+    import torch
+
+    if deepspeed and find_spec("deepspeed") is None:
+        raise ServiceError("DeepSpeed is not installed", where="grpo.strategy", fix="pip install -e '.[gpu]', or ddp")
+    if not joined():
+        return {}
+    if torch.cuda.is_available():
+        here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if here > gpus:
+            raise ServiceError(f"{here} processes for {gpus} GPUs", where="grpo.processes", fix=f"use at most {gpus}")
+        return {}
+    if not deepspeed:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+        return {}
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
+    from deepspeed import ops
+
+    # On a CPU accelerate knows either gloo or DeepSpeed: it is told of both, and TRL to ask no further.
+    PartialState(cpu=True).distributed_type = DistributedType.DEEPSPEED
+    # DeepSpeed's shared-memory reduction is a 98 s compilation whose interruption leaves a lock that the next run waits
+    # for without end; gloo does the same sums.
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return {"accelerator_config": {"use_configured_state": True}}
+
+
+def gathered(value: T) -> list[T]:
+    """Every rank's value, in the order of ranks, on every rank."""
+    import torch
+
+    if not torch.distributed.is_initialized():
+        return [value]
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, value)
+    return found
+
+
+def wait_for_all() -> None:
+    """Every rank comes here before any goes on."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+@contextmanager
+def whole_weights(trainer: Any) -> Iterator[PreTrainedModel]:
+    """The trained model with all of its weights on every rank, for as long as the block lasts.
+
+    Under ZeRO-3 each rank holds a part of every weight, so all ranks must enter and leave together; what a rank does
+    inside needs no other.
+    """
+    plugin = trainer.accelerator.state.deepspeed_plugin
+    if plugin is None or plugin.zero_stage < 3:
+        yield trainer.accelerator.unwrap_model(trainer.model)
+        return
+    from trl.models import unwrap_model_for_generation
+
+    # It also takes off the hooks with which ZeRO-3 would let go of every weight that a forward pass has used.
+    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
+        yield model
+
+
+def launch(command: Sequence[str], processes: int, logs: Path) -> None:
+    """Run `command` as ranks 0 to `processes` - 1 on this machine, and return when all have ended well.
+
+    Rank 0 speaks on this process's screen, the others into `logs`/rank-<n>.log. When one fails the rest are ended: what
+    rank 0 has said itself ends this process with its exit code, a signal ends it with the same signal (whoever watches
+    sees a killed stage), anything else raises `ServiceError`. No rank outlives this process.
+    """
+    common = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // processes)),
+    }
+    ranks: list[subprocess.Popen[str]] = []
+    with ExitStack() as stack:
+        stack.callback(_end, ranks)
+        for number in range(processes):
+            env = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
+            screen = None
+            if number:
+                env = {name: value for name, value in env.items() if name not in RECORDED}
+                screen = stack.enter_context((logs / f"rank-{number}.log").open("w", encoding="utf-8"))
+            ranks.append(spawn(command, env=env, stdout=screen))
+        codes = _wait(ranks)
+    if any(codes):
+        _fail(codes, logs)
+
+
+def _wait(ranks: Sequence[subprocess.Popen[str]]) -> list[int]:
+    """Exit codes, when all have ended or one has failed and the others had time to say so (0 for those still at it)."""
+    # Every rank is asked every time: one that nobody asks is not seen to end.
+    while None in (codes := [one.poll() for one in ranks]) and not any(codes):
+        time.sleep(0.1)
+    deadline = time.monotonic() + (PATIENCE_S if SPOKEN in codes else 1.0)
+    while None in (codes := [one.poll() for one in ranks]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [code or 0 for code in codes]
+
+
+def _end(ranks: Sequence[subprocess.Popen[str]]) -> None:
+    for one in ranks:
+        if one.poll() is None:
+            kill_tree(one.pid, grace_s=1.0)
+
+
+def _fail(codes: Sequence[int], logs: Path) -> None:
+    killed = [(number, code) for number, code in enumerate(codes) if code < 0]
+    if killed:
+        os.kill(os.getpid(), signal.Signals(-killed[0][1]))
+    if codes[0] == SPOKEN or not any(codes[1:]):
+        raise SystemExit(codes[0])
+    failed = [number for number, code in enumerate(codes) if number and code]
+    number = next((number for number in failed if codes[number] == SPOKEN), failed[0])
+    log = logs / f"rank-{number}.log"
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [f"exit code {codes[number]}"]
+    what = said[0].removeprefix("error: ")
+    raise ServiceError(f"process {number} of {len(codes)} failed: {what}", where="grpo", fix=f"see {log}")

@@ -1,0 +1,160 @@
+"""Makes the shipped tiny base again: `make base`. A longer SFT on varied worlds, once; the pipeline starts from it.
+
+It teaches what a pre-trained model brings along: the turn format, copying names and numbers, reading the tool table,
+comparing prices and seconds, heeding a stated preference. Its teacher has no favourite: which expert is worth its
+price is left to GRPO. Every episode is told of names and numbers of its own (`Disguise`), short toolboxes come first.
+"""
+
+import hashlib
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestra.config.schema import Habits, Params
+from orchestra.files.jsonl import write_jsonl
+from orchestra.rollout.loop import rollout
+from orchestra.rollout.render import Codec
+from orchestra.synthesis.dataset.generate import generate
+from orchestra.synthesis.preferences import grammar
+from orchestra.synthesis.questions.anonymize import NAME, Disguise
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.toolkit import Toolkit
+from orchestra.training.teacher import teacher_policy
+from orchestra.types import Category, Episode, Example, ToolKind
+from tasks.platform.checkpoints import save_checkpoint
+from tasks.platform.stage import Meter, Stage, run
+
+SEED = 1001
+EXAMPLES = 16_000
+"""Of one world; each world has a seed of its own."""
+RENAMED, WISHES = 0.7, 0.7
+"""Share of the examples whose experts are invented ones, and of those whose user wishes for something."""
+LESSONS = {"short": 3, "full": 3}
+"""Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
+MIX = {
+    Category.TOPIC: 0.56,
+    Category.LOOKUP: 0.14,
+    Category.CHANGE: 0.1,
+    Category.TWO_HOP: 0.08,
+    Category.FACT: 0.05,
+    Category.ARITHMETIC: 0.07,
+}
+"""Reading the table of experts is what a small model learns last."""
+TEACHER = Habits(bias=0.0, follow_preference=0.8, random_choice=0.03, weigh_value=0.0, patience=0.8)
+SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
+TARGET = "models/base/embedded"
+
+
+@dataclass(frozen=True)
+class LessonWorld:
+    """Examples with the tools that know their answers."""
+
+    examples: list[Example]
+    toolkit: Toolkit
+    seed: int
+
+
+def shorten(example: Example, catalogue: Catalogue) -> Example:
+    """The example with only the tools it needs; of the experts, the two best and the one wished for."""
+    needed = {call.name for call in example.verifier.golden_calls}
+    if not needed:
+        experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+        experts.sort(key=lambda spec: -catalogue.skill(spec.tool, example.topic or ""))
+        words = example.preference.words
+        needed = {spec.name for spec in experts[:2]} | {spec.name for spec in experts if spec.name in words}
+    return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
+
+
+def recipe_of_base(params: Params, seed: int = SEED, wishes: Path | None = None) -> Params:
+    """The parameters that the base is made with, on top of the profile's; `wishes`: what its users say."""
+    synthesize = params.synthesize.model_copy(
+        update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD, "mix": MIX}
+        | {"renamed_share": RENAMED, "preference_share": WISHES, "preferences": str(wishes) if wishes else None}
+    )
+    sft = params.sft.model_copy(
+        update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
+    )
+    model = params.model.model_copy(update={"base": None})
+    return params.model_copy(update={"synthesize": synthesize, "sft": sft, "model": model})
+
+
+def main(stage: Stage) -> None:
+    """Recipe folder → models/base/embedded; continues after a kill."""
+    from orchestra.training.sft import new_model, train_sft
+
+    stage.params = params = recipe_of_base(stage.params)
+    codec = Codec.load(stage.root / params.model.recipe)
+    taken = domain_names(stage.root / "data/domains", params.world.domains)
+    model = new_model(stage.root / params.model.recipe, SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        worlds = [world(stage, SEED + number, Path(folder) / str(number)) for number in range(max(LESSONS.values()))]
+        for lesson, count in LESSONS.items():
+            episodes = list(
+                lessons(stage, lesson, worlds[:count], codec, Disguise(codec, random.Random(f"{SEED}/{lesson}"), taken))
+            )
+            meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson} toolboxes")
+
+            def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
+                meter(step, note=f"loss {metrics['train/loss']:.3f}")
+
+            result = train_sft(
+                model, codec, episodes, params.sft, stage.work_dir() / f"{lesson}-{digest(episodes)}", log
+            )
+            stage.say(f"{lesson} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
+    data = stage.root / params.model.recipe / "tokenizer.json"
+    save_checkpoint(stage, model, codec, TARGET, base=None, data=data)
+    shutil.rmtree(stage.work_dir())
+
+
+def world(stage: Stage, seed: int, folder: Path) -> LessonWorld:
+    """One world of examples."""
+    folder.mkdir()
+    wishes = folder / "wishes.jsonl"
+    write_jsonl(wishes, grammar.lesson(seed))
+    params = recipe_of_base(stage.params, seed, wishes)
+    maker = Toolkit.from_params(params, stage.root)
+    made = generate(params, maker, stage.progress(EXAMPLES, f"examples of world {seed}").advance)
+    write_jsonl(folder / "corpus.jsonl", made.documents)
+    write_jsonl(folder / "answers.jsonl", made.answers)
+    return LessonWorld(made.examples["train"], Toolkit.from_params(params, stage.root, folder), seed)
+
+
+def lessons(
+    stage: Stage, lesson: str, worlds: Iterable[LessonWorld], codec: Codec, disguise: Disguise
+) -> Iterator[Episode]:
+    """The teacher's answered episodes in every world, disguised."""
+    limits = stage.params.rollout
+    for each in worlds:
+        catalogue = each.toolkit.catalogue
+        examples = each.examples
+        if lesson == "short":
+            examples = [shorten(example, catalogue) for example in examples]
+        teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson), codec.turn)
+        meter = stage.progress(len(examples), f"teacher episodes of world {each.seed}")
+        for start in range(0, len(examples), 2000):
+            part = examples[start : start + 2000]
+            for episode in rollout(part, teacher, codec, each.toolkit, limits, price=catalogue.policy_price):
+                if episode.answer is not None:
+                    yield disguise(episode)
+            meter(start + len(part))
+
+
+def domain_names(folder: Path, domains: Iterable[str]) -> frozenset[str]:
+    """Every name in the entries of the domains: some entities are held out, and no base may know them."""
+    files = [file for name in domains for file in sorted((folder / name / "entries").iterdir())]
+    return frozenset(name for file in files for name in NAME.findall(file.read_text(encoding="utf-8")))
+
+
+def digest(episodes: Iterable[Episode]) -> str:
+    """16 hex digits over the tokens: what a killed training may continue with."""
+    sha = hashlib.sha256()
+    for episode in episodes:
+        sha.update(repr((episode.prompt_ids, episode.completion_ids)).encode())
+    return sha.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    run("base", main)

@@ -1,0 +1,246 @@
+"""`orchestra forecast STAGE`: runs a sample of sft, grpo or evaluate, and says what the whole will cost and take.
+
+The sample is the stage's own code on a few of its batches or steps, in a folder that is thrown away. What it spends is
+booked and capped like the stage itself.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.forecast import Forecast, Piece
+from orchestra.errors import ConfigError
+from orchestra.evaluation import run as running
+from orchestra.evaluation.baselines.knowledge import take_lessons, who_is_right
+from orchestra.evaluation.baselines.rules import LEARNED, ORACLE
+from orchestra.evaluation.run import Contender
+from orchestra.files.examples import read_examples, split_watched
+from orchestra.rollout.loop import rollout
+from orchestra.rollout.policies.base import Policy
+from orchestra.rollout.render import Codec
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Episode, Example
+from tasks import evaluate, grpo
+from tasks.platform.stage import Stage, run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BATCH = 16
+"""Examples of one sampled batch. The stages take larger ones, so that their time is rather less than is forecast."""
+
+LOGGED_STEPS = 10
+"""SFT says every so many steps how it goes."""
+
+
+@dataclass
+class Sampled:
+    """Dollars and seconds of units that were run one after another."""
+
+    budget: Budget
+    usd: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        began, before = time.monotonic(), self.budget.spent_usd
+        yield
+        self.usd.append(float(self.budget.spent_usd - before))
+        self.seconds.append(time.monotonic() - began)
+
+    def piece(self, name: str, unit: str, units: float) -> Piece:
+        return Piece(name, unit, units, self.usd, self.seconds)
+
+
+@dataclass
+class Forecaster:
+    """Runs samples of a workspace's stages."""
+
+    stage: Stage
+    sample: int
+    """Batches or steps to run, at least 2."""
+    work: Path
+    """Where what the sample writes is kept."""
+
+    @cached_property
+    def toolkit(self) -> Toolkit:
+        toolkit = Toolkit.from_params(self.stage.params, self.stage.root)
+        toolkit.budget = Budget(self.work / "ledger.jsonl", self.stage.params.budget.run_usd, "forecast")
+        return toolkit
+
+    def sampled(self) -> Sampled:
+        assert self.toolkit.budget is not None
+        return Sampled(self.toolkit.budget)
+
+    def batches(self, examples: Sequence[Example]) -> list[list[Example]]:
+        """Batches drawn evenly over the examples."""
+        size = min(BATCH, max(1, len(examples) // self.sample))
+        starts = [index * (len(examples) - size) // max(1, self.sample - 1) for index in range(self.sample)]
+        return [list(examples[start : start + size]) for start in starts]
+
+    def sft(self) -> list[Piece]:
+        """The teacher's episodes; the steps of the training."""
+        from orchestra.rollout.policies.transformers import load_model
+        from orchestra.training.sft import new_model, train_sft
+        from orchestra.training.teacher import teacher_policy
+
+        params, root = self.stage.params, self.stage.root
+        source = root / (params.model.base or params.model.recipe)
+        codec, episodes = Codec.load(source), list[Episode]()
+        examples = self._training()
+        teacher = teacher_policy(self.toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
+        batches = self.batches(examples)
+        price = self.toolkit.catalogue.policy_price
+        found = self._each(
+            batches,
+            lambda batch: episodes.extend(rollout(batch, teacher, codec, self.toolkit, params.rollout, price=price)),
+        )
+        model = load_model(source) if params.model.base else new_model(source, params.sft.seed)
+        need = (self.sample + 1) * LOGGED_STEPS * params.sft.batch_size
+        few = [episodes[index % len(episodes)] for index in range(need)]
+        steps = self._steps(
+            lambda log: train_sft(model, codec, few, params.sft.model_copy(update={"epochs": 1}), self.work, log)
+        )
+        total = -(-len(examples) * params.sft.epochs // params.sft.batch_size)
+        size = len(batches[0])
+        return [
+            found.piece("teacher episodes", f"batch of {size}", len(examples) / size),
+            steps.piece("training", "step", total),
+        ]
+
+    def grpo(self) -> list[Piece]:
+        """The steps of the training, and its checks on watched examples."""
+        from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
+        from orchestra.training.grpo import train_grpo
+
+        params, settings, root = self.stage.params, self.stage.params.grpo, self.stage.root
+        if settings.processes > 1 or settings.strategy != "ddp":
+            raise ConfigError("a sample runs in one process", where="forecast", fix="--set grpo.processes=1 first")
+        codec, price = Codec.load(root / grpo.BASE), self.toolkit.catalogue.policy_price
+        examples, watched = split_watched(read_examples(self._train_file), settings.eval_examples, where="forecast")
+        model = load_model(root / grpo.BASE)
+        policy = TransformersPolicy("", name="grpo", model=model, eos_id=codec.eos_id)
+        batches = self.batches(watched)
+        checks = self._each(
+            batches, lambda batch: rollout(batch, policy, codec, self.toolkit, params.rollout, price=price)
+        )
+        # A first step also warms up; no check and no checkpoint falls into the sample.
+        few = settings.model_copy(
+            update={"steps": self.sample + 1, "eval_every": self.sample + 2, "save_steps": self.sample + 2}
+        )
+
+        def unwatched(_: "PreTrainedModel") -> dict[str, float]:
+            return {}
+
+        steps = self._steps(
+            lambda log: train_grpo(
+                model, codec, self.toolkit, examples, few, params.rollout, price, self.work, log, unwatched
+            )
+        )
+        size = len(batches[0])
+        times = settings.steps // settings.eval_every + 1
+        return [
+            steps.piece("training", "step", settings.steps),
+            checks.piece("checks", f"batch of {size} watched examples", times * len(watched) / size),
+        ]
+
+    def evaluate(self) -> list[Piece]:
+        """Each policy over the held-out examples, and what rules are told beforehand."""
+        stage, toolkit, params = self.stage, self.toolkit, self.stage.params
+        examples = evaluate.heldout(stage)
+        batches, names = self.batches(examples), params.evaluate.baselines
+        train = read_examples(self._train_file)
+        lessons, size = self.batches(train), len(batches[0])
+        pieces = []
+        if ORACLE in names:
+            told = self._each(batches, lambda batch: asyncio.run(who_is_right(batch, toolkit)))
+            pieces.append(told.piece("what the oracle knows", f"batch of {size}", len(examples) / size))
+        if any(name.startswith(LEARNED) for name in names):
+            told = self._each(lessons, lambda batch: asyncio.run(take_lessons(batch, toolkit)))
+            each = len(lessons[0])
+            pieces.append(told.piece("what routers learn from", f"batch of {each}", len(train) / each))
+        contenders = evaluate.rules(stage, batches[0], toolkit, train=lessons[0])
+        folders = {name: stage.root / "models" / name for name in params.evaluate.policies}
+        models = [evaluate.checkpoint(name, path, toolkit.catalogue.policy_price) for name, path in folders.items()]
+        for contender in [*models, *contenders]:
+            file = self.work / f"{contender.name}.jsonl"
+            built = contender.build()
+            ready = Contender(contender.name, partial(_same, built), contender.codec, contender.price)
+
+            def attempt(batch: list[Example], ready: Contender = ready, file: Path = file) -> None:
+                file.unlink(missing_ok=True)
+                running.evaluate([ready], batch, toolkit, params.rollout, file=file)
+
+            tried = self._each(batches, attempt)
+            pieces.append(tried.piece(contender.name, f"batch of {size}", len(examples) / size))
+        return pieces
+
+    @property
+    def _train_file(self) -> Path:
+        return self.stage.root / "data/validated/train.jsonl"
+
+    def _training(self) -> list[Example]:
+        watched = self.stage.params.grpo.eval_examples
+        return split_watched(read_examples(self._train_file), watched, where=str(self._train_file))[0]
+
+    def _each(self, batches: list[list[Example]], work: Callable[[list[Example]], object]) -> Sampled:
+        found = self.sampled()
+        for batch in batches:
+            with found.unit():
+                work(batch)
+        return found
+
+    def _steps(self, train: Callable[[Callable[[dict[str, float], int], None]], object]) -> Sampled:
+        """Train, and take what passes between the first step's end and each later one's."""
+        found = self.sampled()
+        marks: list[tuple[int, float, float]] = []
+
+        def log(metrics: dict[str, float], step: int) -> None:
+            if not marks or step > marks[-1][0]:
+                marks.append((step, time.monotonic(), float(found.budget.spent_usd)))
+
+        train(log)
+        for (first, began, before), (last, ended, after) in pairwise(marks):
+            found.seconds.append((ended - began) / (last - first))
+            found.usd.append((after - before) / (last - first))
+        return found
+
+
+def _same(policy: Policy) -> Policy:
+    return policy
+
+
+def main(stage: Stage) -> None:
+    """Prints the forecast of the stage that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.experiments.forecast")
+    parser.add_argument("of", choices=("sft", "grpo", "evaluate"))
+    parser.add_argument("--sample", type=int, default=4)
+    options = parser.parse_args(sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        forecaster = Forecaster(stage, options.sample, Path(folder))
+        pieces: list[Piece] = getattr(forecaster, options.of)()
+        toolkit = forecaster.toolkit
+        assert toolkit.budget is not None
+        spent_usd = toolkit.budget.spent_usd
+    found = Forecast.of(pieces)
+    print("\n".join([f"{options.of}: {found.lines()[0]}", *found.lines()[1:]]))
+    if any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries):
+        print("simulated experts: nobody is paid their dollars, and nobody waits for them")
+    print(f"the sample cost {spent_usd:f} USD")
+    cap = stage.params.budget.run_usd
+    if cap is not None and found.usd.high > float(cap):
+        print(f"warning: it could cross the cap of {cap:f} USD (budget.run_usd)")
+
+
+if __name__ == "__main__":
+    run("forecast", main)

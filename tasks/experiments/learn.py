@@ -1,0 +1,226 @@
+"""`orchestra learn`: trains with several seeds, measures what the method claims, writes docs/claims.md and the README.
+
+Every stage runs through its own main, in a folder of its own (store.py): the pipeline's outputs stay as they are.
+"""
+
+import argparse
+import contextlib
+import datetime
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import yaml
+
+from orchestra.config.overrides import apply
+from orchestra.config.schema import Params, load_params, parse_params
+from orchestra.errors import ConfigError, OrchestraError
+from orchestra.evaluation.claims.ablations import Row
+from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
+from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
+from orchestra.system.environment import cores, quiet
+from orchestra.system.workspace import Screen, locked
+from orchestra.types import Category
+from tasks.experiments.runner import Learning, seed_overrides
+from tasks.experiments.store import Keeper
+from tasks.platform.registry import git_commit
+from tasks.platform.stage import EXIT_ERROR, Stage
+from tasks.platform.tracking import Recorder
+
+SEEDS = "0,1,2"
+PROBE_EXAMPLES = 1_000
+"""More than there are topic examples: all of them."""
+README = "README.md"
+
+
+@dataclass(frozen=True)
+class Options:
+    seeds: tuple[int, ...]
+    ablations: bool
+    overrides: tuple[str, ...]
+    examples: int | None
+    probe_examples: int
+    force: bool
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> "Options":
+        parser = argparse.ArgumentParser(prog="orchestra learn", description=__doc__)
+        parser.add_argument("--seeds", default=SEEDS)
+        parser.add_argument("--ablations", action="store_true")
+        parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[])
+        parser.add_argument("--examples", type=int)
+        parser.add_argument("--probe-examples", type=int, default=PROBE_EXAMPLES)
+        parser.add_argument("--force", action="store_true")
+        found = parser.parse_args(arguments)
+        seeds = tuple(dict.fromkeys(found.seeds.replace(" ", "").split(",")))
+        if not all(seed.isdigit() for seed in seeds):
+            raise ConfigError(f"{found.seeds!r} is no list of seeds", where="--seeds", fix="write --seeds 0,1,2")
+        for name in ("examples", "probe_examples"):
+            number = getattr(found, name)
+            if number is not None and number < 1:
+                raise ConfigError(f"{number} is no number of examples", where=f"--{name.replace('_', '-')}", fix="≥ 1")
+        return cls(
+            tuple(map(int, seeds)),
+            found.ablations,
+            tuple(found.overrides),
+            found.examples,
+            found.probe_examples,
+            found.force,
+        )
+
+    @property
+    def all_overrides(self) -> list[str]:
+        """Seeds aside."""
+        return [*self.overrides, *([] if self.examples is None else [f"evaluate.examples={self.examples}"])]
+
+    @property
+    def command(self) -> str:
+        """How to ask for the same again."""
+        words = ["orchestra", "learn"]
+        if self.seeds != tuple(map(int, SEEDS.split(","))):
+            words += ["--seeds", ",".join(map(str, self.seeds))]
+        words += ["--ablations"] if self.ablations else []
+        for override in self.overrides:
+            words += ["--set", override]
+        words += [] if self.examples is None else ["--examples", str(self.examples)]
+        words += [] if self.probe_examples == PROBE_EXAMPLES else ["--probe-examples", str(self.probe_examples)]
+        return shlex.join(words)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0; 2 for an error said in one line, a seed's among them; 1 for a bug; 130 when it was interrupted."""
+    quiet()
+    signal.signal(signal.SIGTERM, _interrupt)
+    root, screen = Path.cwd(), Screen()
+    try:
+        options = Options.parse(sys.argv[1:] if arguments is None else arguments)
+        with locked(root):
+            return learn(root, options, screen)
+    except OrchestraError as error:
+        screen(f"error: {error}")
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        screen("stopped; the same command goes on from here")
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        screen(f"error: learn: {type(error).__name__}: {' '.join(str(error).split())}")
+        return 1
+
+
+def learn(root: Path, options: Options, screen: Screen) -> int:
+    """The whole command, under the workspace's lock."""
+    params = effective(root, options.all_overrides)
+    # Found out now, not after an hour.
+    refresh((root / README).read_text(encoding="utf-8"), "")
+    commit, load = git_commit(root), os.getloadavg()[0]
+    recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
+    keeper = Keeper(root, screen, options.all_overrides, options.force)
+    learning = Learning(root, params, keeper, recorder, options.probe_examples)
+    error = "interrupted"
+    try:
+        learning.prepare()
+        results = learning.seeds(options.seeds)
+        if not results:
+            raise ConfigError("no seed reached the end", where="learn", fix=learning.failures[0])
+        rows = learning.ablations(results[0]) if options.ablations else []
+        facts = gather(learning, options, results, commit, load)
+        write(learning, facts, results, rows)
+        error = "; ".join(learning.failures)
+    except OrchestraError as failure:
+        error = str(failure)
+        raise
+    finally:
+        recorder.finish(recorder.parent, error)
+    return EXIT_ERROR if learning.failures else 0
+
+
+def effective(root: Path, overrides: Sequence[str]) -> Params:
+    """params.yaml with the overrides, which are checked; the file itself stays as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "params.yaml"
+        file.write_bytes((root / "params.yaml").read_bytes())
+        apply(file, [*overrides, *seed_overrides(0)])
+        return load_params(file)
+
+
+def gather(learning: Learning, options: Options, results: Sequence[SeedResult], commit: str, load: float) -> Facts:
+    params = learning.params
+    topics = sum(example.category is Category.TOPIC for example in learning.examples.values())
+    return Facts(
+        date=datetime.date.today().isoformat(),
+        command=options.command,
+        commit=commit,
+        cores=cores(),
+        load=load,
+        profile=params.profile,
+        price_date=params.world.price_date,
+        examples=len(learning.examples),
+        probe_examples=min(options.probe_examples, topics),
+        price_spread=params.synthesize.price_spread,
+        bootstrap=params.evaluate.bootstrap,
+        simulated=learning.simulated,
+        seeds=tuple(result.seed for result in results),
+        minutes={str(result.seed): result.minutes for result in results},
+        changed=differences(learning.root, params),
+        failures=tuple(learning.failures),
+        parts=tuple(learning.parts),
+    )
+
+
+def differences(root: Path, params: Params) -> dict[str, str]:
+    """Parameters that are not those committed; the training seeds, which the table names, are left out."""
+    shown = subprocess.run(["git", "show", "HEAD:params.yaml"], cwd=root, capture_output=True, text=True, check=False)
+    text = shown.stdout if shown.returncode == 0 else (root / "params.yaml").read_text(encoding="utf-8")
+    default: dict[str, Any] = yaml.safe_load(text)
+    # What the committed file is silent on has the schema's default; a commit from before a key was renamed has none.
+    with contextlib.suppress(ConfigError):
+        default = parse_params(default, where="HEAD:params.yaml").model_dump(mode="json", by_alias=True)
+    found = changed(default, params.model_dump(mode="json", by_alias=True))
+    return {key: how for key, how in found.items() if key not in ("sft.seed", "grpo.seed")}
+
+
+def write(learning: Learning, facts: Facts, results: Sequence[SeedResult], rows: Sequence[Row]) -> None:
+    """docs/claims.md, the README's table, MLflow's metrics, and the lines a person reads last."""
+    settings, recorder = learning.params.evaluate, learning.recorder
+    found = claims(results, list(learning.examples.values()), bootstrap=settings.bootstrap, seed=settings.seed)
+    stage = Stage("learn", learning.params, learning.root)
+    text = page(facts, found, details(results), rows)
+    stage.write_text(PAGE, text)
+    stage.write_text(README, refresh((learning.root / README).read_text(encoding="utf-8"), block(facts, found)))
+    recorder.metrics(recorder.parent, claim_metrics(found))
+    recorder.metrics(recorder.parent, {f"minutes.seed_{seed}": minutes for seed, minutes in facts.minutes.items()})
+    recorder.metrics(recorder.parent, {"dollars": facts.dollars})
+    recorder.artifacts(recorder.parent, [learning.root / PAGE, learning.root / "params.yaml"])
+    learning.keeper.say(text)
+    learning.keeper.say(f"wrote {PAGE} and the table in {README}")
+
+
+def claim_metrics(found: Sequence[Claim]) -> dict[str, float]:
+    """Value, bounds and verdict of every claim under names that MLflow allows; what was not measured is left out."""
+    metrics: dict[str, float] = {}
+    for claim in found:
+        name = f"claim.{re.sub(r'[^A-Za-z0-9]+', '_', claim.name).strip('_').lower()}"
+        metrics[f"{name}.holds"] = float(claim.holds)
+        for suffix, number in (("", claim.value), (".low", claim.low), (".high", claim.high)):
+            if number is not None:
+                metrics[f"{name}{suffix}"] = number
+    return metrics
+
+
+def _interrupt(_number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""What `orchestra learn` runs: data and rules once, then every seed's stages, then the ablations."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from orchestra.config.schema import Params, load_params
+from orchestra.errors import OrchestraError
+from orchestra.evaluation.baselines.rules import RIVALS, STRONGEST
+from orchestra.evaluation.claims import ablations
+from orchestra.evaluation.claims.ablations import Ablation, Row
+from orchestra.evaluation.claims.claims import SeedResult
+from orchestra.evaluation.claims.page import StageRun
+from orchestra.evaluation.outcomes import Outcome
+from orchestra.evaluation.report import REFERENCE, TRAINED
+from orchestra.files.examples import read_examples
+from orchestra.types import Example
+from tasks.experiments.results import Measured, dollars, read_episodes, read_probes
+from tasks.experiments.store import Keeper, Kept
+from tasks.platform import dvc
+from tasks.platform.stage import stage_fingerprint
+from tasks.platform.tracking import Recorder, read_metrics
+
+T = TypeVar("T")
+
+DATA = {"data/generated": "synthesize", "data/validated": "validate"}
+"""The stage that makes each folder of data."""
+
+
+@dataclass
+class Learning:
+    """One run of the command."""
+
+    root: Path
+    params: Params
+    """With every override, seeds aside."""
+    keeper: Keeper
+    recorder: Recorder
+    probe_examples: int
+    parts: list[StageRun] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    simulated: bool = False
+    data: dict[str, Path] = field(default_factory=dict)
+    """Where the folders of `DATA` are."""
+    examples: dict[str, Example] = field(default_factory=dict)
+    """Held out, by id, in order."""
+    rules: dict[str, tuple[Outcome, ...]] = field(default_factory=dict)
+    """Outcomes by rule."""
+
+    def prepare(self) -> None:
+        """Data and rules: neither depends on a training seed."""
+        self.data = self._data()
+        heldout = read_examples(self.data["data/validated"] / "heldout.jsonl")[: self.params.evaluate.examples]
+        self.examples = {example.id: example for example in heldout}
+        rivals = list(dict.fromkeys([*RIVALS, *self.params.evaluate.baselines]))
+        # Of an SFT model, rules need the tokenizer only, which is that of the base.
+        base = self.root / (self.params.model.base or self.params.model.recipe)
+        kept = self.stage(self.recorder, "rules", "evaluate", policies([], rivals), {"models/sft": base})
+        self.rules = self.read(kept).outcomes
+
+    def _data(self) -> dict[str, Path]:
+        """The repository's own, brought up to date by DVC; other data when an override asks for other data."""
+        own = load_params(self.root / "params.yaml")
+        if all(
+            stage_fingerprint(self.root, name, own) == stage_fingerprint(self.root, name, self.params)
+            for name in DATA.values()
+        ):
+            for name in DATA.values():
+                outcome = dvc.repro(self.root, name, env={}, on_line=self.keeper.say)
+                self.keeper.say(f"data · {name}: {outcome}")
+            return {folder: self.root / folder for folder in DATA}
+        found: dict[str, Path] = {}
+        for folder, name in DATA.items():
+            found[folder] = self.stage(self.recorder, "data", name, [], found).folder / folder
+        return found
+
+    def stage(
+        self, recorder: Recorder, of: str, name: str, overrides: Sequence[str], links: Mapping[str, Path]
+    ) -> Kept:
+        """One stage's result; where it has to run, under an MLflow run of its own."""
+        runs: list[str] = []
+
+        def env() -> Mapping[str, str]:
+            runs.append(recorder.child(name))
+            return recorder.environment(runs[0])
+
+        arguments = [str(self.probe_examples)] if name == "probes" else []
+        inputs = {**self.data, **links}
+        error = "interrupted"
+        try:
+            kept = self.keeper.run(name, of, overrides=overrides, links=inputs, arguments=arguments, env=env)
+            error = ""
+        except OrchestraError as failure:
+            error = str(failure)
+            raise
+        finally:
+            for run in runs:
+                recorder.finish(run, error)
+        self.parts.append(StageRun(of=of, stage=name, minutes=kept.minutes, dollars=dollars(kept), reused=kept.reused))
+        return kept
+
+    def read(self, kept: Kept) -> Measured:
+        found = read_episodes(kept.folder, self.examples)
+        self.simulated = self.simulated or found.simulated
+        return found
+
+    def seeds(self, seeds: Sequence[int]) -> list[SeedResult]:
+        """The results of those that reach the end."""
+        found = [self._survive(f"seed {seed}", partial(self._seed, seed)) for seed in seeds]
+        return [result for result in found if result is not None]
+
+    def ablations(self, result: SeedResult) -> list[Row]:
+        """SFT, GRPO as configured, and GRPO otherwise: all from the SFT model of one seed."""
+        same, others = ablations.split(self.params.model_dump(mode="json", by_alias=True))
+        found: dict[str, Sequence[Outcome] | None] = {
+            ablations.BEFORE: result.outcomes[REFERENCE],
+            ablations.configured_name(same): result.outcomes[TRAINED],
+        }
+        for ablation in others:
+            of = f"seed {result.seed} · {ablation.name}"
+            found[ablation.name] = self._survive(of, partial(self._ablation, ablation, result.seed, of))
+        strongest, resamples = self.rules[STRONGEST], self.params.evaluate.bootstrap
+        return [
+            ablations.row(name, result.seed, outcomes, strongest, self.examples, resamples)
+            for name, outcomes in found.items()
+            if outcomes is not None
+        ]
+
+    def _survive(self, of: str, work: Callable[[Recorder], T]) -> T | None:
+        """`work` under an MLflow run of its own; what fails is said in a line, kept, and None."""
+        recorder = dataclasses.replace(self.recorder, parent=self.recorder.child(of))
+        error = "interrupted"
+        try:
+            result = work(recorder)
+            error = ""
+            return result
+        except OrchestraError as failure:
+            error = str(failure)
+            self.failures.append(f"{of}: {error}")
+            self.keeper.say(f"error: {of}: {error}")
+            return None
+        finally:
+            recorder.finish(recorder.parent, error)
+
+    def _seed(self, seed: int, recorder: Recorder) -> SeedResult:
+        """sft → grpo → evaluation of both → probes of the trained model."""
+        of, seeds = f"seed {seed}", seed_overrides(seed)
+        sft = self.stage(recorder, of, "sft", seeds, {})
+        base = {"models/sft": sft.folder / "models/sft"}
+        grpo = self.stage(recorder, of, "grpo", seeds, base)
+        both = {**base, "models/grpo": grpo.folder / "models/grpo"}
+        trained = self.stage(recorder, of, "evaluate", policies([TRAINED]), both)
+        reference = self.stage(recorder, f"{of} · SFT model", "evaluate", policies([REFERENCE]), base)
+        probes = self.stage(recorder, of, "probes", policies([TRAINED]), both)
+        result = SeedResult(
+            seed=seed,
+            minutes=sft.minutes + grpo.minutes + trained.minutes,
+            dollars=(dollars(sft) or 0.0) + (dollars(grpo) or 0.0),
+            outcomes={**self.rules, **self.read(reference).outcomes, **self.read(trained).outcomes},
+            probes=read_probes(probes.folder),
+        )
+        metrics = {"minutes": result.minutes, "dollars": result.dollars}
+        for kept in (reference, trained):
+            metrics |= read_metrics(kept.folder / "reports/evaluate.json")
+        recorder.metrics(recorder.parent, metrics)
+        return result
+
+    def _ablation(self, ablation: Ablation, seed: int, of: str, recorder: Recorder) -> tuple[Outcome, ...]:
+        seeds, changes = seed_overrides(seed), [f"{key}={value}" for key, value in ablation.overrides.items()]
+        sft = self.keeper.run("sft", of, overrides=seeds, links=self.data)
+        base = {"models/sft": sft.folder / "models/sft"}
+        grpo = self.stage(recorder, of, "grpo", [*seeds, *changes], base)
+        both = {**base, "models/grpo": grpo.folder / "models/grpo"}
+        evaluated = self.stage(recorder, of, "evaluate", policies([TRAINED]), both)
+        recorder.metrics(recorder.parent, read_metrics(evaluated.folder / "reports/evaluate.json"))
+        return self.read(evaluated).outcomes[TRAINED]
+
+
+def seed_overrides(seed: int) -> list[str]:
+    """A training seed is SFT's and GRPO's together."""
+    return [f"sft.seed={seed}", f"grpo.seed={seed}"]
+
+
+def policies(models: Sequence[str], rules: Sequence[str] = ()) -> list[str]:
+    """Let evaluate measure these and nothing else."""
+    return [f"evaluate.policies=[{', '.join(models)}]", f"evaluate.baselines=[{', '.join(rules)}]"]

@@ -1,0 +1,191 @@
+"""Stages run apart from the repository's own outputs, their results kept by a fingerprint of all that went in.
+
+Each run has a folder that looks like the repository: links to its code, catalogue, domains, recipes and base, a
+params.yaml of its own, and outputs of its own. The stage's real main runs there, as DVC would run it. A result that is
+there already is taken; a run that was killed goes on.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from orchestra.config.overrides import apply
+from orchestra.config.schema import Params, load_params
+from orchestra.errors import DataError
+from orchestra.system.processes import kill_tree, spawn
+from tasks.platform.dvc import StageError, StageKilled, stage_env
+from tasks.platform.stage import stage_fingerprint
+
+CODE = ("dvc.yaml", "orchestra", "tasks")
+SPENT, DONE, LOG = "spent.json", "done.json", "log.txt"
+TAIL = 40
+"""Last lines of a stage that its failure is read from."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One stage's result."""
+
+    stage: str
+    folder: Path
+    """Its outputs lie here under their usual names: models/sft, reports/evaluate.json, …"""
+    seconds: float
+    """Wall clock of all attempts together, those included that a kill ended."""
+    reused: bool
+
+    @property
+    def minutes(self) -> float:
+        return self.seconds / 60
+
+
+@dataclass
+class Keeper:
+    """Runs stages into `root`/work/learn."""
+
+    root: Path
+    say: Callable[[str], None]
+    overrides: Sequence[str] = ()
+    """`section.key=value`, laid over params.yaml in every run."""
+    force: bool = False
+    """Run everything again, once."""
+    _done: set[Path] = field(default_factory=set)
+    """Folders that this very process ran."""
+
+    @property
+    def store(self) -> Path:
+        return self.root / "work" / "learn"
+
+    def run(
+        self,
+        stage: str,
+        label: str,
+        *,
+        overrides: Sequence[str] = (),
+        links: Mapping[str, Path] | None = None,
+        arguments: Sequence[str] = (),
+        env: Callable[[], Mapping[str, str]] = dict,
+    ) -> Kept:
+        """`python -m tasks.<stage> <arguments>` with the inputs in `links` (folder by relative path), or its result.
+
+        `env` is asked for only if the stage runs. Raises `StageKilled` when a signal ended it, otherwise `StageError`
+        with the line that it said.
+        """
+        plan = self.store / ".plan"
+        shutil.rmtree(plan, ignore_errors=True)
+        everything = [*self.overrides, *overrides]
+        params = self._prepare(plan, everything, links or {})
+        folder = self.store / f"{stage}-{_fingerprint(plan, stage, params, arguments)}"
+        if self.force and folder not in self._done:
+            shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir():
+            shutil.rmtree(plan)
+            self._prepare(folder, everything, links or {})
+        else:
+            plan.rename(folder)
+        done = (folder / DONE).is_file()
+        reused = done and folder not in self._done
+        if not done:
+            self._execute(stage, label, folder, arguments, env())
+            shutil.rmtree(folder / "work", ignore_errors=True)
+            (folder / DONE).touch()
+        self._done.add(folder)
+        kept = Kept(stage, folder, _seconds(folder), reused)
+        again = ", from an earlier run" if reused else ""
+        self.say(f"{label} · {stage}: done, {kept.minutes:.1f} min{again}")
+        return kept
+
+    def _prepare(self, folder: Path, overrides: Sequence[str], links: Mapping[str, Path]) -> Params:
+        """Lay the links and params.yaml; outputs that are there stay."""
+        for inner in (folder, folder / "data", folder / "models"):
+            inner.mkdir(parents=True, exist_ok=True)
+            for path in inner.iterdir():
+                if path.is_symlink():
+                    path.unlink()
+        for relative, target in {**standing(self.root), **links}.items():
+            if not target.exists():
+                raise DataError("missing", where=str(target), fix="run the stage that makes it")
+            (folder / relative).symlink_to(target.resolve())
+        shutil.copyfile(self.root / "params.yaml", folder / "params.yaml")
+        apply(folder / "params.yaml", overrides)
+        return load_params(folder / "params.yaml")
+
+    def _execute(self, stage: str, label: str, folder: Path, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", _module(folder, stage), *arguments]
+        before, began = _seconds(folder), time.monotonic()
+        child = spawn(command, cwd=folder, env=stage_env(env), stdout=-1)
+        assert child.stdout is not None
+        tail: deque[str] = deque(maxlen=TAIL)
+        try:
+            with (folder / LOG).open("a", encoding="utf-8") as log:
+                for line in child.stdout:
+                    log.write(line)
+                    log.flush()
+                    tail.append(line.rstrip("\n"))
+                    if line.startswith(f"{stage}: "):
+                        self.say(f"{label} · {line.rstrip()}")
+                    # With every line, so that a kill loses no more than the seconds since.
+                    _write(folder / SPENT, before + time.monotonic() - began)
+            code = child.wait()
+        finally:
+            if child.poll() is None:
+                kill_tree(child.pid)
+            child.stdout.close()
+            _write(folder / SPENT, before + time.monotonic() - began)
+        if code != 0:
+            raise _failure(stage, code, list(tail), (folder / LOG).relative_to(self.root))
+
+
+def standing(root: Path) -> dict[str, Path]:
+    """What every run links to, by relative path: code, and what lies in data/ and models/ but is no stage's output."""
+    declared = yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    outputs = {out for stage in declared.values() for out in stage.get("outs", [])}
+    found = {name: root / name for name in CODE}
+    for parent in ("data", "models"):
+        for path in sorted((root / parent).iterdir()):
+            if (relative := f"{parent}/{path.name}") not in outputs and not path.name.startswith("."):
+                found[relative] = path
+    return found
+
+
+def _fingerprint(folder: Path, stage: str, params: Params, arguments: Sequence[str]) -> str:
+    """That of the stage; what is no stage of dvc.yaml depends on all that evaluate does, and on its own file."""
+    own = folder / Path(*_module(folder, stage).split(".")).with_suffix(".py")
+    declared = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    if stage in declared:
+        return stage_fingerprint(folder, stage, params)
+    parts = [stage, *arguments, stage_fingerprint(folder, "evaluate", params), str(params.synthesize.price_spread)]
+    return hashlib.sha256(json.dumps(parts).encode() + own.read_bytes()).hexdigest()[:16]
+
+
+def _module(folder: Path, stage: str) -> str:
+    """The module of its main: a stage of the pipeline lies in tasks/, an experiment below that."""
+    return f"tasks.{stage}" if (folder / "tasks" / f"{stage}.py").is_file() else f"tasks.experiments.{stage}"
+
+
+def _failure(stage: str, code: int, tail: Sequence[str], log: Path) -> StageError:
+    if code < 0:
+        return StageKilled(f"ended by a signal ({code})", where=stage, fix="run the same command again: it goes on")
+    said = [line for line in tail if line.startswith("error: ")] or list(tail)[-1:] or [f"exit code {code}"]
+    text = re.sub(rf"^(error: )?({re.escape(stage)}: )?", "", said[-1])
+    return StageError(f"{text} (all it said: {log})", where=stage)
+
+
+def _seconds(folder: Path) -> float:
+    file = folder / SPENT
+    return float(json.loads(file.read_text(encoding="utf-8"))["seconds"]) if file.is_file() else 0.0
+
+
+def _write(file: Path, seconds: float) -> None:
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
+    os.replace(partial, file)

@@ -1,0 +1,1 @@
+"""What every stage shares: DVC, MLflow, the registry, the ledger, checkpoints, expectations."""

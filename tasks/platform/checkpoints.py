@@ -1,0 +1,59 @@
+"""Writes a stage's checkpoint: what a Hugging Face user can load, plus its manifest."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestra.files.checkpoint import hash_file, write_manifest
+from tasks.platform.stage import Stage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from orchestra.rollout.render import Codec
+
+CARD = """---
+library_name: transformers
+license: apache-2.0
+---
+# {name} ({profile} profile)
+
+An orchestrator: it solves a task by calling the tools it is offered, one a turn, and answers when it knows.
+Made by the stage `{name}` of this pipeline, seed {seed}, from {base}. Trained on **simulated experts** and made-up
+entities: it knows no facts of the world. Turn format: Qwen3 thought, Hermes tool call (`orchestra/rollout/parse.py`).
+`manifest.json` names the data, parameters and price book that it was made with.
+"""
+
+
+def save_checkpoint(
+    stage: Stage,
+    model: "PreTrainedModel",
+    codec: "Codec",
+    target: str,
+    *,
+    base: str | None,
+    data: Path,
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """Write the checkpoint folder whole: safetensors, config, tokenizer, chat template, card, `files`, manifest.
+
+    Nothing in it is specific to one run (no clock, no commit): the same inputs give the same bytes.
+    """
+    params = stage.params
+    section = params.grpo if stage.name == "grpo" else params.sft
+    model.generation_config.eos_token_id = codec.eos_id
+    model.config.eos_token_id = codec.eos_id
+    with stage.write_dir(target) as folder:
+        model.save_pretrained(str(folder), safe_serialization=True)
+        codec.tokenizer.save_pretrained(str(folder))
+        card = CARD.format(name=stage.name, profile=params.profile, seed=section.seed, base=base or "random weights")
+        for name, text in {"README.md": card, **(files or {})}.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        write_manifest(
+            folder,
+            base=base,
+            data_hash=hash_file(data),
+            params={"model": params.model.model_dump(mode="json"), stage.name: section.model_dump(mode="json")},
+            git_commit="",
+            price_date=params.world.price_date,
+        )

@@ -1,0 +1,179 @@
+"""What DVC decides: the order of the stages, which of them are stale and why, and running one of them."""
+
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.system.environment import quiet
+from orchestra.system.processes import FLOW_PID, kill_tree, spawn
+from tasks.platform.stage import CAPPED
+
+NOISE = re.compile(
+    r"^(Running stage |> exec |(Generating|Updating) lock file|To (track|enable) |\s+(git add|dvc config) "
+    r"|Use `dvc push`|Stage '.*' (didn't change|is cached)|Data and pipelines are|WARNING: Some of the cache"
+    r"|WARNING: Process '.*' with \(Pid \d+\), in RWLock-file|\s*$)"
+)
+"""DVC's own lines, which say nothing that the flow does not say."""
+
+StageOutcome = Literal["ran", "restored", "unchanged"]
+
+
+class StageError(OrchestraError):
+    """A stage ended badly; what it said is the message."""
+
+
+class StageKilled(StageError):
+    """A stage was ended by a signal (out of memory, by hand): it goes on from its last checkpoint when run again."""
+
+    retryable = True
+
+
+class StageCapped(StageError):
+    """The next call of a stage could have crossed the cap of dollars: it goes on from there when it is run again."""
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """What dvc.lock says of one stage: contents hash by path, parameter by name."""
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    params: dict[str, Any]
+
+
+def stages(root: Path) -> dict[str, list[str]]:
+    """Every stage in the order of DVC's graph, with the reasons why it is stale (none: it is current)."""
+    quiet()
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(root)) as repo:
+            # DVC's status speaks of stages by their address as seen from the working directory.
+            order = {str(stage.name): str(stage.addressing) for stage in _sorted(repo.index.graph)}
+            status: dict[str, list[Any]] = repo.status()
+    except DvcException as error:
+        raise _explain(error, root) from None
+    reasons = {name: [why for part in status.get(at, []) for why in _reasons(part)] for name, at in order.items()}
+    return {
+        name: why if not why or hashes(root, name).outputs else ["it has not run yet"] for name, why in reasons.items()
+    }
+
+
+def _sorted(graph: Any) -> list[Any]:
+    """DVC's graph points from a stage to those it needs; those come first, ties by name."""
+    import networkx
+
+    order = networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: str(stage.name))
+    return list(order)
+
+
+def _reasons(part: Any) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    reasons = []
+    for kind, changed in part.items():
+        for path, change in changed.items():
+            if isinstance(change, dict):
+                reasons += [f"{path}: {key} {how}" for key, how in change.items()]
+            elif kind == "changed outs":
+                reasons.append(f"output {path} {'not there' if change == 'deleted' else change}")
+            else:
+                reasons.append(f"{path} {'not there' if change == 'deleted' else change}")
+    return reasons
+
+
+def _explain(error: Exception, root: Path) -> OrchestraError:
+    text = " ".join(str(error).split())
+    if "not inside of a DVC repository" in text or "not a git repository" in text:
+        return ConfigError("no DVC workspace", where=str(root), fix="clone the repository with git and run inside it")
+    if "is busy" in text or "acquire lock" in text:
+        return ServiceError("another DVC command works here", where=".dvc", fix="wait for it to end, then try again")
+    return ConfigError(text, where="dvc.yaml", fix="fix dvc.yaml, params.yaml or the file it names")
+
+
+def hashes(root: Path, name: str) -> Hashes:
+    """The stage's entry of dvc.lock; empty before its first run."""
+    file = root / "dvc.lock"
+    # The C loader: this file is read some ten times a run, and grows.
+    lock = yaml.load(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.is_file() else {}
+    entry = (lock or {}).get("stages", {}).get(name, {})
+    params = {key: value for values in entry.get("params", {}).values() for key, value in values.items()}
+    return Hashes(_md5s(entry.get("deps", [])), _md5s(entry.get("outs", [])), params)
+
+
+def _md5s(entries: list[dict[str, Any]]) -> dict[str, str]:
+    return {entry["path"]: str(entry.get("md5", "")) for entry in entries}
+
+
+def repro(
+    root: Path,
+    name: str,
+    *,
+    env: Mapping[str, str],
+    on_line: Callable[[str], None],
+    force: bool = False,
+) -> StageOutcome:
+    """Run `dvc repro --single-item <name>` to its end, passing on what it prints.
+
+    The child dies with the calling thread; when this function is left early (a time limit, a cancellation), it and all
+    below it are ended. Raises `StageKilled` when a signal ended the stage, otherwise `StageError`.
+    """
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
+    child = spawn(command, cwd=root, env=stage_env(env), stdout=-1)
+    assert child.stdout is not None
+    outcome: StageOutcome = "ran"
+    tail: deque[str] = deque(maxlen=40)
+    try:
+        for line in child.stdout:
+            line = line.rstrip("\n")
+            tail.append(line)
+            if "didn't change, skipping" in line:
+                outcome = "unchanged"
+            elif "is cached - skipping run" in line:
+                outcome = "restored"
+            if not NOISE.match(line):
+                on_line(line)
+        code = child.wait()
+    finally:
+        if child.poll() is None:
+            kill_tree(child.pid)
+        child.stdout.close()
+    if code != 0:
+        raise _failure(name, code, list(tail))
+    return outcome
+
+
+def stage_env(extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a stage: this interpreter's `python` first in PATH, params.yaml and nothing else."""
+    env = {**os.environ, FLOW_PID: str(os.getpid()), **extra}
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    # DVC looks at params.yaml only: another file would make it call a stage current that is not.
+    env.pop("ORCHESTRA_PARAMS", None)
+    return env
+
+
+def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
+    """DVC ends with 255 whatever went wrong, so the text decides."""
+    said = [line.removeprefix("error: ").removeprefix(f"{name}: ") for line in tail if line.startswith("error: ")]
+    if said and said[-1].startswith(CAPPED):
+        return StageCapped(said[-1].removeprefix(CAPPED), where=name)
+    if said:
+        return StageError(f"{said[-1]} (all it said: .state/logs/{name}.log)", where=name)
+    text = "\n".join(tail)
+    ended = re.search(r"exited with (-?\d+)", text)
+    if (ended and (int(ended[1]) < 0 or int(ended[1]) > 128)) or code < 0:
+        signal = ended[1] if ended else code
+        return StageKilled(f"ended by a signal ({signal})", where=name, fix="run the same command again: it goes on")
+    if "is busy" in text or "Unable to acquire lock" in text:
+        return ServiceError("another DVC command works here", where=name, fix="wait for it to end, then try again")
+    errors = [line for line in tail if line.startswith("ERROR:")] or tail[-1:] or [f"exit code {code}"]
+    return StageError(errors[0].removeprefix("ERROR: "), where=name, fix=f"see .state/logs/{name}.log")

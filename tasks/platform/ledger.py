@@ -1,0 +1,73 @@
+"""The run's ledger: one budget for everything that a stage calls, under the cap of params.yaml."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from pathlib import Path
+
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
+from orchestra.files.jsonl import read_jsonl
+from orchestra.types import Charge, add_up
+from tasks.platform.stage import Stage
+
+LEDGER = "ORCHESTRA_LEDGER"
+"""Environment variable of a flow's stages: the file that all of them book in."""
+
+
+@contextlib.contextmanager
+def run_ledger(root: Path, run: str) -> Iterator[None]:
+    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`."""
+    folder = root / LEDGERS
+    before = os.environ.get(LEDGER)
+    os.environ[LEDGER] = str(folder / f"{run}.jsonl")
+    try:
+        yield
+    finally:
+        os.environ.pop(LEDGER)
+        if before is not None:
+            os.environ[LEDGER] = before
+
+
+def ledgers(root: Path, run: str) -> list[Path]:
+    """The files that the run's stages, and their ranks, have booked in."""
+    return [file for whose, file in _booked(root / LEDGERS) if whose == run]
+
+
+def others_ledgers(root: Path, run: str) -> list[tuple[str, Path]]:
+    """The files of other runs, with whose they are."""
+    return [(whose, file) for whose, file in _booked(root / LEDGERS) if whose != run]
+
+
+def _booked(folder: Path) -> list[tuple[str, Path]]:
+    return [(run_of(file), file) for file in sorted(folder.glob("*.jsonl"))]
+
+
+def open_budget(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Budget:
+    """The budget of this process: its run's, or outside of a flow one in `folder` (default: the stage's work folder).
+
+    Several ranks book in a file each and share what the cap has left: together they cannot cross it.
+    """
+    named = os.environ.get(LEDGER)
+    first = Path(named) if named else (folder or stage.work_dir()) / "ledger.jsonl"
+    own = first if rank == 0 else first.with_name(f"{first.stem}{RANK}{rank}.jsonl")
+    cap = stage.params.budget.run_usd
+    if cap is not None:
+        others_usd = add_up(
+            _spent(file) for whose, file in _booked(first.parent) if whose == first.stem and file != own
+        )
+        with localcontext(rounding=ROUND_FLOOR):
+            own_usd = _spent(own)
+            cap = own_usd + (cap - own_usd - others_usd) / ranks
+    return Budget(own, cap, stage.name)
+
+
+def _spent(file: Path) -> Decimal:
+    return total(read_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
+
+
+def tell(stage: Stage, budget: Budget) -> None:
+    """Say and log what the run has spent so far, by component."""
+    stage.say(f"spent in this run: {budget.summary()}")
+    stage.log_metrics({f"spent/{name}_usd": float(part.cost_usd) for name, part in budget.by_component().items()})

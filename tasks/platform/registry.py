@@ -1,0 +1,154 @@
+"""The model registry: versions of the orchestrator in MLflow, their aliases, and the checkpoints kept for them."""
+
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from orchestra.errors import DataError, ServiceError
+from orchestra.files.checkpoint import keep, verify_kept
+from orchestra.types import Record
+from tasks.platform.tracking import connect
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
+CHECKPOINT = "checkpoint_hash"
+PROMOTED = "promoted"
+"""Tag of a version that the gate once made champion."""
+ROLLED_BACK = "rolled_back"
+"""Tag of a version that a person took out of service, the number of the one that serves instead: only a person brings
+it back."""
+STORE = ".state/models"
+"""Kept checkpoints by hash, out of reach of `dvc repro`, which deletes models/grpo before it makes a new one."""
+
+
+class ModelVersion(Record):
+    """One registered version."""
+
+    number: int
+    tags: dict[str, str]
+    folder: Path
+    """Its kept checkpoint; not checked yet."""
+
+    @property
+    def checkpoint_hash(self) -> str:
+        return self.tags[CHECKPOINT]
+
+    def verified(self) -> Path:
+        """The folder, after its contents were checked against the hash; `DataError` when lost or damaged."""
+        return verify_kept(self.folder)
+
+    @property
+    def lost(self) -> str:
+        """Why its kept checkpoint cannot be used any more; empty when it can."""
+        try:
+            self.verified()
+        except DataError as error:
+            return error.what
+        return ""
+
+
+def _named(action: Callable[P, T]) -> Callable[P, T]:
+    """MLflow's own errors as one line for a person."""
+
+    @wraps(action)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return action(*args, **kwargs)
+        except MlflowException as error:
+            what = f"{action.__name__} failed: {error}"
+            raise ServiceError(what, where="the model registry", fix="see that MLflow's database is whole") from error
+
+    return wrapped
+
+
+class Registry:
+    """Versions of one registered model."""
+
+    def __init__(self, root: Path, model_name: str) -> None:
+        self.root, self.model_name = root, model_name
+        self.client: Any = connect(root)
+
+    @_named
+    def at(self, alias: str) -> ModelVersion | None:
+        """The version that an alias names; None when nothing bears it."""
+        models = self.client.search_registered_models(self._filter)
+        number = models[0].aliases.get(alias) if models else None
+        return None if number is None else self._version(self.client.get_model_version(self.model_name, str(number)))
+
+    @_named
+    def of(self, checkpoint_hash: str) -> ModelVersion | None:
+        """The version made of that checkpoint; None when there is none."""
+        return next((v for v in self.versions() if v.tags.get(CHECKPOINT) == checkpoint_hash), None)
+
+    def version(self, number: int) -> ModelVersion | None:
+        """The version of that number; None when there is none."""
+        return next((version for version in self.versions() if version.number == number), None)
+
+    @_named
+    def versions(self) -> list[ModelVersion]:
+        """Every version of the model."""
+        found = self.client.search_model_versions(self._filter, max_results=10_000)
+        return [self._version(version) for version in found]
+
+    @_named
+    def add(self, folder: Path, checkpoint_hash: str, tags: Mapping[str, str], run_id: str | None) -> ModelVersion:
+        """The version of a checkpoint: the one there is, or a new one over a kept copy of `folder`."""
+        kept = keep(folder, self.root / STORE)
+        found = self.of(checkpoint_hash)
+        if found is not None:
+            return found
+        if not self.client.search_registered_models(self._filter):
+            self.client.create_registered_model(self.model_name)
+        tagged = {CHECKPOINT: checkpoint_hash, **tags}
+        version = self.client.create_model_version(
+            self.model_name, source=kept.resolve().as_uri(), run_id=run_id, tags=tagged
+        )
+        return ModelVersion(number=int(version.version), tags=tagged, folder=kept)
+
+    @_named
+    def point(self, alias: str, version: ModelVersion) -> bool:
+        """Let an alias name a version; whether that changed anything."""
+        now = self.at(alias)
+        if now is not None and now.number == version.number:
+            return False
+        self.client.set_registered_model_alias(self.model_name, alias, str(version.number))
+        return True
+
+    @_named
+    def tag(self, version: ModelVersion, tags: Mapping[str, str]) -> None:
+        """Set the tags that differ."""
+        for key, value in tags.items():
+            if version.tags.get(key) != value:
+                self.client.set_model_version_tag(self.model_name, str(version.number), key, value)
+
+    @_named
+    def untag(self, version: ModelVersion, key: str) -> None:
+        if key in version.tags:
+            self.client.delete_model_version_tag(self.model_name, str(version.number), key)
+
+    @property
+    def _filter(self) -> str:
+        return f"name = '{self.model_name}'"
+
+    def _version(self, version: Any) -> ModelVersion:
+        tags = dict(version.tags)
+        return ModelVersion(
+            number=int(version.version), tags=tags, folder=self.root / STORE / tags.get(CHECKPOINT, "none")
+        )
+
+
+def git_commit(root: Path) -> str:
+    """The commit checked out, `+` after it when files differ from it; empty where there is no git."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        status = ["git", "status", "--porcelain", "--untracked-files=no"]
+        changed = subprocess.run(status, cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -1,0 +1,254 @@
+"""What every stage shares: parameters, whole-or-nothing outputs, metrics, progress, and errors of one line."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar, overload
+
+import yaml
+
+from orchestra.config.schema import Params, load_params
+from orchestra.errors import BudgetError, ConfigError, DataError, OrchestraError
+from orchestra.system.environment import quiet
+from orchestra.system.processes import FLOW_PID, die_with_parent
+from orchestra.system.workspace import whole_folder
+from orchestra.text import one_line, plain
+
+T = TypeVar("T")
+
+EXIT_ERROR = 2
+"""Exit code of a stage that said in one line what is wrong."""
+CAPPED = "capped: "
+"""How the line of a stage begins that a cap of dollars has ended."""
+
+
+class Meter:
+    """Progress of one loop, at most a line every two seconds: `meter.advance()`, or `meter(done)` with a count."""
+
+    def __init__(self, say: Callable[[str], None], label: str, total: int | None, *, every_s: float = 2.0) -> None:
+        self.say, self.label, self.total, self.every_s = say, label, total, every_s
+        self.done = 0
+        self._began = self._said = time.monotonic()
+
+    def advance(self, count: int = 1) -> None:
+        self(self.done + count)
+
+    def __call__(self, done: int, total: int | None = None, note: str = "") -> None:
+        self.done = done
+        self.total = self.total if total is None else total
+        now = time.monotonic()
+        last = self.total is not None and done >= self.total
+        if last or now - self._said >= self.every_s:
+            self._said = now
+            self.say(self._line(now - self._began) + (f" · {note}" if note else ""))
+
+    def _line(self, spent_s: float) -> str:
+        if not self.total:
+            return f"{self.label} {self.done}"
+        line = f"{self.label} {self.done}/{self.total} ({100 * self.done // self.total}%)"
+        left_s = spent_s / self.done * (self.total - self.done) if self.done else 0.0
+        return f"{line}, {left_s:.0f} s left" if left_s >= 1 else line
+
+
+@dataclass
+class Stage:
+    """What a stage's main gets: `.params`, `.root`, and the ways to write, log and speak."""
+
+    name: str
+    params: Params
+    root: Path
+    _tracker: "_Tracker | None" = field(default=None, repr=False)
+
+    @classmethod
+    def open(cls, name: str, root: Path | None = None, params: Params | None = None) -> Self:
+        """A stage in `root` (default: the working directory) under its params.yaml."""
+        root = (root or Path.cwd()).resolve()
+        return cls(name, params or load_params(root / "params.yaml"), root, _Tracker.from_environment())
+
+    def say(self, text: str) -> None:
+        """One line on the screen, at once."""
+        print(f"{self.name}: {plain(text)}", flush=True)
+
+    @overload
+    def progress(self, items: int, label: str) -> Meter: ...
+
+    @overload
+    def progress(self, items: Iterable[T], label: str) -> Iterator[T]: ...
+
+    def progress(self, items: int | Iterable[T], label: str) -> Meter | Iterator[T]:
+        """Pass items on while saying how far it is; with a number, the `Meter` to call."""
+        if isinstance(items, int):
+            return Meter(self.say, label, items)
+        return self._walk(items, Meter(self.say, label, len(items) if isinstance(items, Sized) else None))
+
+    @staticmethod
+    def _walk(items: Iterable[T], meter: Meter) -> Iterator[T]:
+        for item in items:
+            yield item
+            meter.advance()
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Send numbers to this stage's MLflow run; without one, nothing."""
+        if self._tracker is not None:
+            self._tracker.metrics(metrics, step)
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Copy a file or folder to this stage's MLflow run; without one, nothing."""
+        if self._tracker is not None:
+            self._tracker.artifact(self.root / path, folder)
+
+    def flush(self) -> None:
+        """Send what is still buffered."""
+        if self._tracker is not None:
+            self._tracker.flush()
+
+    @contextlib.contextmanager
+    def write_dir(self, relative: str | Path) -> Iterator[Path]:
+        """An empty folder to fill; it takes its place only if the block ends well, so none is ever half-written."""
+        with whole_folder(self.root / relative) as folder:
+            yield folder
+
+    def write_text(self, relative: str | Path, text: str) -> None:
+        """Write a file, whole or not at all."""
+        target = self.root / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, target)
+
+    def write_json(self, relative: str | Path, value: Any) -> None:
+        """Write JSON, whole or not at all; a NaN or infinity is a `DataError`."""
+        try:
+            text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False, default=str)
+        except ValueError as error:
+            raise DataError(str(error), where=str(relative), fix="a number in it is not finite: see the log") from None
+        self.write_text(relative, text + "\n")
+
+    def work_dir(self) -> Path:
+        """`work/<stage>/<fingerprint>`: state that survives a kill, for exactly these inputs; older ones go."""
+        folder = self.root / "work" / self.name / stage_fingerprint(self.root, self.name, self.params)
+        if folder.parent.is_dir():
+            for other in folder.parent.iterdir():
+                if other.name != folder.name:
+                    shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def stage_fingerprint(root: Path, name: str, params: Params) -> str:
+    """16 hex digits over the stage's command, its parameter sections and the contents of its inputs (code included)."""
+    declared = _declared(root, name)
+    values = params.model_dump(mode="json", by_alias=True, exclude={"budget"})  # It decides no result.
+    sections = [section for section in declared.get("params", []) if isinstance(section, str)]
+    chosen = {section: _pick(values, section) for section in sections} if sections else values
+    digest = hashlib.sha256(json.dumps([declared.get("cmd", name), chosen], sort_keys=True).encode())
+    for template in declared.get("deps", []):
+        # DVC fills ${section.key} in from params.yaml.
+        dep = re.sub(r"\$\{([\w.]+)\}", lambda match: str(_pick(values, match[1])), template)
+        digest.update(dep.encode())
+        for file in _files(root / dep):
+            digest.update(str(file.relative_to(root)).encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def run(name: str, main: Callable[[Stage], None]) -> None:
+    """Run a stage as a process: an `OrchestraError` is one line and exit code 2, a bug a traceback and 1."""
+    flow = os.environ.get(FLOW_PID, "")
+    die_with_parent(int(flow) if flow.isdigit() else None)
+    quiet()
+    try:
+        stage = Stage.open(name)
+        main(stage)
+        stage.flush()
+    except BudgetError as end:
+        print(f"error: {name}: {CAPPED}{end}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_ERROR)
+    except OrchestraError as error:
+        print(f"error: {name}: {error}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_ERROR)
+    except MemoryError:
+        print(f"error: {name}: out of memory — use a smaller batch or a larger machine", file=sys.stderr, flush=True)
+        sys.exit(EXIT_ERROR)
+    except Exception as error:
+        print(plain(traceback.format_exc()), end="", file=sys.stderr)
+        print(f"error: {name}: {type(error).__name__}: {one_line(str(error))}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def _declared(root: Path, name: str) -> dict[str, Any]:
+    """The stage's entry in dvc.yaml; empty for promote and deploy, which are no DVC stages."""
+    file = root / "dvc.yaml"
+    if not file.is_file():
+        return {}
+    try:
+        entry = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("stages", {}).get(name, {})
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {error}", where=str(file), fix="fix the syntax") from None
+    return entry if isinstance(entry, dict) else {}
+
+
+def _pick(values: dict[str, Any], dotted: str) -> Any:
+    chosen: Any = values
+    for key in dotted.split("."):
+        chosen = chosen.get(key) if isinstance(chosen, dict) else None
+    return chosen
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+
+
+class _Tracker:
+    """The stage's MLflow run, named by the environment of the flow; numbers go there in batches."""
+
+    def __init__(self, uri: str, run_id: str) -> None:
+        self.uri, self.run_id = uri, run_id
+        self._client: Any = None
+        self._buffer: list[Any] = []
+        self._sent = time.monotonic()
+
+    @classmethod
+    def from_environment(cls) -> "Self | None":
+        uri, run_id = os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("MLFLOW_RUN_ID")
+        return cls(uri, run_id) if uri and run_id else None
+
+    def metrics(self, metrics: dict[str, float], step: int | None) -> None:
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        self._buffer += [Metric(key, float(value), now_ms, step or 0) for key, value in metrics.items()]
+        if time.monotonic() - self._sent > 3 or len(self._buffer) > 500:
+            self.flush()
+
+    def artifact(self, path: Path, folder: str | None) -> None:
+        client = self._connect()
+        if path.is_dir():
+            client.log_artifacts(self.run_id, str(path), folder or path.name)
+        else:
+            client.log_artifact(self.run_id, str(path), folder)
+
+    def flush(self) -> None:
+        if self._buffer:
+            batch, self._buffer = self._buffer, []
+            for start in range(0, len(batch), 900):
+                self._connect().log_batch(self.run_id, metrics=batch[start : start + 900])
+        self._sent = time.monotonic()
+
+    def _connect(self) -> Any:
+        if self._client is None:
+            from mlflow.tracking import MlflowClient
+
+            self._client = MlflowClient(tracking_uri=self.uri)
+        return self._client

@@ -1,0 +1,176 @@
+"""What MLflow records: one parent run per flow run, a child per stage that ran, and the registry's address."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestra.system.environment import quiet
+from tasks.platform.dvc import Hashes
+from tasks.platform.ledger import others_ledgers
+
+EXPERIMENT = "orchestra"
+FLOW_RUN = "orchestra.flow_run_id"
+"""Tag by which a retried flow run finds its MLflow run again."""
+STAGE = "orchestra.stage"
+
+
+def tracking_uri(root: Path) -> str:
+    """MLFLOW_TRACKING_URI where it is set (a cluster's server), otherwise the workspace's own database."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/.state/mlflow.db"
+
+
+def connect(root: Path) -> Any:
+    """An `MlflowClient` for tracking and registry, its database made if need be; costs seconds to import."""
+    quiet()
+    (root / ".state").mkdir(exist_ok=True)
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    # It tells about every table that it makes.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    uri = tracking_uri(root)
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def experiment(client: Any, root: Path) -> str:
+    """Id of the experiment; artifacts of the workspace's own database lie in `.state/mlartifacts`."""
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return str(found.experiment_id)
+    local = tracking_uri(root).startswith("sqlite:")
+    location = (root.resolve() / ".state" / "mlartifacts").as_uri() if local else None
+    return str(client.create_experiment(EXPERIMENT, artifact_location=location))
+
+
+@dataclass
+class Recorder:
+    """Writes one flow run's record."""
+
+    root: Path
+    client: Any
+    experiment_id: str
+    parent: str
+    """MLflow run id of the flow run."""
+
+    @classmethod
+    def open(cls, root: Path, flow_run_id: str, name: str) -> "Recorder":
+        """The record of a flow run: found again when it is retried, otherwise made; runs that died are closed."""
+        client = connect(root)
+        where = experiment(client, root)
+        found = client.search_runs([where], f"tags.`{FLOW_RUN}` = '{flow_run_id}'", max_results=1)
+        if found:
+            parent = str(found[0].info.run_id)
+            client.update_run(parent, status="RUNNING")
+        else:
+            parent = str(client.create_run(where, tags={FLOW_RUN: flow_run_id}, run_name=name).info.run_id)
+        recorder = cls(root, client, where, parent)
+        recorder._close_stale()
+        for run_id, file in others_ledgers(root, parent):
+            recorder._put_away(run_id, file)
+        return recorder
+
+    def _close_stale(self) -> None:
+        """The workspace's lock is ours, so any other run that says RUNNING belongs to a process that was killed.
+
+        Only in the workspace's own database: a shared server also knows runs of other workspaces.
+        """
+        if not tracking_uri(self.root).startswith("sqlite:"):
+            return
+        for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
+            if run.info.run_id != self.parent:
+                self.client.set_tag(run.info.run_id, "orchestra.closed", "its process was killed")
+                self.client.set_terminated(run.info.run_id, status="KILLED")
+
+    def _put_away(self, run_id: str, ledger: Path) -> None:
+        """A ledger into the record of its run, also of one that was killed; it stays where the record is gone."""
+        from mlflow.exceptions import MlflowException
+
+        with contextlib.suppress(MlflowException):
+            self.artifacts(run_id, [ledger])
+            ledger.unlink()
+
+    def child(self, stage: str) -> str:
+        """A new run below the parent."""
+        tags = {"mlflow.parentRunId": self.parent, STAGE: stage}
+        return str(self.client.create_run(self.experiment_id, tags=tags, run_name=stage).info.run_id)
+
+    def environment(self, run_id: str) -> dict[str, str]:
+        """What a stage needs to log to that run."""
+        return {"MLFLOW_TRACKING_URI": tracking_uri(self.root), "MLFLOW_RUN_ID": run_id}
+
+    def finish(self, run_id: str, error: str = "") -> None:
+        if error:
+            self.client.set_tag(run_id, "orchestra.error", error[:4000])
+        self.client.set_terminated(run_id, status="FAILED" if error else "FINISHED")
+
+    def tag(self, key: str, value: str) -> None:
+        """A tag of the parent."""
+        self.client.set_tag(self.parent, key, value[:4000])
+
+    def tagged(self, key: str) -> str:
+        """A tag of the parent, also from an earlier attempt of its flow run; empty when it has none."""
+        return str(self.client.get_run(self.parent).data.tags.get(key, ""))
+
+    def stage_done(self, stage: str, run_id: str | None, found: Hashes) -> None:
+        """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always."""
+        metrics = read_metrics(self.root / "reports" / f"{stage}.json")
+        self.metrics(self.parent, {f"{stage}.{key}": value for key, value in metrics.items()})
+        for path, md5 in found.outputs.items():
+            self.tag(f"out.{path}", md5)
+        if run_id is None:
+            return
+        self.metrics(run_id, metrics)
+        from mlflow.entities import Param, RunTag
+
+        tags = [RunTag(f"in.{path}", md5) for path, md5 in found.inputs.items()]
+        tags += [RunTag(f"out.{path}", md5) for path, md5 in found.outputs.items()]
+        params = [Param(key, str(value)[:500]) for key, value in flatten(found.params)]
+        self.client.log_batch(run_id, params=params[:100], tags=tags[:100])
+
+    def artifacts(self, run_id: str, files: Iterable[Path]) -> None:
+        """Copy those files that exist."""
+        for file in files:
+            if file.is_file():
+                self.client.log_artifact(run_id, str(file))
+
+    def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Numbers of any run."""
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        batch = [Metric(key, value, now_ms, 0) for key, value in metrics.items()]
+        for start in range(0, len(batch), 900):
+            self.client.log_batch(run_id, metrics=batch[start : start + 900])
+
+
+def read_metrics(file: Path) -> dict[str, float]:
+    """The finite numbers of a metrics file by dotted key; empty when there is no such file."""
+    if not file.is_file():
+        return {}
+    pairs = flatten(json.loads(file.read_text(encoding="utf-8")))
+    return {
+        key: float(value)
+        for key, value in pairs
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def flatten(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Leaves of nested mappings under dotted names that MLflow allows; lists stay whole."""
+    if not isinstance(value, dict):
+        return [(prefix or "value", value)]
+    pairs = []
+    for key, inner in value.items():
+        name = "".join(ch if ch.isalnum() or ch in "_-. /" else "_" for ch in str(key))
+        pairs += flatten(inner, f"{prefix}.{name}" if prefix else name)
+    return pairs

@@ -1,0 +1,82 @@
+"""Taking a version out of service, and bringing one back: aliases move, and deploy serves what they name."""
+
+from orchestra.errors import DataError
+from orchestra.types import Record
+from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, ROLLED_BACK, ModelVersion, Registry
+from tasks.platform.stage import Stage
+
+
+class Move(Record):
+    """Where the alias `champion` is now."""
+
+    version: int
+    """The champion."""
+    left: int | None
+    """The version that it took over from; None when nothing was ever before it."""
+    changed: bool
+    """False when the aliases stood like this already."""
+
+    @property
+    def line(self) -> str:
+        """What happened, for a person."""
+        if self.changed:
+            return f"version {self.version} is the champion again; it takes over from version {self.left}"
+        if self.left is None:
+            return f"version {self.version} is the champion already"
+        back = f"`orchestra release --to {self.left}` brings that one back"
+        return f"version {self.version} is the champion already, since version {self.left} was taken out; {back}"
+
+
+def rollback(stage: Stage) -> Move:
+    """The champion before the present one is champion again; the one taken out is not promoted again by itself.
+
+    Repeated (after a release that failed, say) it changes nothing more: only `switch` brings a version back that was
+    taken out. A rollback that was killed midway is completed. Raises `DataError`, changing nothing, when there is no
+    previous version or its checkpoint is lost.
+    """
+    registry = Registry(stage.root, stage.params.promote.model_name)
+    champion, previous = registry.at(CHAMPION), registry.at(PREVIOUS)
+    if champion is not None and ROLLED_BACK in champion.tags:
+        # A rollback was killed midway: the tag says where to.
+        previous = registry.version(int(champion.tags[ROLLED_BACK]))
+    if champion is None or previous is None or champion.number == previous.number:
+        raise DataError("there is no previous version", where="the model registry", fix="promote another one first")
+    if previous.tags.get(ROLLED_BACK) == str(champion.number):
+        return Move(version=champion.number, left=previous.number, changed=False)
+    return _move(registry, champion, previous)
+
+
+def switch(stage: Stage, number: int) -> Move:
+    """That version is the champion; one that gives way to an older one is not promoted again by itself.
+
+    Repeated it changes nothing. Raises `DataError`, changing nothing, for a version that there is not, that the gate
+    never promoted, or whose checkpoint is lost.
+    """
+    registry = Registry(stage.root, stage.params.promote.model_name)
+    champion, wanted = registry.at(CHAMPION), registry.version(number)
+    if wanted is None or not _was_champion(registry, wanted):
+        known = sorted(version.number for version in registry.versions() if _was_champion(registry, version))
+        what = f"there is no version {number}" if wanted is None else f"version {number} was never promoted"
+        fix = f"one of: {', '.join(map(str, known))}" if known else "nothing was promoted yet: make pipeline"
+        raise DataError(what, where="the model registry", fix=fix)
+    if champion is not None and champion.number == number:
+        registry.untag(champion, ROLLED_BACK)
+        return Move(version=number, left=None, changed=False)
+    return _move(registry, champion, wanted)
+
+
+def _was_champion(registry: Registry, version: ModelVersion) -> bool:
+    aliased = (registry.at(alias) for alias in (CHAMPION, PREVIOUS))
+    return PROMOTED in version.tags or any(found is not None and found.number == version.number for found in aliased)
+
+
+def _move(registry: Registry, champion: ModelVersion | None, wanted: ModelVersion) -> Move:
+    """In an order that a kill anywhere in between leaves to be repeated: the old champion serves till the last step."""
+    wanted.verified()
+    if champion is not None and wanted.number < champion.number:
+        registry.tag(champion, {ROLLED_BACK: str(wanted.number)})
+    registry.untag(wanted, ROLLED_BACK)
+    if champion is not None:
+        registry.point(PREVIOUS, champion)
+    registry.point(CHAMPION, wanted)
+    return Move(version=wanted.number, left=None if champion is None else champion.number, changed=True)

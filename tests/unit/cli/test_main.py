@@ -1,0 +1,218 @@
+"""The CLI as a person meets it: quick, and one line with exit code 2 for whatever is wrong."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.system.processes import Service, remember, start_service, started_at
+from tests.support.endpoint import serving
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    for name in ("params.yaml", "dvc.yaml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def orchestra(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), **environment}
+    command = [sys.executable, "-m", "orchestra.cli.main", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    return lines[0]
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    done = orchestra(tmp_path, "--help")
+    assert done.returncode == 0
+    commands = "run learn synthesize status ask stop doctor up release monitor data domains tools mcp"
+    for command in commands.split():
+        assert f" {command} " in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    assert orchestra(tmp_path, "--version").stdout == "orchestra 0.1.0\n"
+
+
+@pytest.mark.parametrize("command", ["run", "learn", "synthesize", "status", "stop", "doctor", "up", "monitor"])
+def test_outside_a_workspace(tmp_path: Path, command: str) -> None:
+    assert "no workspace here" in error_of(orchestra(tmp_path, command))
+
+
+def test_it_works_from_a_folder_inside(workspace: Path) -> None:
+    (workspace / "docs").mkdir()
+    assert orchestra(workspace / "docs", "stop").stdout == "nothing runs\n"
+
+
+def test_an_unknown_parameter_stops_a_run_before_anything_starts(workspace: Path) -> None:
+    file = workspace / "params.yaml"
+    file.write_text(file.read_text().replace("  epochs:", "  epoch:"))
+    assert "unknown key sft.epoch" in error_of(orchestra(workspace, "run", "--set", "sft.seed=1"))
+    assert not (workspace / ".state").exists()
+
+
+def test_set_must_name_a_key(workspace: Path) -> None:
+    assert "no key sft.sed" in error_of(orchestra(workspace, "run", "--set", "sft.sed=1"))
+
+
+def test_another_parameter_file_cannot_be_slipped_past_dvc(workspace: Path) -> None:
+    done = orchestra(workspace, "run", ORCHESTRA_PARAMS="other.yaml")
+    assert "ORCHESTRA_PARAMS" in error_of(done)
+
+
+def test_nothing_to_ask(workspace: Path) -> None:
+    assert "nothing serves here" in error_of(orchestra(workspace, "ask", "what?"))
+
+
+def test_a_gateway_that_is_not_there(workspace: Path) -> None:
+    done = orchestra(workspace, "ask", "what?", "--url", "http://127.0.0.1:9")
+    assert "http://127.0.0.1:9" in error_of(done)
+
+
+def test_a_budget_is_an_amount(workspace: Path) -> None:
+    assert "--budget" in error_of(orchestra(workspace, "ask", "what?", "--budget", "much"))
+
+
+def test_a_busy_port_is_said_and_nothing_is_started(workspace: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        done = orchestra(workspace, "up", "--prefect-port", str(port))
+    assert f"port {port} is taken" in error_of(done)
+    assert not list(workspace.glob(".state/*.pid.json"))
+
+
+def test_stop_ends_what_runs_and_nothing_else(workspace: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    made = start_service(workspace, "demo", command, port=1, url="http://127.0.0.1:1")
+    assert "nothere does not run" in error_of(orchestra(workspace, "stop", "nothere"))
+    assert orchestra(workspace, "stop").stdout == f"ended demo (pid {made.pid})\n"
+    assert started_at(made.pid) is None or not made.running
+
+
+def test_doctor_names_what_is_missing_and_what_mends_it(workspace: Path) -> None:
+    done = orchestra(workspace, "doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert found["git"]["level"] == "error" and "git init" in found["git"]["fix"]
+    assert found["params.yaml"]["level"] == "ok" and found["python"]["level"] == "ok"
+    assert found["data/catalogue/tools.yaml"]["level"] == "error"
+    assert found["vllm"]["fix"] == "make setup-vllm"
+    assert all(finding["fix"] for finding in found.values() if finding["level"] != "ok")
+
+
+def test_doctor_tells_a_port_of_ours_from_a_strangers(workspace: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        file = workspace / "params.yaml"
+        file.write_text(file.read_text().replace("gateway_port: 8800", f"gateway_port: {port}"))
+        import os
+
+        for ours, says in ((False, "taken by another program"), (True, "ours: gateway")):
+            if ours:
+                remember(workspace, Service("gateway", os.getpid(), started_at(os.getpid()) or "", port, "", ""))
+            assert f"port {port}: {says}" in orchestra(workspace, "doctor").stdout
+
+
+def test_examples_as_many_as_asked_for_where_asked_for(workspace: Path) -> None:
+    for part in ("catalogue", "domains/mock"):
+        shutil.copytree(ROOT / "data" / part, workspace / "data" / part)
+    before = (workspace / "params.yaml").read_bytes()
+    (workspace / "elsewhere").mkdir()
+    options = ["--examples", "12", "--out", "set", "--workers", "1", "--seed", "3"]
+    options += ["--set", "world.domains=[mock]", "--set", "synthesize.mix={topic: 0.8, lookup: 0.2}"]
+    done = orchestra(workspace / "elsewhere", "synthesize", *options)
+    assert done.returncode == 0, done.stderr
+    assert "synthesize: 12/12 examples (100%)" in done.stdout
+    card = json.loads((workspace / "elsewhere" / "set" / "card.json").read_text())
+    assert card["seed"] == 3 and sum(card["counts"].values()) == 12 and card["domains"] == ["mock"]
+    assert (workspace / "params.yaml").read_bytes() == before and not (workspace / "data/generated").exists()
+
+
+def test_one_says_how_many_workers_once(workspace: Path) -> None:
+    done = orchestra(workspace, "synthesize", "--workers", "2", "--runner", "processes:2")
+    assert "--workers and --runner exclude each other" in error_of(done)
+
+
+@pytest.fixture
+def with_domains(workspace: Path) -> Path:
+    for name in ("data/catalogue", "data/domains/mock", "models/recipes/embedded"):
+        shutil.copytree(ROOT / name, workspace / name)
+    shutil.copy(ROOT / "data/licences.yaml", workspace / "data")
+    return workspace
+
+
+def test_domains_examples_by_rule_and_harder_ones(with_domains: Path) -> None:
+    options = ("--solver", "none", "--version", "out")
+    done = orchestra(with_domains, "domains", "examples", "mock", "--count", "8", *options)
+    assert done.stdout.splitlines() == ["8 kept, 0 refused", "in out"], done.stderr
+    done = orchestra(with_domains, "domains", "examples", "mock", "--evolve", "--count", "5", *options)
+    assert done.stdout.startswith("5 kept, 0 refused"), done.stderr
+    rows = (with_domains / "out/mock-train-evolved.jsonl").read_text().splitlines()
+    assert all(json.loads(row)["provenance"]["parent"] for row in rows)
+    assert "ended early" in orchestra(with_domains, "domains", "examples", "mock", "--count", "999", *options).stdout
+
+
+def test_a_model_writes_examples_and_plays_their_users(with_domains: Path) -> None:
+    """Over a double: one task with a fact that only the user knows, which the solver has to ask for."""
+    written = {
+        "instruction": "Hello, a reader (ask me which) pays the fine; how much is it?",
+        "category": "change",
+        "calls": [{"tool": "pay_fine", "arguments": {"reader": "Palla"}}],
+        "communicate": ["5"],
+        "answer": "It is 5.",
+        "facts": {"reader": "Palla"},
+    }
+
+    def plays(request: dict[str, Any]) -> Any:
+        return written if "response_format" in request else "It is Palla"
+
+    options = ["--count", "1", "--model", "m-1", "--price", "openai/gpt-5-mini", "--model-user", "--version", "out"]
+    with serving(plays) as double:
+        address = {"ORCHESTRA_WRITER_URL": double.url}
+        done = orchestra(with_domains, "domains", "examples", "mock", *options, **address)
+        users = [request for request in double.asked if "response_format" not in request]
+    assert done.stdout.startswith("1 kept, 0 refused"), done.stdout + done.stderr
+    assert "mock-train: 1/1 written (100%)" in done.stderr
+    assert users and all("the reader is Palla" in request["messages"][0]["content"] for request in users)
+    (row,) = (with_domains / "out/mock-train.jsonl").read_text().splitlines()
+    assert json.loads(row)["user"]["facts"] == {"reader": "Palla"} and 0 < json.loads(row)["difficulty"] <= 1
+    charged = [json.loads(line)["component"] for line in (with_domains / "out/ledger.jsonl").read_text().splitlines()]
+    assert charged.count("generator") == 1 and charged.count("user_simulator") == len(users)
+
+
+def test_examples_whose_licence_is_not_on_the_list_are_refused(with_domains: Path) -> None:
+    (with_domains / "data/licences.yaml").write_text("licences:\n  - {id: MIT}\n", encoding="utf-8")
+    done = orchestra(
+        with_domains, "domains", "examples", "mock", "--count", "3", "--solver", "none", "--version", "out"
+    )
+    assert "0 kept, 3 refused" in done.stdout and "3 x the licence Apache-2.0 is not on the list" in done.stdout
+
+
+def test_domains_says_what_is_wrong(with_domains: Path) -> None:
+    assert "no intent calls find_books" in error_of(orchestra(with_domains, "domains", "check", "mock"))
+    assert "no domain nowhere" in error_of(orchestra(with_domains, "domains", "examples", "nowhere"))
+    writing = ("domains", "write", "library", "--subject", "books and readers", "--model", "m", "--price")
+    assert "ORCHESTRA_WRITER_URL is not set" in error_of(orchestra(with_domains, *writing, "openai/gpt-5"))
+    assert "no price" in error_of(orchestra(with_domains, *writing, "nobody/nothing"))
+    assert "--cap-usd" in error_of(orchestra(with_domains, *writing, "openai/gpt-5", "--cap-usd", "much"))
+    examples = ("domains", "examples", "mock")
+    assert "--price" in error_of(orchestra(with_domains, *examples, "--model", "m"))
+    assert "--model-user" in error_of(orchestra(with_domains, *examples, "--model-user"))

@@ -1,0 +1,109 @@
+"""`orchestra prices`, `reprice` and `ledger`, as a person types them, and the budget that stages share."""
+
+import json
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestra.accounting.ledger import cost_of
+from orchestra.cli.main import app
+from orchestra.config.schema import load_params
+from orchestra.errors import ConfigError, DataError
+from orchestra.files.jsonl import write_jsonl
+from orchestra.types import Charge, Component, Episode, StopReason, Turn, Usage
+from tasks.platform.ledger import open_budget, run_ledger
+from tasks.platform.stage import Stage
+from tests.support.worlds import ROOT, catalogue, example
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "data/catalogue", tmp_path / "data/catalogue")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def orchestra(*arguments: str, code: int = 0) -> str:
+    done: Result = CliRunner().invoke(app, list(arguments))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def charge(cost: str = "0.5", component: Component = Component.EXPERT) -> Charge:
+    return Charge(component=component, name="x", cost_usd=Decimal(cost))
+
+
+def test_check_finds_nothing_then_what_is_stale_and_missing(workspace: Path) -> None:
+    said = orchestra("prices", "check", "--as-of", "2025-11-15", code=1)
+    assert said.count("is no published one: assumed") == 2
+    assert said.endswith("prices in use on 2025-11-15: 2 to look at\n")
+    said = orchestra("prices", "check", "--as-of", "2025-11-15", "--days", "30", code=1)
+    assert "the price of openai/gpt-5 was looked at 100 days before 2025-11-15" in said and "fix: compare it" in said
+    assert "gpt-5 has no price on 2025-01-02" in orchestra("prices", "check", "--as-of", "2025-01-02", code=1)
+    with pytest.raises(ConfigError, match="'soon' is no date"):
+        orchestra("prices", "check", "--as-of", "soon")
+
+
+def test_a_report_folder_is_repriced_to_the_digit(workspace: Path) -> None:
+    usage, spec = Usage(input_tokens=400, output_tokens=6000), catalogue().spec("gpt-5")
+    spent = Charge(component=Component.EXPERT, name="gpt-5", usage=usage, cost_usd=cost_of(spec.price, usage))
+    episode = Episode(
+        example_id="e1", policy="grpo", prompt_ids=(1,), turns=(Turn(ids=(1,), text="", charges=(spent,)),),
+        stop=StopReason.ANSWERED,
+    )  # fmt: skip
+    folder = workspace / "reports/evaluation"
+    folder.mkdir(parents=True)
+    write_jsonl(folder / "episodes.jsonl", [episode, episode.model_copy(update={"policy": "sft"})])
+    write_jsonl(workspace / "examples.jsonl", [example("e1", toolbox=[spec])])
+    with (workspace / "data/catalogue/prices.yaml").open("a", encoding="utf-8") as book:
+        book.write('  - {provider: openai, model: gpt-5, effective_from: 2026-01-01, output: "1", source: a test}\n')
+    command = ("reprice", "reports/evaluation", "--as-of", "2026-02-01", "--examples", "examples.jsonl")
+    assert orchestra(*command).splitlines()[-1].split() == ["total", "2", "0.1210", "0.1210", "0.0120", "-90.1%"]
+    found = json.loads(orchestra(*command, "--policy", "sft", "--json"))
+    assert found["total"] == {"calls": 1, "recorded_usd": "0.0605", "before_usd": "0.0605", "after_usd": "0.006"}
+    assert found["components"]["expert"] == found["total"] == found["policies"]["sft"]
+    (folder / "episodes.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"episodes\.jsonl:1"):
+        orchestra(*command)
+
+
+def test_the_stages_of_a_run_share_a_ledger_and_its_cap(workspace: Path) -> None:
+    shown = workspace / ".state/ledger"
+    with run_ledger(workspace, "old"):
+        stale = open_budget(Stage.open("sft", workspace))
+        stale.book(charge())
+    with run_ledger(workspace, "run"):
+        first = open_budget(Stage.open("sft", workspace))
+        first.book(charge("0.125", Component.POLICY))
+        second = open_budget(Stage.open("grpo", workspace))
+        second.book(charge())
+        assert second.spent_usd == Decimal("0.625") and second.cap_usd is None
+        assert second.by_phase().keys() == {"sft", "grpo"}
+    assert sorted(file.name for file in shown.iterdir()) == ["old.jsonl", "run.jsonl"]
+    said = orchestra("ledger").splitlines()
+    assert said[1].startswith("sft · policy") and "0.125000" in said[1] and "0.625000" in said[-1]
+    assert json.loads(orchestra("ledger", "--json"))["total"]["cost_usd"] == "0.625"
+    assert "total" in orchestra("ledger", ".state/ledger/run.jsonl")
+
+
+def test_ranks_share_what_the_cap_has_left(workspace: Path) -> None:
+    text = (workspace / "params.yaml").read_text(encoding="utf-8")
+    (workspace / "params.yaml").write_text(text.replace("run_usd: null", 'run_usd: "1.1"'), encoding="utf-8")
+    stage = Stage("grpo", load_params(workspace / "params.yaml"), workspace)
+    with run_ledger(workspace, "run"):
+        open_budget(stage).book(charge("0.1"))
+        one, two = (open_budget(stage, rank=rank, ranks=2) for rank in range(2))
+        assert (one.cap_usd, two.cap_usd) == (Decimal("0.6"), Decimal("0.5"))
+        two.book(charge("0.5"))
+        again = open_budget(stage, rank=1, ranks=2)  # After a kill: what it has spent counts.
+        assert again.spent_usd == Decimal("0.5") and again.cap_usd == Decimal("0.75")
+    with pytest.raises(DataError, match="no run has been booked here"):
+        shutil.rmtree(workspace / ".state")
+        orchestra("ledger")

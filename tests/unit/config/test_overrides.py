@@ -1,0 +1,67 @@
+"""--set: checked edits of params.yaml."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestra.config.overrides import apply, effective
+from orchestra.config.schema import load_params
+from orchestra.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return Path(shutil.copy(ROOT / "params.yaml", tmp_path))
+
+
+def test_values_are_written_and_said(file: Path) -> None:
+    before = load_params(file).grpo.seed
+    assert apply(file, [f"grpo.seed={before + 1}"]) == [f"grpo.seed: {before} → {before + 1}"]
+    assert load_params(file).grpo.seed == before + 1
+
+
+def test_comments_and_the_other_lines_stay(file: Path) -> None:
+    before = file.read_text()
+    apply(file, ["sft.seed=17"])
+    changed = [(a, b) for a, b in zip(before.splitlines(), file.read_text().splitlines(), strict=True) if a != b]
+    assert [b.strip() for _, b in changed] == ["seed: 17"]
+
+
+def test_the_same_value_changes_nothing(file: Path) -> None:
+    before = file.read_text()
+    assert apply(file, [f"sft.seed={load_params(file).sft.seed}"]) == []
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("sft.epoch=3", "no key sft.epoch"),
+        ("sft.seed.deep=3", "no key sft.seed.deep"),
+        ("nothing=3", "no key nothing"),
+        ("=3", "no key"),
+        ("sft.epochs", "has no ="),
+        ("sft.epochs=three", "sft.epochs"),
+        ("sft.epochs=", "sft.epochs"),
+        ("sft=3", "sft"),
+        ("sft.epochs=[1", "not a YAML value"),
+        ("world.price_date=2020-99-99", "not a YAML value"),
+        ("synthesize.mix={arithmetic: 0.5}", "mix adds up"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(file: Path, assignment: str, says: str) -> None:
+    before = file.read_text()
+    with pytest.raises(ConfigError) as caught:
+        apply(file, ["grpo.seed=99", assignment])
+    assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
+    assert file.read_text() == before
+
+
+def test_for_once_nothing_is_written(file: Path) -> None:
+    before = file.read_text()
+    assert effective(file, ["synthesize.seed=5"]).synthesize.seed == 5 and file.read_text() == before
+    with pytest.raises(ConfigError, match="no key synthesize"):
+        effective(file, ["synthesize.sed=5"])

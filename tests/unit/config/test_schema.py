@@ -1,0 +1,141 @@
+"""params.yaml: whatever is wrong in it is said in one line that names the key."""
+
+import copy
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.config.schema import Params, load_params, parse_params
+from orchestra.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+GOOD: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+
+
+def edited(dotted: str, value: Any) -> dict[str, Any]:
+    raw = copy.deepcopy(GOOD)
+    *path, key = dotted.split(".")
+    holder = raw
+    for part in path:
+        holder = holder[part]
+    holder[key] = value
+    return raw
+
+
+def test_the_shipped_file_is_valid() -> None:
+    assert isinstance(load_params(ROOT / "params.yaml"), Params)
+
+
+def test_a_bare_date_is_taken_as_its_text() -> None:
+    bare = edited("world.price_date", datetime.date(2025, 11, 15))
+    assert parse_params(bare).world.price_date == "2025-11-15"
+    with pytest.raises(ConfigError, match=r"sft\.epochs"):
+        parse_params(edited("sft.epochs", datetime.date(2025, 11, 15)))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["not text", "a folder"])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "params.yaml"
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_params(file)
+
+
+def test_a_key_that_is_there_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8").replace("  seed: 7\n", "  seed: 7\n  seed: 8\n", 1)
+    file.write_text(text, encoding="utf-8")
+    first = text.splitlines().index("  seed: 7") + 1
+    with pytest.raises(ConfigError, match=f"key 'seed' twice, in lines {first} and {first + 1}"):
+        load_params(file)
+
+
+def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump(edited("profile", "other")), encoding="utf-8")
+    monkeypatch.setenv("ORCHESTRA_PARAMS", str(other))
+    assert load_params().profile == "other"
+
+
+@pytest.mark.parametrize(
+    ("dotted", "value", "says"),
+    [
+        ("sft.epoch", 3, "unknown key sft.epoch"),
+        ("extra", 3, "unknown key extra"),
+        ("sft.epochs", "three", "sft.epochs"),
+        ("sft.epochs", 1.5, "sft.epochs"),
+        ("sft.epochs", True, "sft.epochs"),
+        ("sft.epochs", 0, "sft.epochs"),
+        ("sft.epochs", None, "sft.epochs"),
+        ("grpo.malformed", "maybe", "grpo.malformed"),
+        ("grpo.learning_rate", -1.0, "grpo.learning_rate"),
+        ("grpo.group_size", 1, "grpo.group_size"),
+        ("grpo.processes", 3, "16 examples_per_step cannot be shared by 3 processes"),
+        ("grpo.strategy", "zero3", "set optimizer to adamw"),
+        ("synthesize.mix", {"arithmetic": 0.5}, "mix adds up to 0.5"),
+        ("synthesize.mix", {"poetry": 1.0}, "synthesize.mix"),
+        ("deploy.host", "0.0.0.0", "deploy.host"),
+        ("deploy.gateway_port", 99999, "deploy.gateway_port"),
+        ("world", None, "world"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_its_key(dotted: str, value: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_params(edited(dotted, value))
+    line = str(caught.value)
+    assert says in line and line.startswith("params.yaml") and len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("section", [key for key in GOOD if isinstance(GOOD[key], dict) and key != "budget"])
+def test_a_missing_section_is_named(section: str) -> None:
+    raw = {key: value for key, value in GOOD.items() if key != section}
+    with pytest.raises(ConfigError, match=section):
+        parse_params(raw)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", "just words", "", "a: [", "a: b: c", "a: 2020-99-99", "2020-01-01: a", "a: &a [*a]"]
+)
+def test_a_file_that_is_no_mapping_is_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_params(file)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_no_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_params(tmp_path / "params.yaml")
+
+
+def test_whole_numbers_are_taken_for_floats_but_not_the_other_way() -> None:
+    assert parse_params(edited("grpo.temperature", 1)).grpo.temperature == 1.0
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(junk)
+def test_no_document_raises_anything_else(raw: Any) -> None:
+    with pytest.raises(ConfigError):
+        parse_params(raw)
+
+
+@given(st.sampled_from([(s, k) for s, v in GOOD.items() if isinstance(v, dict) for k in v]), junk)
+def test_no_value_raises_anything_else(where: tuple[str, str], value: Any) -> None:
+    raw = copy.deepcopy(GOOD)
+    raw[where[0]][where[1]] = value
+    try:
+        assert isinstance(parse_params(raw), Params)
+    except ConfigError as error:
+        assert len(str(error).splitlines()) == 1

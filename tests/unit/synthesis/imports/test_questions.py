@@ -1,0 +1,112 @@
+"""Questions from files: GeneralThought in its published schema, any other, and the offline corpus."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import DataError
+from orchestra.synthesis.draft import Refused
+from orchestra.synthesis.imports.corpus import corpus_questions
+from orchestra.synthesis.imports.offer import Offer
+from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, Fields, Questions
+from orchestra.types import Category, Example, ToolKind
+from orchestra.validation.replay import replay
+from tests.support.worlds import toolkit
+
+DATA = Path(__file__).parent / "data"
+THOUGHTS = Questions(GENERAL_THOUGHT, "GeneralThought-430K")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_general_thought_in_its_published_schema(offer: Offer, suffix: str) -> None:
+    path = DATA / f"general_thought.{suffix}"
+    rows = list(THOUGHTS.load([path], offer))
+    assert [where for where, _ in rows] == [f"{path}:{number}" for number in range(1, 8)]
+    taken = {row.provenance.parent: row for _, row in rows if isinstance(row, Example)}
+    assert list(taken) == ["2501", "2502", "2505"]
+    sums, science, unknown = taken.values()
+    assert sums.id == "GeneralThought-430K-2501" and sums.category is Category.TOPIC and sums.topic == "math"
+    assert (sums.verifier.kind, sums.verifier.answer) == ("numeric", "120")
+    assert (science.verifier.kind, science.verifier.answer, science.topic) == ("exact", "Gravity", "physics")
+    assert sums.provenance.source == "GeneralThought-430K/Invented/Sums" and sums.provenance.licence == "MIT"
+    assert unknown.provenance.licence == "unknown" and unknown.topic is None
+    assert all(any(spec.kind is ToolKind.EXPERT for spec in row.toolbox) for row in taken.values())
+    assert {row.row: row.reason for _, row in rows if isinstance(row, Refused)} == {
+        "2501": "asked before",
+        "2503": "no rule can check the answer",
+        "2504": "it depends on earlier messages",
+        "2506": "no answer",
+    }
+
+
+def test_both_formats_give_the_same_examples(offer: Offer) -> None:
+    one, other = (
+        [row for _, row in THOUGHTS.load([DATA / f"general_thought.{suffix}"], offer)]
+        for suffix in ("jsonl", "parquet")
+    )
+    assert one == other
+
+
+def test_a_judge_can_take_what_no_rule_checks(offer: Offer) -> None:
+    judged = Questions(GENERAL_THOUGHT, "GeneralThought-430K", judged=True)
+    rows = [row for _, row in judged.load([DATA / "general_thought.jsonl"], offer) if isinstance(row, Example)]
+    assert [row.provenance.parent for row in rows if row.verifier.kind == "judge"] == ["2503"]
+
+
+def test_any_file_of_questions_with_its_own_field_names(tmp_path: Path, offer: Offer) -> None:
+    rows = [{"q": "How many legs has a Fenra?", "a": 6, "n": 1, "terms": "MIT", "ours": [1]}, {"q": "Who?", "a": None}]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    loader = Questions(Fields(question="q", answer="a", id="n", licence="terms"), "own", licence="CC0-1.0")
+    (_, first), (_, second) = loader.load([tmp_path / "own.jsonl"], offer)
+    assert isinstance(first, Example) and first.id == "own-1" and first.verifier.answer == "6"
+    assert first.provenance.licence == "MIT"
+    assert isinstance(second, Refused) and second.reason == "no answer" and second.row == "own-2"
+
+
+def test_an_example_depends_on_its_own_row_only(tmp_path: Path, offer: Offer) -> None:
+    text = (DATA / "general_thought.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "turned.jsonl").write_text("\n".join(reversed(text)), encoding="utf-8")
+    one, other = (
+        {row.id: row for _, row in THOUGHTS.load([path], offer) if isinstance(row, Example)}
+        for path in (DATA / "general_thought.jsonl", tmp_path / "turned.jsonl")
+    )
+    assert one == other and len(one) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": "Who?"}, r"own.jsonl:2: field question: missing — name it with --question \(there are: text\)"),
+        ({"question": ["Who?"], "answer": "x"}, r"own.jsonl:2: field question: not a text but list"),
+        ({"question": "Who?", "answer": True}, r"own.jsonl:2: field answer: not a text but bool"),
+    ],
+)
+def test_a_row_that_cannot_be_read_names_file_line_and_field(
+    tmp_path: Path, offer: Offer, row: dict[str, object], said: str
+) -> None:
+    good = {"question": "Who leads Fenra?", "answer": "Tesk"}
+    (tmp_path / "own.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(row)}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=said):
+        list(Questions(Fields(), "own").load([tmp_path / "own.jsonl"], offer))
+    rows = [row for _, row in Questions(Fields(), "own", lenient=True).load([tmp_path / "own.jsonl"], offer)]
+    assert isinstance(rows[0], Example) and isinstance(rows[1], Refused) and "cannot be read: field" in rows[1].reason
+
+
+def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, offer: Offer) -> None:
+    records = [
+        {"id": "1", "title": "Norvik year", "text": "The year of Norvik is 1911."},
+        {"id": "2", "title": "Norvik", "text": "Norvik is a nice place."},
+    ]
+    path = tmp_path / "facts.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    (_, made), (_, refused) = corpus_questions([path], offer, "corpus", "Apache-2.0")
+    assert isinstance(made, Example) and "Norvik" in made.instruction and made.verifier.answer == "1911"
+    assert isinstance(refused, Refused) and refused.row == "2"
+    kit = toolkit(tmp_path)
+    (tmp_path / "corpus.jsonl").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert asyncio.run(replay(made, kit)) is None
+    path.write_text('{"id": "1", "title": "Norvik"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"facts.jsonl:1: field text: Field required"):
+        list(corpus_questions([path], offer, "corpus", "Apache-2.0"))

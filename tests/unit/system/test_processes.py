@@ -1,0 +1,157 @@
+"""Children die with their parent, trees die whole, and servers are found again by pid."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import ServiceError
+from orchestra.system.processes import (
+    Service,
+    alive,
+    descendants,
+    free_port,
+    kill_tree,
+    port_busy,
+    remember,
+    services,
+    spawn,
+    start_service,
+    started_at,
+    stop_services,
+)
+from tests.support.waiting import soon
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+STUBBORN = [
+    sys.executable, "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+]  # fmt: skip
+FAMILY = [
+    sys.executable, "-c",
+    "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])",
+]  # fmt: skip
+
+
+def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    parent = subprocess.Popen(
+        [
+            sys.executable, "-c",
+            "import sys; from pathlib import Path; from orchestra.system.processes import spawn\n"
+            f"child = spawn({SLEEP!r}); Path({str(note)!r}).write_text(str(child.pid)); child.wait()",
+        ]
+    )  # fmt: skip
+    assert soon(lambda: note.is_file() and bool(note.read_text()))
+    child = int(note.read_text())
+    assert alive(child)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert soon(lambda: not alive(child))
+
+
+def test_a_spawned_child_has_its_own_group_and_joins_stderr_to_stdout() -> None:
+    code = "import os, sys; print(os.getpgid(0) == os.getpid()); print('oops', file=sys.stderr)"
+    child = spawn([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    out, _ = child.communicate(timeout=20)
+    assert out.split() == ["True", "oops"]
+
+
+def test_a_tree_is_killed_whole() -> None:
+    parent = spawn(FAMILY)
+    assert soon(lambda: len(descendants(parent.pid)) == 1)
+    family = [parent.pid, *descendants(parent.pid)]
+    kill_tree(parent.pid)
+    assert not any(alive(pid) for pid in family)
+
+
+def test_what_ignores_sigterm_is_killed_after_the_grace() -> None:
+    child = spawn(STUBBORN, stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline() == "up\n"
+    began = time.monotonic()
+    kill_tree(child.pid, grace_s=0.3)
+    assert not alive(child.pid) and time.monotonic() - began >= 0.3
+    child.stdout.close()
+
+
+def test_killing_what_is_gone_is_no_error() -> None:
+    child = spawn([sys.executable, "-c", ""])
+    child.wait()
+    kill_tree(child.pid)
+    assert not alive(child.pid) and started_at(child.pid) is None
+
+
+def test_a_child_whose_flow_was_killed_before_it_could_ask_ends_itself() -> None:
+    gone = subprocess.Popen(SLEEP)
+    gone.kill()
+    gone.wait()
+    code = "from orchestra.system.processes import die_with_parent; die_with_parent({}); print('lives')"
+    for ancestor, lives in ((gone.pid, False), (os.getpid(), True)):
+        child = subprocess.run([sys.executable, "-c", code.format(ancestor)], capture_output=True, text=True)
+        assert (child.stdout == "lives\n") is lives and (child.returncode == 0) is lives
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    assert soon(lambda: not alive(child.pid))
+    child.wait()
+
+
+def test_ports() -> None:
+    port = free_port()
+    assert not port_busy(port)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", port))
+        sock.listen()
+        assert port_busy(port)
+
+
+def test_a_service_is_found_again_and_ended_with_its_children(tmp_path: Path) -> None:
+    made = start_service(tmp_path, "demo", FAMILY, port=1, url="http://127.0.0.1:1")
+    assert services(tmp_path) == [made] and made.log == ".state/logs/demo.log"
+    assert soon(lambda: len(descendants(made.pid)) == 1)
+    child = descendants(made.pid)[0]
+    assert stop_services(tmp_path, "other") == []
+    assert stop_services(tmp_path) == [made]
+    assert services(tmp_path) == [] and not alive(made.pid) and not alive(child)
+    assert stop_services(tmp_path) == []
+
+
+def test_a_recycled_pid_is_another_process(tmp_path: Path) -> None:
+    remember(tmp_path, Service("old", os.getpid(), "1", 1, "http://127.0.0.1:1", "x"))
+    assert services(tmp_path) == [] and stop_services(tmp_path) == []
+    assert not (tmp_path / ".state" / "old.pid.json").exists() and alive(os.getpid())
+
+
+def test_whoever_asks_while_servers_come_and_go_sees_those_that_stay(tmp_path: Path) -> None:
+    mine = started_at(os.getpid()) or ""
+    stays = Service("gateway", os.getpid(), mine, 1, "http://127.0.0.1:1", "x")
+    remember(tmp_path, stays)
+    done = threading.Event()
+
+    def release() -> None:
+        while not done.is_set():
+            remember(tmp_path, Service("away", os.getpid(), "1", 2, "http://127.0.0.1:2", "x"))
+            remember(tmp_path, stays)
+            stop_services(tmp_path, "away")
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    try:
+        assert all(services(tmp_path) == [stays] for _ in range(1000))
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_damaged_pid_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state" / "bad.pid.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ServiceError, match="not a pid file"):
+        services(tmp_path)

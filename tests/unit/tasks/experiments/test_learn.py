@@ -1,0 +1,110 @@
+"""`orchestra learn` before it trains: its options, its parameters, and what it says of both."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestra.config.overrides import apply
+from orchestra.config.schema import load_params
+from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.rules import RIVALS
+from orchestra.evaluation.claims.claims import Claim
+from tasks.experiments.learn import Options, claim_metrics, differences, effective
+from tasks.experiments.runner import policies, seed_overrides
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=t", "-c", "user.email=t@e.org", "commit", "-qm", "s"],
+    ):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_by_default_three_seeds_and_no_ablations() -> None:
+    options = Options.parse([])
+    assert options.seeds == (0, 1, 2) and not options.ablations and not options.force
+    assert options.all_overrides == [] and options.command == "orchestra learn"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--seeds", "3"],
+        ["--seeds", "5,4", "--ablations", "--set", "grpo.steps=3", "--examples", "64", "--probe-examples", "9"],
+        ["--set", "evaluate.baselines=[oracle, random]"],
+    ],
+)
+def test_the_page_says_how_to_ask_for_the_same_again(words: list[str]) -> None:
+    import shlex
+
+    options = Options.parse(words)
+    again = Options.parse(shlex.split(options.command)[2:])
+    assert again == options
+
+
+def test_each_seed_once_in_the_order_given() -> None:
+    assert Options.parse(["--seeds", "2, 0,2"]).seeds == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--seeds", "one"], "--seeds"),
+        (["--seeds", ""], "--seeds"),
+        (["--seeds", "-1"], "--seeds"),
+        (["--examples", "0"], "--examples"),
+        (["--probe-examples", "-3"], "--probe-examples"),
+    ],
+)
+def test_bad_options_are_one_line(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}: "):
+        Options.parse([words[0] + "=" + words[1]])
+
+
+def test_overrides_hold_for_once(root: Path) -> None:
+    before = (root / "params.yaml").read_text()
+    params = effective(root, ["grpo.steps=7", "evaluate.examples=64"])
+    assert params.grpo.steps == 7 and params.evaluate.examples == 64
+    assert (root / "params.yaml").read_text() == before
+    with pytest.raises(ConfigError, match=r"no key grpo\.stepz"):
+        effective(root, ["grpo.stepz=7"])
+
+
+def test_what_differs_from_the_commit_is_said_wherever_it_was_changed(root: Path) -> None:
+    assert differences(root, effective(root, [])) == {}
+    steps = load_params(root / "params.yaml").grpo.steps
+    apply(root / "params.yaml", ["sft.epochs=9", "sft.seed=8"])
+    found = differences(root, effective(root, ["grpo.steps=7"]))
+    assert found["grpo.steps"] == f"7 (default {steps})" and found["sft.epochs"].startswith("9 (default ")
+    assert set(found) == {"grpo.steps", "sft.epochs"}
+
+
+def test_seeds_and_policies_are_valid_overrides(root: Path) -> None:
+    params = effective(root, [*seed_overrides(4), *policies(["grpo"]), "evaluate.seed=3"])
+    assert params.evaluate.policies == ["grpo"] and params.evaluate.baselines == []
+    assert effective(root, policies([], RIVALS)).evaluate.baselines == list(RIVALS)
+    apply(root / "params.yaml", seed_overrides(4))
+    raw = yaml.safe_load((root / "params.yaml").read_text())
+    assert raw["sft"]["seed"] == raw["grpo"]["seed"] == 4
+
+
+def test_metrics_have_names_that_mlflow_takes_and_no_holes() -> None:
+    one = Claim(name="cost: ≤ 30 %", bar="", value=0.2, low=0.1, high=0.3, holds=True, per_seed=())
+    other = Claim(name="Reads «prices»", bar="", value=None, low=None, high=None, holds=False, per_seed=())
+    assert claim_metrics([one, other]) == {
+        "claim.cost_30.holds": 1.0,
+        "claim.cost_30": 0.2,
+        "claim.cost_30.low": 0.1,
+        "claim.cost_30.high": 0.3,
+        "claim.reads_prices.holds": 0.0,
+    }

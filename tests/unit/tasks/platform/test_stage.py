@@ -1,0 +1,180 @@
+"""What stages share: nothing half-written, state kept for exactly these inputs, and errors of one line."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.config.schema import load_params
+from orchestra.errors import DataError
+from tasks.platform.stage import Meter, Stage, stage_fingerprint
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    return Stage.open("demo", tmp_path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.rglob("*"))
+
+
+def test_a_folder_appears_only_when_it_is_whole(stage: Stage) -> None:
+    with stage.write_dir("out/data") as folder:
+        (folder / "a").write_text("1")
+        assert not (stage.root / "out/data").exists()
+    assert names(stage.root / "out") == ["a", "data"]
+
+
+def test_a_failure_leaves_the_old_folder_and_no_partial_one(stage: Stage) -> None:
+    with stage.write_dir("out") as folder:
+        (folder / "old").touch()
+    with pytest.raises(RuntimeError), stage.write_dir("out") as folder:
+        (folder / "new").touch()
+        raise RuntimeError
+    assert names(stage.root / "out") == ["old"]
+    assert not list(stage.root.glob(".out*"))
+
+
+def test_a_new_folder_replaces_an_old_read_only_one(stage: Stage) -> None:
+    for content in ("1", "2"):
+        with stage.write_dir("out") as folder:
+            (folder / "a").write_text(content)
+        (stage.root / "out" / "a").chmod(0o444)
+    assert (stage.root / "out" / "a").read_text() == "2"
+    assert not list(stage.root.glob(".out*"))
+
+
+def test_what_a_killed_run_left_is_not_taken_over(stage: Stage) -> None:
+    (stage.root / ".out.partial").mkdir()
+    (stage.root / ".out.partial" / "half").touch()
+    with stage.write_dir("out"):
+        pass
+    assert names(stage.root / "out") == []
+
+
+def test_a_file_is_written_whole_over_a_read_only_one(stage: Stage) -> None:
+    for value in (1, 2):
+        stage.write_json("reports/x.json", {"value": value})
+        (stage.root / "reports/x.json").chmod(0o444)
+    assert json.loads((stage.root / "reports/x.json").read_text()) == {"value": 2}
+    assert names(stage.root / "reports") == ["x.json"]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_refused(stage: Stage, bad: float) -> None:
+    with pytest.raises(DataError, match=r"x\.json"):
+        stage.write_json("x.json", {"loss": bad})
+    assert not (stage.root / "x.json").exists()
+
+
+def test_without_a_flow_logging_is_free(stage: Stage) -> None:
+    stage.log_metrics({"loss": 1.0}, step=3)
+    stage.log_artifact(Path("nowhere"))
+    stage.flush()
+
+
+def test_work_is_kept_for_the_same_inputs_only(stage: Stage) -> None:
+    (stage.root / "dvc.yaml").write_text("stages: {demo: {cmd: x, params: [sft], deps: ['${model.recipe}', code]}}")
+    (stage.root / "code").mkdir()
+    (stage.root / "code" / "a.py").write_text("1")
+    first = stage.work_dir()
+    (first / "checkpoint").touch()
+    assert stage.work_dir() == first and (first / "checkpoint").is_file()
+    (stage.root / "code" / "__pycache__").mkdir()
+    (stage.root / "code" / "__pycache__" / "a.pyc").touch()
+    assert stage.work_dir() == first
+    (stage.root / "code" / "a.py").write_text("2")
+    second = stage.work_dir()
+    assert second != first and not first.exists()
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "templated": lambda root: (root / "models/recipes/embedded/config.json").write_text("2"),
+    "command": lambda root: _replace(root / "dvc.yaml", "cmd: x", "cmd: y"),
+    "parameter": lambda root: _replace(root / "params.yaml", "sft:\n  seed: 0", "sft:\n  seed: 9"),
+    "contents": lambda root: (root / "d" / "a").write_text("2"),
+    "name": lambda root: (root / "d" / "a").rename(root / "d" / "b"),
+    "one more": lambda root: (root / "d" / "z").touch(),
+}
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_fingerprint_sees_every_change(stage: Stage, change: str) -> None:
+    root = stage.root
+    (root / "dvc.yaml").write_text("stages: {demo: {cmd: x, params: [sft], deps: [d, '${model.recipe}']}}")
+    (root / "models/recipes/embedded").mkdir(parents=True)
+    (root / "models/recipes/embedded/config.json").write_text("1")
+    (root / "d").mkdir()
+    (root / "d" / "a").write_text("1")
+    before = stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
+    assert before == stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
+    CHANGES[change](root)
+    assert before != stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
+
+
+def test_another_stages_parameters_do_not_matter(stage: Stage) -> None:
+    root = stage.root
+    (root / "dvc.yaml").write_text("stages: {demo: {cmd: x, params: [sft]}}")
+    before = stage_fingerprint(root, "demo", stage.params)
+    _replace(root / "params.yaml", "\n  steps: ", "\n  steps: 1")
+    assert before == stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
+
+
+@given(st.lists(st.integers(), max_size=20))
+def test_progress_passes_everything_on(items: list[int]) -> None:
+    said: list[str] = []
+    meter = Meter(said.append, "rows", len(items), every_s=0)
+    assert list(Stage._walk(items, meter)) == items
+    assert len(said) == len(items)
+    if items:
+        assert said[-1] == f"rows {len(items)}/{len(items)} (100%)"
+
+
+def test_progress_is_thinned_out_but_its_end_is_said() -> None:
+    said: list[str] = []
+    meter = Meter(said.append, "rows", 1000)
+    for _ in range(1000):
+        meter.advance()
+    assert said[-1] == "rows 1000/1000 (100%)" and len(said) <= 2
+
+
+def run_stage(root: Path, body: str) -> subprocess.CompletedProcess[str]:
+    code = "from tasks.platform.stage import run\nfrom orchestra.errors import *\n"
+    code += f"def main(stage):\n    {body}\nrun('demo', main)"
+    command = [sys.executable, "-c", code]
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_fault_for_people_is_one_line_and_exit_code_2(stage: Stage) -> None:
+    done = run_stage(stage.root, "raise DataError('corrupt', where='a.jsonl', fix='fix it')")
+    assert (done.returncode, done.stderr, done.stdout) == (2, "error: demo: a.jsonl: corrupt — fix it\n", "")
+
+
+def test_a_bug_is_a_traceback_and_exit_code_1(stage: Stage) -> None:
+    done = run_stage(stage.root, "1 / 0")
+    assert done.returncode == 1 and "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1] == "error: demo: ZeroDivisionError: division by zero"
+
+
+def test_bad_parameters_are_one_line(stage: Stage) -> None:
+    _replace(stage.root / "params.yaml", "  epochs:", "  epoch:")
+    done = run_stage(stage.root, "pass")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "sft.epoch" in done.stderr

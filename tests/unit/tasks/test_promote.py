@@ -1,0 +1,423 @@
+"""Evaluate and promote over a real MLflow registry: random tiny models, the rules, and everything that can go wrong."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.accounting.forecast import Forecast
+from orchestra.accounting.ledger import total
+from orchestra.config.schema import BudgetLimits, Params, load_params
+from orchestra.errors import BudgetError, DataError, ServiceError
+from orchestra.evaluation.report import read_comparison
+from orchestra.files.checkpoint import hash_dir, write_manifest
+from orchestra.files.jsonl import read_jsonl
+from orchestra.system.code_hash import CODE
+from orchestra.types import Charge, Episode, add_up
+from tasks import evaluate, promote
+from tasks.experiments.forecast import Forecaster
+from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
+from tasks.platform.stage import Stage
+from tasks.platform.tracking import connect, experiment
+from tasks.rollback import rollback, switch
+from tests.support.worlds import ROOT, codec, example, tiny_model
+
+CALLS = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
+LENIENT = {
+    "min_accuracy": 0.0,
+    "min_valid": 0.0,
+    "max_cost_ratio": 1000.0,
+    "min_accuracy_gain": -1.0,
+    "accuracy_gain_margin": 0.0,
+    "champion_accuracy_margin": 1.0,
+    "champion_cost_ratio": 1000.0,
+}
+"""Random models pass these."""
+RULES = ["always_strongest", "random"]
+
+
+def params(**promotion: float) -> Params:
+    shipped = load_params(ROOT / "params.yaml")
+    update = {
+        "world": shipped.world.model_copy(update={"domains": []}),
+        "rollout": shipped.rollout.model_copy(update={"max_turns": 2, "max_turn_tokens": 4}),
+        "evaluate": shipped.evaluate.model_copy(update={"examples": 4, "bootstrap": 50, "baselines": RULES}),
+        "promote": shipped.promote.model_copy(update={**LENIENT, **promotion}),
+    }
+    return shipped.model_copy(update=update)
+
+
+def train(root: Path, name: str, seed: int) -> None:
+    """Random weights in place of a training."""
+    folder = root / "models" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    tiny_model(seed, hidden=16).save_pretrained(str(folder), safe_serialization=True)
+    codec().tokenizer.save_pretrained(str(folder))
+    write_manifest(folder, base=None, data_hash="t", params={"seed": seed}, git_commit="", price_date="2025-11-15")
+
+
+def hold_out(root: Path, count: int) -> None:
+    items = [example(f"e{n}", golden_calls=CALLS).model_dump_json() for n in range(count)]
+    (root / "data/validated/heldout.jsonl").write_text("\n".join(items) + "\n")
+
+
+def evaluated(root: Path, **promotion: float) -> Stage:
+    evaluate.main(Stage.open("evaluate", root, params(**promotion)))
+    return Stage.open("promote", root, params(**promotion))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with two checkpoints, evaluated, and an empty registry (its tables take seconds to make)."""
+    root = tmp_path_factory.mktemp("workspace")
+    shutil.copytree(ROOT / "data/catalogue", root / "data/catalogue")
+    (root / "data/generated").mkdir()
+    (root / "data/validated").mkdir()
+    (root / "data/generated/answers.jsonl").write_text("")
+    (root / "data/generated/corpus.jsonl").write_text("")
+    hold_out(root, 6)
+    train(root, "sft", 0)
+    train(root, "grpo", 1)
+    evaluated(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        connect(root).search_registered_models()
+    return root
+
+
+@pytest.fixture(scope="module")
+def champions(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same after two promotions."""
+    root = tmp_path_factory.mktemp("champions") / "w"
+    shutil.copytree(template, root)
+    with pytest.MonkeyPatch.context() as patch:
+        # MLflow exports the last database it was pointed at, and that one would win.
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        promote.promote(Stage.open("promote", root, params()))
+        train(root, "grpo", 2)
+        assert promote.promote(evaluated(root)).promoted
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def still_code() -> Iterator[None]:
+    """Editing orchestra/ while these run must not make their evaluations stale."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CODE, "score", ())
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "w"))
+
+
+@pytest.fixture
+def promoted(champions: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(champions, tmp_path / "w"))
+
+
+def aliases(root: Path) -> dict[str, int | None]:
+    registry = Registry(root, "orchestrator")
+    found = {alias: registry.at(alias) for alias in (CANDIDATE, CHAMPION, PREVIOUS)}
+    return {alias: None if version is None else version.number for alias, version in found.items()}
+
+
+def versions(root: Path) -> list[Any]:
+    return list(connect(root).search_model_versions("name = 'orchestrator'"))
+
+
+def test_evaluate_writes_one_comparison_of_all_policies(root: Path) -> None:
+    comparison = read_comparison(root / "reports/evaluation/comparison.json")
+    assert list(comparison.policies) == ["grpo", "sft", *params().evaluate.baselines]
+    assert comparison.checkpoints["grpo"] == hash_dir(root / "models/grpo") and comparison.examples == 4
+    assert comparison.policies["always_strongest"].accuracy.value == 1.0
+    lines = (root / "reports/evaluation/episodes.jsonl").read_text().splitlines()
+    assert len([Episode.model_validate_json(line) for line in lines]) == 4 * len(comparison.policies)
+    metrics = json.loads((root / "reports/evaluate.json").read_text())
+    assert metrics["grpo.examples"] == 4.0 and all(isinstance(value, float) for value in metrics.values())
+
+
+def recorded(root: Path) -> list[Episode]:
+    lines = (root / "reports/evaluation/episodes.jsonl").read_text().splitlines()
+    return [Episode.model_validate_json(line) for line in lines]
+
+
+def test_the_ledger_of_an_evaluation_adds_up_to_its_episodes(root: Path) -> None:
+    told = json.loads((root / "reports/evaluation/ledger.json").read_text())
+    assert list(told) == ["grpo", "sft", *RULES] and {"policy", "sandbox"} == set(told["random"])
+    summed = add_up(Decimal(part["cost_usd"]) for found in told.values() for part in found.values())
+    assert summed == add_up(episode.cost_usd for episode in recorded(root)) > 0
+
+
+def test_a_forecast_from_all_of_an_evaluation_is_what_it_cost(root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "data/validated/heldout.jsonl", root / "data/validated/train.jsonl")
+    pieces = Forecaster(Stage.open("forecast", root, params()), 2, tmp_path / "sample").evaluate()
+    assert [piece.name for piece in pieces] == ["grpo", "sft", *RULES]
+    found = Forecast.of(pieces)
+    assert found.usd.low == found.usd.value == found.usd.high
+    assert found.usd.value == pytest.approx(float(add_up(episode.cost_usd for episode in recorded(root))))
+
+
+def test_a_cap_ends_an_evaluation_and_what_was_written_stays(root: Path) -> None:
+    shutil.rmtree(root / "work", ignore_errors=True)
+    usd = add_up(episode.cost_usd for episode in recorded(root))
+    capped = params().model_copy(update={"budget": BudgetLimits(run_usd=usd / 2)})
+    with pytest.raises(BudgetError, match="USD are spent"):
+        evaluate.main(Stage.open("evaluate", root, capped))
+    work = next((root / "work/evaluate").iterdir())
+    assert total(read_jsonl(work / "ledger.jsonl", Charge)) <= usd / 2
+    more = params().model_copy(update={"budget": BudgetLimits(run_usd=usd * 10)})
+    evaluate.main(Stage.open("evaluate", root, more))
+    assert work.is_dir() and len(recorded(root)) == 4 * (2 + len(RULES))  # The cap is not part of the fingerprint.
+
+
+def test_the_first_promotion_and_its_repetition(root: Path) -> None:
+    stage = Stage.open("promote", root, params())
+    run_id = connect(root).create_run(experiment(connect(root), root)).info.run_id
+    first = promote.promote(stage, run_id)
+    assert (first.name, first.version, first.champion, first.changed) == ("Promoted", 1, 1, True)
+    assert aliases(root) == {CANDIDATE: 1, CHAMPION: 1, PREVIOUS: None}
+    tags = dict(versions(root)[0].tags)
+    assert tags["checkpoint_hash"] == hash_dir(root / "models/grpo") and tags["price_date"] == "2025-11-15"
+    assert {"data_hash", "heldout_hash", "git_commit", "metric.accuracy", "evidence", "decision"} <= set(tags)
+    run = connect(root).get_run(run_id)
+    assert run.data.tags["decision"] == "Promoted" and "✓ accuracy" in run.data.tags["decision.reasons"]
+    assert {file.path for file in connect(root).list_artifacts(run_id, "decision")} >= {"decision/decision.html"}
+    assert tags["checkpoint_hash"] in first.page.read_text()
+
+    again = promote.promote(stage)
+    assert (again.name, again.promoted, again.changed, again.champion) == ("Unchanged", True, False, 1)
+    assert aliases(root) == {CANDIDATE: 1, CHAMPION: 1, PREVIOUS: None} and len(versions(root)) == 1
+
+
+def test_a_better_one_replaces_the_champion_which_becomes_previous(promoted: Path) -> None:
+    assert aliases(promoted) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+    assert promote.promote(Stage.open("promote", promoted, params())).name == "Unchanged"
+    assert aliases(promoted) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+
+
+def test_a_refusal_is_named_and_leaves_the_champion(root: Path) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    train(root, "grpo", 2)
+    refused = promote.promote(evaluated(root, min_accuracy=0.9))
+    assert (refused.name, refused.version, refused.champion, refused.changed) == ("Rejected", 2, 1, False)
+    assert [check.name for check in refused.failed] == ["accuracy"]
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: None}
+    assert promote.promote(Stage.open("promote", root, params())).name == "Promoted"
+    assert aliases(root)[CHAMPION] == 2 and len(versions(root)) == 2
+
+
+def test_a_refusal_before_any_champion_serves_nothing(root: Path) -> None:
+    refused = promote.promote(Stage.open("promote", root, params(min_accuracy=0.9)))
+    assert (refused.promoted, refused.champion) == (False, None) and "nothing" in refused.page.read_text()
+
+
+def test_the_champion_outlives_its_folder(root: Path) -> None:
+    stage = Stage.open("promote", root, params())
+    promote.promote(stage)
+    digest = hash_dir(root / "models/grpo")
+    shutil.rmtree(root / "models/grpo")
+    serving = promote.champion(stage)
+    assert serving is not None and hash_dir(serving.verified()) == digest == serving.checkpoint_hash
+    (serving.folder / "config.json").write_text("{}")
+    with pytest.raises(DataError, match="damaged"):
+        promote.champion(stage)
+
+
+def test_a_rolled_back_checkpoint_stays_out_until_a_person_names_it(promoted: Path) -> None:
+    root, stage = promoted, Stage.open("promote", promoted, params())
+    moved = rollback(stage)
+    assert (moved.version, moved.left, moved.changed) == (1, 2, True)
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
+    refused = promote.promote(stage)
+    assert [check.name for check in refused.failed] == ["rolled back"] and aliases(root)[CHAMPION] == 1
+    assert "orchestra release --to 2" in refused.failed[0].reason
+    back = switch(stage, 2)
+    assert (back.version, back.left, back.changed) == (2, 1, True)
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+    assert promote.promote(stage).name == "Unchanged"
+    assert rollback(stage).version == 1
+
+
+def test_a_rollback_repeated_serves_what_the_first_one_named(promoted: Path) -> None:
+    stage = Stage.open("promote", promoted, params())
+    first, again = rollback(stage), rollback(stage)
+    assert (again.version, again.left, again.changed) == (1, 2, False)
+    assert first.version == again.version and "orchestra release --to 2" in again.line
+    assert aliases(promoted) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
+    same = switch(stage, 1)
+    assert (same.version, same.changed) == (1, False)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_a_rollback_killed_anywhere_is_completed_by_the_next(
+    promoted: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    stage, done = Stage.open("promote", promoted, params()), 0
+
+    def until_killed(action: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done == step:
+                raise KeyboardInterrupt
+            return action(*arguments)
+
+        return counted
+
+    with monkeypatch.context() as patch:
+        for name in ("tag", "untag", "point"):
+            patch.setattr(Registry, name, until_killed(getattr(Registry, name)))
+        with pytest.raises(KeyboardInterrupt):
+            rollback(stage)
+    assert aliases(promoted)[CHAMPION] == 2, "the old champion is champion to the last step"
+    assert rollback(stage).version == 1
+    assert aliases(promoted) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
+
+
+def test_only_what_the_gate_promoted_can_be_switched_to(promoted: Path) -> None:
+    train(promoted, "grpo", 3)
+    stage = evaluated(promoted, min_accuracy=0.9)
+    assert promote.promote(stage).name == "Rejected"
+    with pytest.raises(DataError, match=r"version 3 was never promoted — one of: 1, 2"):
+        switch(stage, 3)
+    with pytest.raises(DataError, match=r"there is no version 9 — one of: 1, 2"):
+        switch(stage, 9)
+    assert aliases(promoted) == {CANDIDATE: 3, CHAMPION: 2, PREVIOUS: 1}
+
+
+def test_nothing_to_roll_back_to(root: Path) -> None:
+    stage = Stage.open("promote", root, params())
+    with pytest.raises(DataError, match="no previous version"):
+        rollback(stage)
+    with pytest.raises(DataError, match="nothing was promoted yet"):
+        switch(stage, 1)
+    promote.promote(stage)
+    with pytest.raises(DataError, match="no previous version"):
+        rollback(stage)
+
+
+def test_rollback_to_a_lost_checkpoint_changes_nothing(promoted: Path) -> None:
+    root, stage = promoted, Stage.open("promote", promoted, params())
+    previous = Registry(root, "orchestrator").at(PREVIOUS)
+    assert previous is not None
+    shutil.rmtree(previous.folder)
+    with pytest.raises(DataError, match="gone"):
+        rollback(stage)
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+
+
+def test_on_other_data_the_champion_is_measured_again_once(root: Path) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    hold_out(root, 3)
+    train(root, "grpo", 2)
+    stage = evaluated(root)
+    decision = promote.promote(stage)
+    assert decision.promoted and {check.name for check in decision.reasons} >= {"accuracy against champion"}
+    present = read_comparison(root / "reports/evaluation/comparison.json").data_hash
+    remembered = [v.tags.get(f"evidence.{present[:16]}") for v in versions(root) if str(v.version) == "1"]
+    assert remembered[0] is not None and json.loads(remembered[0])["data_hash"] == present
+
+
+def lose_the_champion(root: Path) -> Stage:
+    """Another checkpoint on other held-out data, and the champion's files gone."""
+    promote.promote(Stage.open("promote", root, params()))
+    shutil.rmtree(root / STORE)
+    hold_out(root, 3)
+    train(root, "grpo", 2)
+    return evaluated(root)
+
+
+def test_a_lost_champion_is_told_and_compared_by_its_record(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = lose_the_champion(root)
+    strict = Stage.open("promote", root, params(champion_accuracy_margin=0.0, champion_cost_ratio=0.001))
+    refused = promote.promote(strict)
+    assert [check.name for check in refused.failed] == ["cost against champion"]
+    assert "measured on other data" in refused.failed[0].reason
+    assert "WARNING: version 1 is champion, but the kept checkpoint is gone" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"version 1\) cannot serve: the kept checkpoint is gone .*backup"):
+        promote.champion(strict)
+    decision = promote.promote(stage)
+    (said,) = [check for check in decision.reasons if check.name == "champion"]
+    assert decision.promoted and said.reason.startswith("WARNING") and "recorded of it on other data" in said.reason
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: None}, "no way back leads to a lost version"
+
+
+def test_a_lost_champion_without_a_record_is_not_replaced_by_itself(root: Path) -> None:
+    stage = lose_the_champion(root)
+    connect(root).set_model_version_tag("orchestrator", "1", promote.EVIDENCE, "{}")
+    refused = promote.promote(stage)
+    assert [check.name for check in refused.failed] == ["champion"] and aliases(root)[CHAMPION] == 1
+    assert "left no record" in refused.failed[0].reason and "backup" in refused.failed[0].reason
+
+
+def test_the_way_out_of_a_lost_champion_is_the_version_before(promoted: Path) -> None:
+    registry = Registry(promoted, "orchestrator")
+    best, stage = registry.at(CHAMPION), Stage.open("promote", promoted, params())
+    assert best is not None
+    shutil.rmtree(best.folder)
+    with pytest.raises(DataError, match="orchestra release --to 1"):
+        promote.champion(stage)
+    assert switch(stage, 1).changed
+    found = promote.champion(stage)
+    assert found is not None and found.number == 1
+
+
+def test_what_does_not_belong_together_is_refused_in_one_line(root: Path) -> None:
+    stage = Stage.open("promote", root, params())
+    hold_out(root, 2)
+    with pytest.raises(DataError, match="present held-out data"):
+        promote.promote(stage)
+    hold_out(root, 6)
+    train(root, "grpo", 3)
+    with pytest.raises(DataError, match="not of the checkpoint"):
+        promote.promote(stage)
+    (root / "models/grpo/model.safetensors").write_bytes(b"rot")
+    with pytest.raises(DataError, match="does not match the manifest"):
+        promote.promote(stage)
+    assert versions(root) == []
+
+
+def test_code_that_decides_a_score_is_part_of_the_data_hash(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage.open("promote", root, params())
+    before = evaluate.data_hash(stage, evaluate.heldout(stage))
+    monkeypatch.setitem(CODE, "score", ("orchestra/rewards",))
+    assert evaluate.data_hash(stage, evaluate.heldout(stage)) != before
+
+
+def test_a_killed_promotion_is_completed_by_the_next(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage.open("promote", root, params())
+    promote.promote(stage)
+    train(root, "grpo", 2)
+    evaluated(root)
+    point = Registry.point
+
+    def killed(self: Registry, alias: str, version: Any) -> bool:
+        if alias == CHAMPION:
+            raise KeyboardInterrupt
+        return point(self, alias, version)
+
+    monkeypatch.setattr(Registry, "point", killed)
+    with pytest.raises(KeyboardInterrupt):
+        promote.promote(stage)
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 1}
+    monkeypatch.setattr(Registry, "point", point)
+    assert promote.promote(stage).changed
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1} and len(versions(root)) == 2
+
+
+def test_a_registry_that_fails_is_one_line(root: Path) -> None:
+    registry = Registry(root, "orchestrator")
+    with pytest.raises(ServiceError, match="model registry"):
+        Registry(root, "a/b:c").add(root / "models/grpo", "h", {}, None)
+    assert registry.at(CHAMPION) is None

@@ -1,0 +1,59 @@
+"""The price book: what holds on a day."""
+
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.errors import ConfigError
+from orchestra.tools.catalogue.price_book import PriceBook, PriceRow
+
+START = date(2025, 1, 1)
+
+
+def row(day: int, dollars: int = 1, model: str = "m") -> PriceRow:
+    return PriceRow(
+        provider="p", model=model, effective_from=START + timedelta(days=day), output=Decimal(dollars), source="test"
+    )
+
+
+@given(st.sets(st.integers(0, 300), min_size=1), st.integers(0, 400))
+def test_the_latest_row_not_after_the_day_holds(days: set[int], asked: int) -> None:
+    book = PriceBook([row(day, day + 1) for day in days])
+    held = [day for day in days if day <= asked]
+    if held:
+        assert book.at("p/m", START + timedelta(days=asked)).output_per_million == max(held) + 1
+    else:
+        with pytest.raises(ConfigError, match="the first is from"):
+            book.at("p/m", START + timedelta(days=asked))
+
+
+def test_two_rows_of_one_day_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two prices for p/m from 2025-01-06"):
+        PriceBook([row(5), row(5, 2)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prices: [{provider: p}]", "model: Field required"),
+        ("prices: [{provider: p, model: m, effective_from: 2025-01-01, input: -1, source: x}]", "input"),
+        ("- a\n- b", "not a mapping"),
+        ("prices: [", "not YAML"),
+        ("prices: [{effective_from: 2020-99-99}]", "not YAML: month must be"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        PriceBook.load(path)
+    assert said in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        PriceBook.load(tmp_path / "none.yaml")

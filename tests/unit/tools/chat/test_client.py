@@ -1,0 +1,202 @@
+"""One endpoint: retries that heed it, a breaker, a provider's limits, pooled connections, cancellation."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from orchestra.tools.chat.breaker import Breaker
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.retries import retry_after_s
+from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, RequestError
+from orchestra.tools.rate_limits import Provider, ProviderLimits
+from orchestra.types import Usage
+from tests.support.endpoint import answer, serving
+
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "who?"}]}
+
+
+def chat(url: str, limits: ProviderLimits | None = None, **settings: Any) -> Chat:
+    return Chat("one", model="m-1", url=url, backoff_s=0.01, provider=Provider(limits), **settings)
+
+
+async def ask(asked: Chat, times: int = 1) -> list[Reply | BaseException]:
+    """All at once; failures come back as they are."""
+    return await asyncio.gather(*(asked.ask(BODY) for _ in range(times)), return_exceptions=True)
+
+
+def run(asked: Chat, times: int = 1) -> list[Reply | BaseException]:
+    async def whole() -> list[Reply | BaseException]:
+        try:
+            return await ask(asked, times)
+        finally:
+            await asked.aclose()
+
+    return asyncio.run(whole())
+
+
+def test_retry_after_is_waited_for_and_not_beyond_the_deadline() -> None:
+    with serving([(429, {}, 0), (200, answer(), 0)]) as double:
+        double.headers = {"retry-after": "0.3"}
+        (reply,) = run(chat(double.url))
+        assert isinstance(reply, Reply) and reply.seconds >= 0.3 and len(double.asked) == 2
+    with serving([(429, {}, 0)]) as double:
+        double.headers = {"retry-after": "60"}
+        (error,) = run(chat(double.url, deadline_s=30))
+        assert isinstance(error, EndpointError) and error.seconds < 20 and len(double.asked) == 1
+        assert "HTTP 429, it asks to wait 60 s, after 1 attempt" in str(error)
+
+
+def test_retry_after_may_be_a_date_or_nonsense() -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert 90 < retry_after_s(soon) <= 100 and retry_after_s("2.5") == 2.5
+    assert [retry_after_s(text) for text in ("", "soon", "-3", "nan", "Wed, 01 Jan 2020 00:00:00 GMT")] == [0.0] * 5
+
+
+def test_a_breaker_opens_lets_one_through_and_closes() -> None:
+    now = [0.0]
+    breaker = Breaker("x", failures=3, open_s=10, clock=lambda: now[0])
+    for _ in range(2):
+        breaker.failed(breaker.admit())
+    breaker.succeeded()  # In a row: a success starts the count again.
+    late = breaker.admit()
+    for _ in range(3):
+        breaker.failed(breaker.admit())
+    now[0] = 4
+    with pytest.raises(
+        CircuitError, match=r"not asked after 3 failures in a row; it is asked again in 6\.0 s"
+    ) as error:
+        breaker.admit()
+    assert error.value.wait_s == 6
+    now[0] = 11
+    breaker.failed(late)  # It was let through before: no second opening.
+    assert breaker.admit()
+    with pytest.raises(CircuitError, match="once the probe under way succeeds"):
+        breaker.admit()
+    breaker.failed(True)
+    now[0] = 20
+    with pytest.raises(CircuitError):
+        breaker.admit()
+    now[0] = 22
+    breaker.ended(breaker.admit())  # A probe that was cancelled told nothing: the next one may.
+    assert breaker.admit()
+    breaker.succeeded()
+    assert not breaker.admit() and not breaker.admit()
+
+
+def test_an_endpoint_that_is_down_is_left_alone_and_found_again() -> None:
+    limits = ProviderLimits(failures=2, open_s=0.2, attempts=1)
+    with serving([(500, {}, 0), (500, {}, 0), (200, answer(), 0)]) as double:
+
+        async def whole() -> list[list[Reply | BaseException]]:
+            asked = chat(double.url, limits)
+            found = [await ask(asked), await ask(asked), await ask(asked)]
+            await asyncio.sleep(0.25)
+            found += [await ask(asked), await ask(asked)]
+            await asked.aclose()
+            return found
+
+        kinds = [type(one) for (one,) in asyncio.run(whole())]
+        assert kinds == [EndpointError, EndpointError, CircuitError, Reply, Reply] and len(double.asked) == 4
+
+
+def test_who_is_left_alone_takes_nothing_from_the_provider_s_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    paced = []
+
+    async def pace(self: Provider) -> None:
+        paced.append(self)
+
+    monkeypatch.setattr(Provider, "pace", pace)
+    with serving([(500, {}, 0)]) as double:
+        asked = chat(double.url, ProviderLimits(failures=1, attempts=1, concurrency=1))
+
+        async def whole() -> list[Reply | BaseException]:
+            try:
+                await ask(asked)
+                return await ask(asked, 3)
+            finally:
+                await asked.aclose()
+
+        assert [type(one) for one in asyncio.run(whole())] == [CircuitError] * 3 and len(paced) == 1
+
+
+def test_replies_of_no_use_and_wrong_requests_open_no_breaker() -> None:
+    limits = ProviderLimits(failures=1, attempts=1)
+    with serving([(200, answer(None), 0), (400, {}, 0), (200, answer(), 0)]) as double:
+        asked = chat(double.url, limits)
+        kinds = [type(run(asked)[0]).__name__ for _ in range(3)]
+        assert kinds == ["ReplyError", RequestError.__name__, "Reply"]
+
+
+def test_a_provider_s_places_hold_for_all_its_models_and_waiting_is_not_their_time() -> None:
+    with serving([(200, answer(), 0.1)]) as double:
+
+        async def whole() -> list[Reply | BaseException]:
+            provider = Provider(ProviderLimits(concurrency=2))
+            two = [Chat(n, model=n, url=double.url, provider=provider, deadline_s=20) for n in ("m-1", "m-2")]
+            found = await asyncio.gather(ask(two[0], 4), ask(two[1], 4))
+            for one in two:
+                await one.aclose()
+            return [reply for part in found for reply in part]
+
+        began = time.monotonic()
+        replies = asyncio.run(whole())
+        wall_s = time.monotonic() - began
+    assert double.most_at_once == 2 and wall_s >= 0.4
+    assert all(isinstance(reply, Reply) and reply.seconds < wall_s for reply in replies)
+    assert double.connections <= 4, "each model's connections are pooled"
+
+
+def test_no_more_requests_a_minute_than_allowed() -> None:
+    async def paced() -> list[bool]:
+        provider = Provider(ProviderLimits(requests_per_minute=2))
+
+        async def one() -> bool:
+            try:
+                await asyncio.wait_for(provider.pace(), 0.1)
+            except TimeoutError:
+                return False
+            return True
+
+        return [await one() for _ in range(3)]
+
+    assert asyncio.run(paced()) == asyncio.run(paced()) == [True, True, False]
+
+
+def test_what_is_cancelled_may_be_billed_and_leaves_the_endpoint_usable() -> None:
+    lost: list[Usage | None] = []
+    with serving([(200, answer(), 2.0), (200, answer(), 0)]) as double:
+
+        async def whole() -> Reply:
+            asked = chat(double.url, ProviderLimits(concurrency=1))
+            task = asyncio.create_task(asked.ask(BODY, on_lost=lost.append))
+            while not double.asked:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            reply = await asked.ask(BODY)
+            await asked.aclose()
+            return reply
+
+        assert asyncio.run(whole()).text == "Kelmar" and lost == [None]
+
+
+def test_the_deadline_is_for_all_attempts_together_and_typed() -> None:
+    with serving([(503, {}, 0.15), (503, {}, 0.15), (200, answer(), 5.0)]) as double:
+        (error,) = run(chat(double.url, deadline_s=1.0))
+        assert isinstance(error, DeadlineError) and 1.0 <= error.seconds < 4.0 and error.lost == (None,)
+
+
+def test_nothing_of_the_environment_is_sent_to_other_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK reads OPENAI_* by itself; an endpoint without a key gets none."""
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, "sk-not-yours")
+    with serving([(200, answer(), 0)]) as double:
+        (reply,) = run(chat(double.url))
+        assert isinstance(reply, Reply) and double.keys == [None]
+        assert "sk-not-yours" not in str(double.heads)

@@ -1,0 +1,201 @@
+"""Recorded calls: found by request and entry, in their order, with their failures, and without a secret."""
+
+import asyncio
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from orchestra.errors import CallError, ConfigError, ToolError
+from orchestra.tools.base import Tool, ToolContext, ToolResult
+from orchestra.tools.catalogue.entry import Entry
+from orchestra.tools.chat.client import Chat
+from orchestra.tools.chat.reply import Reply
+from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, Failure, ReplyError, Unusable
+from orchestra.tools.replay.cassette import SETTING, Cassette, Mode
+from orchestra.tools.replay.tool import TapedTool
+from orchestra.types import Charge, Component, Price, Usage
+from tests.support.endpoint import answer, serving
+from tests.support.worlds import catalogue
+
+KEY = "sk-live-0123456789"
+BODY = {"messages": [{"role": "user", "content": "who?"}]}
+
+
+def chat(file: Path, url: str = "http://127.0.0.1:9/v1", mode: Mode = "auto", entry: str = "", key: str = "") -> Chat:
+    return Chat(
+        "one", model="m-1", url=url, key=key, attempts=1, backoff_s=0.01, cassette=Cassette(file, mode), entry=entry
+    )
+
+
+def ask(asked: Chat, text: str = "who?") -> Reply:
+    async def once() -> Reply:
+        try:
+            return await asked.ask({"messages": [{"role": "user", "content": text}]})
+        finally:
+            await asked.aclose()
+
+    return asyncio.run(once())
+
+
+def test_the_catalogue_entry_is_part_of_the_key_but_not_what_it_never_sees(tmp_path: Path) -> None:
+    entry = catalogue().entry("gpt-5")
+    same = entry.model_copy(update={"description": "other words", "price": "openai/gpt-5-mini", "latency_s": 1.0})
+    other = entry.model_copy(update={"role": "math"})
+    assert entry.fingerprint == same.fingerprint != other.fingerprint
+    with serving([(200, answer("Tesk"), 0)]) as double:
+        ask(chat(tmp_path / "tape", double.url, entry=entry.fingerprint))
+    assert ask(chat(tmp_path / "tape", mode="replay", entry=same.fingerprint)).text == "Tesk"
+    for unknown in (other.fingerprint, ""):
+        with pytest.raises(ConfigError, match="no recorded reply to request"):
+            ask(chat(tmp_path / "tape", mode="replay", entry=unknown))
+
+
+def test_failures_replay_as_they_were_and_auto_asks_again(tmp_path: Path) -> None:
+    file = tmp_path / "tape"
+    with serving([(503, {}, 0), (200, answer(None), 0), (200, answer("Tesk"), 0)]) as double:
+        for text in ("down?", "empty?"):
+            with pytest.raises(EndpointError):
+                ask(chat(file, double.url), text)
+        with pytest.raises(EndpointError, match="HTTP 503 after 1 attempt"):
+            ask(chat(file, mode="replay"), "down?")
+        with pytest.raises(ReplyError, match="an empty answer") as error:
+            ask(chat(file, mode="replay"), "empty?")
+        assert error.value.unusable is Unusable.EMPTY and error.value.lost[0] == Usage(
+            input_tokens=100, cached_input_tokens=40, output_tokens=7
+        )
+        assert ask(chat(file, double.url), "down?").text == "Tesk" and len(double.asked) == 3
+    assert ask(chat(file, mode="replay"), "down?").text == "Tesk", "the later line of a number takes its place"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ToolError("a", where="b", fix="c"),
+        CallError("bad arguments"),
+        EndpointError("HTTP 401", where="x"),
+        DeadlineError("late", where="x"),
+        CircuitError("open", wait_s=3.5, where="x"),
+        ReplyError("cut", unusable=Unusable.TRUNCATED, where="x"),
+    ],
+)
+def test_every_failure_comes_back_as_itself(error: ToolError | CallError) -> None:
+    if isinstance(error, EndpointError):
+        error.seconds, error.lost = 1.5, (None, Usage(output_tokens=3))
+    kept = Failure.model_validate_json(Failure.of(error).model_dump_json())
+    again = kept.error()
+    assert type(again) is type(error) and str(again) == str(error) and Failure.of(again) == kept
+
+
+def test_no_secret_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key in request, reply and error, the value of any variable that is named as a secret, and no address."""
+    other = 'pass"word\\2é'
+    monkeypatch.setenv("SEARCH_API_TOKEN", other)
+    file = tmp_path / "tape"
+    said = f"{KEY} and {other} and {KEY[:7]}"
+    with serving([(200, answer(said), 0), (401, {"error": f"bad key {KEY}"}, 0)]) as double:
+        assert ask(chat(file, double.url, key=KEY), f"is it {KEY} or {other}?").text == said
+        with pytest.raises(EndpointError) as error:
+            ask(chat(file, double.url, key=KEY), "again?")
+        assert KEY not in str(error.value) and double.keys == [f"Bearer {KEY}"] * 2
+    text = file.read_text(encoding="utf-8")
+    for form in (KEY, other, json.dumps(other)[1:-1], str(double.server_port), "Bearer", "127.0.0.1"):
+        assert form not in text
+    assert text.count("[secret]") == 5
+    assert ask(chat(file, mode="replay"), f"is it {KEY} or {other}?").text == f"[secret] and [secret] and {KEY[:7]}"
+
+
+def test_a_line_cut_by_a_kill_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "tape"
+    with serving([(200, answer("one"), 0), (200, answer("two"), 0)]) as double:
+        ask(chat(file, double.url), "a?")
+        whole = file.read_bytes()
+        file.write_bytes(whole + whole[:50])
+        assert ask(chat(file, double.url), "b?").text == "two"
+    assert [ask(chat(file, mode="replay"), text).text for text in ("a?", "b?")] == ["one", "two"]
+
+
+def test_the_setting_names_mode_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SETTING, raising=False)
+    assert Cassette.from_environment() is None
+    monkeypatch.setenv(SETTING, f"record:{tmp_path}/a:b.jsonl")
+    made = Cassette.from_environment()
+    assert made is not None and (made.mode, made.path.name) == ("record", "a:b.jsonl")
+    for wrong in ("replay", "play:x", ":x", "auto:"):
+        monkeypatch.setenv(SETTING, wrong)
+        with pytest.raises(ConfigError, match=r"is no cassette .* record, replay, auto"):
+            Cassette.from_environment()
+
+
+class Web:
+    """What a web search is to a cassette: another answer each time, a price a call, a failure, a refusal."""
+
+    component = Component.SEARCH
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        self.calls += 1
+        if arguments["query"] == "down":
+            raise ToolError("HTTP 500", where="web")
+        if arguments["query"] == "":
+            raise CallError("an empty query")
+        return ToolResult(text=f"page {self.calls}", cost_usd=context.price.per_call, latency_s=0.25 * self.calls)
+
+
+def test_a_taped_tool_is_as_ready_as_what_it_tapes(tmp_path: Path) -> None:
+    def made() -> Tool:
+        raise ConfigError("KEY is not set", where="web")
+
+    entry, tape = catalogue().entry("search"), tmp_path / "tape"
+    with pytest.raises(ConfigError, match="KEY is not set"):
+        asyncio.run(TapedTool(made, entry, Cassette(tape, "auto")).ready())
+    tape.touch()
+    assert asyncio.run(TapedTool(made, entry, Cassette(tape, "replay")).ready()) == "replayed"
+    assert asyncio.run(TapedTool(Web, entry, Cassette(tape, "auto")).ready()) == ""
+
+
+def test_any_tool_is_replayed_with_its_cost_its_seconds_and_its_failures(tmp_path: Path) -> None:
+    web, entry = Web(), catalogue().entry("search")
+    price = Price(per_call=Decimal("0.01"))
+
+    def run(mode: Mode, make: Tool | None, entry: Entry = entry, price: Price = price) -> list[ToolResult | str]:
+        def made() -> Tool:
+            assert make is not None
+            return make
+
+        tool = TapedTool(made, entry, Cassette(tmp_path / "tape", mode))
+        found: list[ToolResult | str] = []
+        for query in ("who?", "down", "", "who?"):
+            try:
+                found.append(asyncio.run(tool.call({"query": query}, ToolContext("", price, 1.0))))
+            except (ToolError, CallError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+        return found
+
+    first = run("record", web)
+    assert first[1:3] == ["ToolError: web: HTTP 500", "CallError: an empty query"] and web.calls == 4
+    assert run("replay", None) == first
+    with pytest.raises(ConfigError, match="no recorded reply"):
+        run("replay", None, price=Price(per_call=Decimal("0.02")))
+
+
+def test_a_failure_replays_with_what_it_cost(tmp_path: Path) -> None:
+    class Late:
+        component = Component.MCP
+
+        async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+            failure = ToolError("no answer within 2 s", where="mcp")
+            failure.charges = (Charge(component=Component.MCP, name="find", cost_usd=Decimal("0.01"), latency_s=2.0),)
+            raise failure
+
+    def charges(mode: Mode) -> tuple[Charge, ...]:
+        tool = TapedTool(Late, catalogue().entry("search"), Cassette(tmp_path / "tape", mode))
+        with pytest.raises(ToolError, match="no answer within 2 s") as failed:
+            asyncio.run(tool.call({"query": "who?"}, ToolContext("", Price(), 1.0)))
+        return failed.value.charges
+
+    assert charges("record") == charges("replay") != ()

@@ -1,0 +1,68 @@
+"""Starting ranks: who they are told to be, what is heard of them, and that none is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import ServiceError
+from orchestra.system.processes import alive
+from orchestra.training import distributed
+
+ROOT = Path(__file__).parents[3]
+WHO = "import os; print(*(os.environ.get(n, '-') for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MLFLOW_RUN_ID')))"
+REST = "import os, time; open(f'{os.getppid()}.{os.environ[\"RANK\"]}.{os.getpid()}', 'w'); time.sleep(9999)"
+
+
+def only(number: int, does: str, others: str = "import time; time.sleep(9999)") -> list[str]:
+    """A command in which one rank does something else than the others."""
+    return [sys.executable, "-c", f"import os, sys\nif os.environ['RANK'] == '{number}':\n {does}\nelse:\n {others}"]
+
+
+def test_each_is_told_who_it_is_and_rank_0_alone_records(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "abc")
+    distributed.launch([sys.executable, "-c", WHO], 3, tmp_path)
+    assert capfd.readouterr().out == "0 0 3 abc\n"
+    assert (tmp_path / "rank-1.log").read_text() == "1 1 3 -\n"
+    assert (tmp_path / "rank-2.log").read_text() == "2 2 3 -\n"
+
+
+def test_outside_of_a_launch_there_is_one() -> None:
+    assert (distributed.joined(), distributed.rank(), distributed.world_size()) == (False, 0, 1)
+    assert distributed.gathered("mine") == ["mine"]
+
+
+def test_what_another_rank_says_last_is_the_error(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match=r"process 1 of 2 failed: ValueError: no room .*rank-1.log"):
+        distributed.launch(only(1, "raise ValueError('no room')"), 2, tmp_path)
+
+
+def test_what_rank_0_has_said_is_not_said_again(tmp_path: Path) -> None:
+    """Every rank finds the same fault; rank 0 is given the time to say it."""
+    with pytest.raises(SystemExit) as caught:
+        distributed.launch(only(0, "import time; time.sleep(1); sys.exit(2)", "sys.exit(2)"), 2, tmp_path)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("victim", ["rank", "launcher"])
+def test_a_kill_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    """A killed rank ends the launcher by the same signal; a killed launcher ends the ranks."""
+    code = f"import sys; from pathlib import Path; from orchestra.training import distributed\n" \
+        f"distributed.launch([sys.executable, '-c', {REST!r}], 2, Path('.'))"  # fmt: skip
+    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 200
+    while len(found := list(tmp_path.glob(f"{launcher.pid}.*.*"))) < 2:
+        assert time.monotonic() < deadline and launcher.poll() is None
+        time.sleep(0.05)
+    pids = [int(path.name.split(".")[2]) for path in sorted(found)]
+    os.kill(pids[1] if victim == "rank" else launcher.pid, signal.SIGKILL)
+    assert launcher.wait(timeout=200) == -signal.SIGKILL
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline + 200
+        time.sleep(0.05)
