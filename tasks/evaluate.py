@@ -10,8 +10,8 @@ from typing import Any
 from orchestra.accounting.ledger import parts, phase
 from orchestra.errors import DataError
 from orchestra.evaluation import run as running
+from orchestra.evaluation.baselines.base import STRONGEST, baseline_policy, needed
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons, who_is_right
-from orchestra.evaluation.baselines.rules import LEARNED, ORACLE, STRONGEST, baseline, rule
 from orchestra.evaluation.promotion_gate import Evidence
 from orchestra.evaluation.report import REFERENCE, Comparison, evidence, markdown, write_report
 from orchestra.evaluation.run import Contender
@@ -112,17 +112,15 @@ def rules(
     `train` is what routers learn from (default: all that was validated).
     """
     names = names or stage.params.evaluate.baselines
-    for name in names:
-        rule(name)  # An unknown one is an error before anything is asked.
+    needs = needed(names)  # An unknown one is an error before anything is asked.
     with phase("knowledge"):
-        right = asyncio.run(who_is_right(examples, toolkit)) if ORACLE in names else {}
-        learned = any(name.startswith(LEARNED) for name in names)
-        lessons, share = _lessons(stage, toolkit, train) if learned else ([], 1.0)
+        right = asyncio.run(who_is_right(examples, toolkit)) if "right" in needs else {}
+        lessons, share = _lessons(stage, toolkit, train) if "lessons" in needs else ([], 1.0)
     knowledge = Knowledge(toolkit.catalogue, right, lessons, share, stage.params.rollout.max_turns)
     codec = Codec.load(stage.root / "models" / REFERENCE)
 
     def contender(name: str) -> Contender:
-        return Contender(name, lambda: baseline(name, knowledge, codec.turn), codec, Price())
+        return Contender(name, lambda: baseline_policy(name, knowledge, codec.turn), codec, Price())
 
     return [contender(name) for name in names]
 

@@ -10,8 +10,8 @@ from typing import Literal
 from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
 from orchestra.errors import DataError
+from orchestra.evaluation.baselines.base import STRONGEST, baseline_policy
 from orchestra.evaluation.baselines.knowledge import Knowledge
-from orchestra.evaluation.baselines.rules import STRONGEST, baseline
 from orchestra.evaluation.outcomes import Outcome, outcome
 from orchestra.evaluation.run import Contender, OnProgress, evaluate
 from orchestra.synthesis.assembly.rename import vary
@@ -141,7 +141,7 @@ def run_probes(
     trials = _play(contender, made, toolkit, limits, file, on_progress)
     knowledge = Knowledge(toolkit.catalogue, max_turns=limits.max_turns)
     codec = contender.codec
-    rival = Contender(STRONGEST, lambda: baseline(STRONGEST, knowledge, codec.turn), codec, Price())
+    rival = Contender(STRONGEST, lambda: baseline_policy(STRONGEST, knowledge, codec.turn), codec, Price())
     unseen = [variant for variant in made if variant.name == "unseen"]
     beside = file.with_name(f"{file.stem}_{STRONGEST}{file.suffix}")
     strongest = _play(rival, unseen, toolkit, limits, beside, on_progress)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines.rules import BASELINES, ORACLE
+from orchestra.evaluation.baselines.base import BASELINES, ORACLE
 from orchestra.evaluation.preference import COST_UNIT_USD, LATENCY_UNIT_S
 from orchestra.evaluation.promotion_gate import Evidence
 from orchestra.evaluation.statistics import Interval, Summary

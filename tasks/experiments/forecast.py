@@ -21,8 +21,8 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.forecast import Forecast, Piece
 from orchestra.errors import ConfigError
 from orchestra.evaluation import run as running
+from orchestra.evaluation.baselines.base import needed
 from orchestra.evaluation.baselines.knowledge import take_lessons, who_is_right
-from orchestra.evaluation.baselines.rules import LEARNED, ORACLE
 from orchestra.evaluation.run import Contender
 from orchestra.files.examples import read_examples, split_watched
 from orchestra.rollout.loop import rollout
@@ -158,14 +158,14 @@ class Forecaster:
         """Each policy over the held-out examples, and what rules are told beforehand."""
         stage, toolkit, params = self.stage, self.toolkit, self.stage.params
         examples = evaluate.heldout(stage)
-        batches, names = self.batches(examples), params.evaluate.baselines
+        batches, needs = self.batches(examples), needed(params.evaluate.baselines)
         train = read_examples(self._train_file)
         lessons, size = self.batches(train), len(batches[0])
         pieces = []
-        if ORACLE in names:
+        if "right" in needs:
             told = self._each(batches, lambda batch: asyncio.run(who_is_right(batch, toolkit)))
             pieces.append(told.piece("what the oracle knows", f"batch of {size}", len(examples) / size))
-        if any(name.startswith(LEARNED) for name in names):
+        if "lessons" in needs:
             told = self._each(lessons, lambda batch: asyncio.run(take_lessons(batch, toolkit)))
             each = len(lessons[0])
             pieces.append(told.piece("what routers learn from", f"batch of {each}", len(train) / each))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import OrchestraError
-from orchestra.evaluation.baselines.rules import RIVALS, STRONGEST
+from orchestra.evaluation.baselines.base import STRONGEST, rivals
 from orchestra.evaluation.claims import ablations
 from orchestra.evaluation.claims.ablations import Ablation, Row
 from orchestra.evaluation.claims.claims import SeedResult
@@ -55,10 +55,10 @@ class Learning:
         self.data = self._data()
         heldout = read_examples(self.data["data/validated"] / "heldout.jsonl")[: self.params.evaluate.examples]
         self.examples = {example.id: example for example in heldout}
-        rivals = list(dict.fromkeys([*RIVALS, *self.params.evaluate.baselines]))
+        rules = list(dict.fromkeys([*rivals(), *self.params.evaluate.baselines]))
         # Of an SFT model, rules need the tokenizer only, which is that of the base.
         base = self.root / (self.params.model.base or self.params.model.recipe)
-        kept = self.stage(self.recorder, "rules", "evaluate", policies([], rivals), {"models/sft": base})
+        kept = self.stage(self.recorder, "rules", "evaluate", policies([], rules), {"models/sft": base})
         self.rules = self.read(kept).outcomes
 
     def _data(self) -> dict[str, Path]:

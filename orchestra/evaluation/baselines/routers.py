@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.base import tuned_baseline
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson
 from orchestra.evaluation.outcomes import Outcome, Unit, utility
 from orchestra.rollout.policies.base import Conversation
@@ -18,24 +19,15 @@ if TYPE_CHECKING:
 NEIGHBOURS = 40
 LAMBDAS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0)
 """Accuracy a dollar that λ is chosen among; 5 would give up 30 points to save 6 cents."""
+PRICE_WEIGHTS = (0.0, 0.5, 2.0, 5.0, 10.0, 20.0, 50.0, 200.0)
+"""λ along the router's frontier, accuracy a dollar."""
 ASIDE = 5
 """Every fifth training question is set aside to choose λ on."""
 ESCALATIONS = 3
 """With five turns an episode, no more experts can be asked and still be quoted."""
 
 
-def cascade(knowledge: Knowledge, escalations: float = ESCALATIONS) -> ChooseExpert:
-    """Asks the cheapest expert of the example; as long as the reply is unsure, the next more expensive one."""
-
-    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
-        experts = sum(spec.kind is ToolKind.EXPERT for spec in conversation.example.toolbox)
-        if experts - len(left) > escalations:
-            return None
-        return min(left, key=lambda spec: (spec.call_usd, spec.name))
-
-    return choose
-
-
+@tuned_baseline("knn_router", knobs=PRICE_WEIGHTS, rival="a kNN router", needs="lessons")
 def knn_router(knowledge: Knowledge, price_weight: float | None = None) -> ChooseExpert:
     """Asks the expert of greatest predicted accuracy less λ · price (RouterBench, arXiv 2403.12031, kNN router).
 
@@ -50,6 +42,19 @@ def knn_router(knowledge: Knowledge, price_weight: float | None = None) -> Choos
         chance = router.neighbours.chances(conversation.example.instruction)
         first = not conversation.turns
         return pick(chance, left, router.price_weight if price_weight is None else price_weight, first=first)
+
+    return choose
+
+
+@tuned_baseline("cascade", knobs=(0, 1, 2, 3), rival="a cascade")
+def cascade(knowledge: Knowledge, escalations: float = ESCALATIONS) -> ChooseExpert:
+    """Asks the cheapest expert of the example; as long as the reply is unsure, the next more expensive one."""
+
+    def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
+        experts = sum(spec.kind is ToolKind.EXPERT for spec in conversation.example.toolbox)
+        if experts - len(left) > escalations:
+            return None
+        return min(left, key=lambda spec: (spec.call_usd, spec.name))
 
     return choose
 

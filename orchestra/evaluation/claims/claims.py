@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines.rules import LEARNED, STRONGEST
+from orchestra.evaluation.baselines.base import BASELINES, STRONGEST
 from orchestra.evaluation.claims.measures import (
     Measured,
     cost_over,
@@ -29,7 +29,6 @@ from orchestra.evaluation.statistics import Interval
 from orchestra.types import Category, Example, Record
 
 Unit = Literal["share", "points", "times", "utility", "minutes"]
-RIVALS = {"price_aware": "the price-aware heuristic", LEARNED: "a kNN router", "cascade": "a cascade"}
 MINUTES = 12.0
 TIMES = "\u00d7"
 USED = 0.8
@@ -195,13 +194,14 @@ def _against_strongest() -> list[Bar]:
 
 
 def _against_rivals(examples: Mapping[str, Example]) -> list[Bar]:
+    rivals = {name: entry.rival for name, entry in BASELINES.items() if entry.rival is not None}
     bars = [
         Bar(f"better than {label}: utility above its", ">", 0.0, "utility", utility_gain(name, examples))
-        for name, label in RIVALS.items()
+        for name, label in rivals.items()
     ]
     return bars + [
         Bar(f"better than {label}: accuracy above its at equal cost", ">", 0.0, "points", equal_cost(name))
-        for name, label in RIVALS.items()
+        for name, label in rivals.items()
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines.rules import STRONGEST, frontier
+from orchestra.evaluation.baselines.base import STRONGEST, frontier
 from orchestra.evaluation.claims.seeds import Measure, accuracy_at
 from orchestra.evaluation.outcomes import Outcome, unit, utility
 from orchestra.evaluation.probes import ProbeName, ProbeResults, Trial
@@ -27,7 +27,7 @@ class SeedResult(Record):
     dollars: float
     """Spent by training's rollouts, the policy's own tokens included (simulated experts at their prices)."""
     outcomes: dict[str, tuple[Outcome, ...]]
-    """`outcomes.outcomes(episodes, examples)` by policy: grpo, sft, every rule of `baselines.RIVALS`."""
+    """`outcomes.outcomes(episodes, examples)` by policy: grpo, sft, every rule of `baselines.base.rivals`."""
     probes: ProbeResults
 
 
@@ -183,7 +183,11 @@ def _counted(result: SeedResult, policy: str) -> dict[str, Outcome]:
 
 def _of(result: SeedResult, policy: str) -> tuple[Outcome, ...]:
     if policy not in result.outcomes:
-        raise DataError(f"{policy} was not measured", where=f"seed {result.seed}", fix="evaluate every rule of RIVALS")
+        raise DataError(
+            f"{policy} was not measured",
+            where=f"seed {result.seed}",
+            fix="evaluate every rule",
+        )
     return result.outcomes[policy]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from orchestra.config.schema import Rollout
 from orchestra.errors import DataError
+from orchestra.evaluation.baselines.base import BASELINES
 from orchestra.evaluation.baselines.knowledge import Knowledge
-from orchestra.evaluation.baselines.rules import BASELINES
 from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
 from orchestra.evaluation.claims.seeds import Measure, over_seeds
@@ -134,7 +134,7 @@ def value(found: ProbeResults, measure: Callable[[SeedResult], Measure]) -> floa
 
 
 def test_a_policy_that_reads_neither_prices_nor_wishes_shows_it(tmp_path: Path) -> None:
-    found = probe(BASELINES["always_strongest"](Knowledge(catalogue())), tmp_path)
+    found = probe(BASELINES["always_strongest"].rule(Knowledge(catalogue())), tmp_path)
     assert value(found, price_fall) == pytest.approx(0)
     for variant in ("prefer/train", "prefer/heldout", "avoid/train", "avoid/heldout"):
         assert value(found, trial_ratio("preference", "neutral", variant, uses)) == pytest.approx(1)
@@ -180,7 +180,7 @@ def test_a_policy_that_reads_both_shows_it_and_renamed_experts_say_the_same(tmp_
 
 
 def test_a_killed_probe_continues_and_no_topic_example_is_an_error(tmp_path: Path) -> None:
-    choose = BASELINES["always_cheapest"](Knowledge(catalogue()))
+    choose = BASELINES["always_cheapest"].rule(Knowledge(catalogue()))
     whole = probe(choose, tmp_path)
     file = tmp_path / "probes.jsonl"
     content = file.read_bytes()

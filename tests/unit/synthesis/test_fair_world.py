@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from orchestra.config.schema import load_params
+from orchestra.evaluation.baselines.base import ORACLE, STRONGEST, baseline_policy
 from orchestra.evaluation.baselines.knowledge import Knowledge, who_is_right
-from orchestra.evaluation.baselines.rules import ORACLE, STRONGEST, baseline
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
@@ -58,7 +58,9 @@ def test_no_trick_scores_half_of_always_strongest(world: tuple[Toolkit, list[Exa
     toolkit, examples = world
     right = asyncio.run(who_is_right(examples, toolkit))
     knowledge = Knowledge(toolkit.catalogue, right)
-    strongest, oracle = (accuracy(world, baseline(name, knowledge, codec().turn)) for name in (STRONGEST, ORACLE))
+    strongest, oracle = (
+        accuracy(world, baseline_policy(name, knowledge, codec().turn)) for name in (STRONGEST, ORACLE)
+    )
     assert oracle > strongest + 0.05
     answers = Counter(example.verifier.answer for example in examples if example.verifier.answer)
     # The sandbox starts a process a call, and prints nothing for a question that is no program.

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, frontier, rivals
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons
 from orchestra.evaluation.baselines.routers import Neighbours, cascade, knn_router, pick, play
-from orchestra.evaluation.baselines.rules import BASELINES, KNOBS, RIVALS, baseline, frontier, rule
 from orchestra.rollout.policies.base import Conversation
 from orchestra.tools.base import UNSURE
 from orchestra.types import Category, Example, Preference, ToolCall, ToolKind, ToolSpec, Turn
@@ -61,7 +61,7 @@ def test_the_router_asks_the_cheap_one_where_it_was_right_and_the_dear_one_elsew
 
 
 def test_the_router_weighs_the_price_of_the_example() -> None:
-    choose = rule("knn_router@10")(Knowledge(catalogue(), lessons=lessons()))
+    choose = find_rule("knn_router@10")(Knowledge(catalogue(), lessons=lessons()))
     text = "who composed the Olmar symphony?"
     assert ask(choose, question(text, "gpt-5", "llama-3.3-70b")) == "llama-3.3-70b"
     assert ask(choose, question(text, "gpt-5", "llama-3.3-70b", gpt_5=0.01)) == "gpt-5"
@@ -70,10 +70,10 @@ def test_the_router_weighs_the_price_of_the_example() -> None:
 def test_the_router_asks_on_only_while_it_is_worth_the_price() -> None:
     known = Knowledge(catalogue(), lessons=lessons())
     item = question("which court decided Olmar v. the Crown?", "gpt-5", "llama-3.3-70b")
-    assert ask(rule("knn_router@1")(known), item, UNSURE) is None  # Llama was never right on law.
+    assert ask(find_rule("knn_router@1")(known), item, UNSURE) is None  # Llama was never right on law.
     music = question("who composed the Olmar symphony?", "gpt-5", "llama-3.3-70b")
-    assert ask(rule("knn_router@1")(known), music, UNSURE) == "gpt-5"
-    assert ask(rule("knn_router@100")(known), music, UNSURE) is None
+    assert ask(find_rule("knn_router@1")(known), music, UNSURE) == "gpt-5"
+    assert ask(find_rule("knn_router@100")(known), music, UNSURE) is None
 
 
 def test_the_router_without_lessons_says_what_is_missing() -> None:
@@ -121,14 +121,14 @@ def test_the_cascade_climbs_by_price_until_somebody_is_sure() -> None:
     assert climbed == sorted(
         (spec.name for spec in item.toolbox), key=lambda name: {s.name: s.call_usd for s in item.toolbox}[name]
     )
-    assert ask(rule("cascade@1")(known), item, UNSURE, UNSURE) is None
-    assert ask(rule("cascade@0")(known), item) == ask(BASELINES["always_cheapest"](known), item)
+    assert ask(find_rule("cascade@1")(known), item, UNSURE, UNSURE) is None
+    assert ask(find_rule("cascade@0")(known), item) == ask(BASELINES["always_cheapest"].rule(known), item)
 
 
 def test_no_rule_pays_for_an_expert_that_it_can_no_longer_quote() -> None:
     tools = [name for name in catalogue().names(ToolKind.EXPERT)][:5]
     item = question("who is Olm?", *tools)
-    policy = baseline("cascade", Knowledge(catalogue(), max_turns=3), codec().turn)
+    policy = baseline_policy("cascade", Knowledge(catalogue(), max_turns=3), codec().turn)
     conversation = Conversation(item, [1])
     for _ in range(2):
         (generation,) = asyncio.run(policy.generate([conversation], [64]))
@@ -150,14 +150,15 @@ def test_lessons_hold_what_every_expert_said(tmp_path: Path) -> None:
 
 
 def test_names_with_a_knob_are_rules_and_others_are_errors() -> None:
-    assert set(RIVALS) >= set(BASELINES) and len(RIVALS) == len(set(RIVALS))
-    for name in RIVALS:
-        assert callable(rule(name)(Knowledge(catalogue())))
+    assert set(rivals()) >= set(BASELINES) and len(rivals()) == len(set(rivals()))
+    for name in rivals():
+        assert callable(find_rule(name)(Knowledge(catalogue())))
     assert frontier("cascade") == ["cascade", "cascade@0", "cascade@1", "cascade@2", "cascade@3"]
-    assert all(list(knobs) == sorted(set(knobs)) for knobs in KNOBS.values())
+    knobs = [entry.knobs for entry in BASELINES.values()]
+    assert all(list(settings) == sorted(set(settings)) for settings in knobs)
     for wrong in ("cascade@", "cascade@much", "oracle@1", "nobody@1"):
         with pytest.raises(ConfigError, match="no baseline named"):
-            rule(wrong)
+            find_rule(wrong)
 
 
 @settings(max_examples=60, deadline=None)

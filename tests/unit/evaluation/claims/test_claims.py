@@ -3,7 +3,7 @@
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines.rules import RIVALS
+from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details, expert_claims, markdown
 from orchestra.evaluation.outcomes import Outcome, Unit, outcome, unit, utility
 from orchestra.evaluation.probes import ProbeName, ProbeResults, Trial
@@ -62,7 +62,7 @@ def probes() -> ProbeResults:
 
 def result(seed: int = 0, **changed: tuple[Outcome, ...]) -> SeedResult:
     """Ours: nine of ten at one cent; always-strongest eight at four; SFT seven at two; every rule seven at two."""
-    outcomes = {name: policy(7, 2) for name in (*RIVALS, "sft")}
+    outcomes = {name: policy(7, 2) for name in (*rivals(), "sft")}
     outcomes |= {"grpo": policy(9, 1), "always_strongest": policy(8, 4), "cascade@3": policy(10, 8), **changed}
     outcomes["cascade@0"] = policy(5, 0)
     return SeedResult(seed=seed, minutes=8 + seed, dollars=3, outcomes=outcomes, probes=probes())

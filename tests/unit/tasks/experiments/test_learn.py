@@ -10,7 +10,7 @@ import yaml
 from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
-from orchestra.evaluation.baselines.rules import RIVALS
+from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims.claims import Claim
 from tasks.experiments.learn import Options, claim_metrics, differences, effective
 from tasks.experiments.runner import policies, seed_overrides
@@ -92,7 +92,7 @@ def test_what_differs_from_the_commit_is_said_wherever_it_was_changed(root: Path
 def test_seeds_and_policies_are_valid_overrides(root: Path) -> None:
     params = effective(root, [*seed_overrides(4), *policies(["grpo"]), "evaluate.seed=3"])
     assert params.evaluate.policies == ["grpo"] and params.evaluate.baselines == []
-    assert effective(root, policies([], RIVALS)).evaluate.baselines == list(RIVALS)
+    assert effective(root, policies([], rivals())).evaluate.baselines == rivals()
     apply(root / "params.yaml", seed_overrides(4))
     raw = yaml.safe_load((root / "params.yaml").read_text())
     assert raw["sft"]["seed"] == raw["grpo"]["seed"] == 4

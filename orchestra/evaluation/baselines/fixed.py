@@ -8,21 +8,16 @@ import hashlib
 import re
 from collections.abc import Callable
 
-from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.base import ORACLE, STRONGEST, baseline, tuned_baseline
 from orchestra.evaluation.baselines.knowledge import Knowledge
-from orchestra.evaluation.baselines.routers import cascade, knn_router
-from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
-from orchestra.rollout.policies.scripted import ChooseExpert, follow
+from orchestra.rollout.policies.base import Conversation
+from orchestra.rollout.policies.scripted import ChooseExpert
 from orchestra.types import ToolCall, ToolKind, ToolSpec
-
-STRONGEST = "always_strongest"
-LEARNED = "knn_router"
-"""The rule that needs training examples."""
-ORACLE = "oracle"
 
 PRICE_CAP_USD = 0.02
 """What the price-aware rule pays for its first question; between the published cost a task of the small experts (0.5
 cents) and of the large ones (6 and 27 cents)."""
+PRICE_CAPS_USD = (0.0, 0.002, 0.005, 0.01, 0.05, 0.2)
 SUBJECTS: dict[str, str] = {
     "math": "math matrix polynomial integral group sequence curve lemma equation prime theorem rank root order degree "
     "bound axiom proof genus",
@@ -48,6 +43,7 @@ SPECIALIST, DABBLER, STRANGER = 0.85, 0.6, 0.15
 """The same for an expert whose description names the subject, names it with a reserve, and does not name it."""
 
 
+@baseline(STRONGEST)
 def always_strongest(knowledge: Knowledge) -> ChooseExpert:
     """Asks, once, the expert with the best published accuracy alone; without one, the most expensive by list price.
 
@@ -62,16 +58,19 @@ def always_strongest(knowledge: Knowledge) -> ChooseExpert:
     return _once(lambda conversation, left: max(left, key=strength))
 
 
+@baseline("always_cheapest")
 def always_cheapest(knowledge: Knowledge) -> ChooseExpert:
     """Asks, once, the expert that is cheapest in this example."""
     return _once(lambda conversation, left: min(left, key=lambda spec: (spec.call_usd, spec.name)))
 
 
+@baseline("random")
 def random(knowledge: Knowledge) -> ChooseExpert:
     """Asks, once, any expert, by a hash of the example's id."""
     return _once(lambda conversation, left: left[_draw(conversation.example.id) % len(left)])
 
 
+@tuned_baseline("price_aware", knobs=PRICE_CAPS_USD, rival="the price-aware heuristic")
 def price_aware(knowledge: Knowledge, cap_usd: float = PRICE_CAP_USD) -> ChooseExpert:
     """Asks the best match per dollar under a price cap; when that one is unsure, the best match left at any price.
 
@@ -90,6 +89,7 @@ def price_aware(knowledge: Knowledge, cap_usd: float = PRICE_CAP_USD) -> ChooseE
     return choose
 
 
+@baseline(ORACLE, needs="right")
 def oracle(knowledge: Knowledge) -> ChooseExpert:
     """Asks the cheapest expert that will be right, and nobody where none will be: the head-room of the examples."""
 
@@ -98,63 +98,6 @@ def oracle(knowledge: Knowledge) -> ChooseExpert:
         return next((spec for spec in left if spec.name == name), None)
 
     return choose
-
-
-BASELINES: dict[str, Callable[[Knowledge], ChooseExpert]] = {
-    STRONGEST: always_strongest,
-    "always_cheapest": always_cheapest,
-    "random": random,
-    "price_aware": price_aware,
-    LEARNED: knn_router,
-    "cascade": cascade,
-    ORACLE: oracle,
-}
-"""Every rule by the name that params.yaml uses."""
-TUNED: dict[str, Callable[[Knowledge, float], ChooseExpert]] = {
-    "price_aware": price_aware,
-    LEARNED: knn_router,
-    "cascade": cascade,
-}
-"""Rules with a knob between cheap and right; `price_aware@0.05` is one with its knob set."""
-KNOBS: dict[str, tuple[float, ...]] = {
-    "price_aware": (0.0, 0.002, 0.005, 0.01, 0.05, 0.2),
-    LEARNED: (0.0, 0.5, 2.0, 5.0, 10.0, 20.0, 50.0, 200.0),
-    "cascade": (0, 1, 2, 3),
-}
-"""Settings that trace a rule's frontier: dollars of the cap, accuracy per dollar, escalations."""
-
-
-def frontier(name: str) -> list[str]:
-    """The names of a tuned rule over its knob, its own default first."""
-    return [name, *(f"{name}@{knob:g}" for knob in KNOBS[name])]
-
-
-RIVALS: tuple[str, ...] = tuple(dict.fromkeys([*BASELINES, *(point for name in KNOBS for point in frontier(name))]))
-"""What the claims table measures the orchestrator against."""
-
-
-def rule(name: str) -> Callable[[Knowledge], ChooseExpert]:
-    """A rule by its name, a knob after `@`; `ConfigError` for a name that is no rule."""
-    base, at, knob = name.partition("@")
-    if not at and base in BASELINES:
-        return BASELINES[base]
-    try:
-        tuned, setting = TUNED[base], float(knob)
-    except (KeyError, ValueError):
-        fix = f"one of: {', '.join(BASELINES)}; or {', '.join(f'{one}@NUMBER' for one in TUNED)}"
-        raise ConfigError(f"no baseline named {name}", where="evaluate.baselines", fix=fix) from None
-    return lambda knowledge: tuned(knowledge, setting)
-
-
-def baseline(name: str, knowledge: Knowledge, encode_turn: Callable[[str], list[int]]) -> ScriptedPolicy:
-    """The rule as a policy for the loop; `ConfigError` for a name that is no rule."""
-    choose = rule(name)(knowledge)
-
-    def in_time(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
-        # The last turn must answer: an expert asked in it would be paid for nothing.
-        return choose(conversation, left) if len(conversation.turns) < knowledge.max_turns - 1 else None
-
-    return ScriptedPolicy(name, lambda conversation: follow(conversation, in_time), encode_turn)
 
 
 def subject_of(instruction: str) -> str | None:

@@ -8,17 +8,16 @@ import pytest
 
 from orchestra.config.schema import Rollout
 from orchestra.errors import ConfigError
-from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, who_is_right
-from orchestra.evaluation.baselines.rules import (
-    BASELINES,
+from orchestra.evaluation.baselines.base import BASELINES, baseline_policy
+from orchestra.evaluation.baselines.fixed import (
     DABBLER,
     SPECIALIST,
     STRANGER,
     SUBJECTS,
-    baseline,
     described_match,
     subject_of,
 )
+from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, who_is_right
 from orchestra.rollout.loop import rollout
 from orchestra.rollout.policies.base import Conversation
 from orchestra.synthesis.questions import topics
@@ -47,7 +46,7 @@ LESSONS = [
 
 def asks(rule: str, item: Example, replies: Sequence[str] = ()) -> str | None:
     """Whom the rule asks after the experts it asked before replied so."""
-    choose = BASELINES[rule](Knowledge(catalogue(), lessons=LESSONS))
+    choose = BASELINES[rule].rule(Knowledge(catalogue(), lessons=LESSONS))
     conversation = Conversation(item, [1])
     left = list(item.toolbox)
     for reply in replies:
@@ -120,7 +119,7 @@ def test_subjects_are_told_by_their_words() -> None:
 
 def test_an_unknown_rule_is_one_line() -> None:
     with pytest.raises(ConfigError, match="no baseline named best"):
-        baseline("best", Knowledge(catalogue()), codec().turn)
+        baseline_policy("best", Knowledge(catalogue()), codec().turn)
 
 
 def test_the_oracle_asks_the_cheapest_that_is_right_and_nobody_else(tmp_path: Path) -> None:
@@ -148,5 +147,5 @@ def test_every_rule_solves_what_needs_no_expert_at_no_token_cost(rule: str, tmp_
 
 
 def play(rule: str, items: list[Example], folder: Path, right: dict[str, str | None]) -> list[Episode]:
-    policy = baseline(rule, Knowledge(catalogue(), right), codec().turn)
+    policy = baseline_policy(rule, Knowledge(catalogue(), right), codec().turn)
     return rollout(items, policy, codec(), toolkit(folder), LIMITS, price=Price())

@@ -1,0 +1,66 @@
+"""What CONTRIBUTING adds in one file works: each of its examples is written beside the shipped files and used."""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestra.config.schema import Rollout
+from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, rivals
+from orchestra.evaluation.baselines.knowledge import Knowledge
+from orchestra.registry import Registry
+from orchestra.rollout.loop import rollout
+from orchestra.types import Category, Price
+from tests.support.worlds import catalogue, codec, example, toolkit
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A fenced example whose first line is a comment with the path of its file."""
+LIMITS = Rollout(max_turns=5, max_turn_tokens=64, max_tokens=4000)
+
+
+def snippets() -> dict[str, str]:
+    """CONTRIBUTING's examples by path."""
+    return dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+
+
+@pytest.fixture
+def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Put an example's file into its package, for this test alone."""
+    before = set(sys.modules)
+
+    def put(path: str, *registries: Registry[object]) -> None:
+        file = tmp_path / "added" / path
+        file.parent.mkdir(parents=True)
+        file.write_text(snippets()[path], encoding="utf-8")
+        package = importlib.import_module(".".join(Path(path).parent.parts))
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(file.parent)])
+        for registry in registries:
+            monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+    yield put
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_every_example_is_ten_lines_or_so() -> None:
+    lengths = {path: len(code.strip().splitlines()) for path, code in snippets().items()}
+    assert lengths and {path: count for path, count in lengths.items() if count > 16} == {}
+
+
+def test_a_baseline(add: Callable[..., None], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no baseline named fastest .*one of: .*always_strongest"):
+        find_rule("fastest")
+    add("orchestra/evaluation/baselines/fastest.py", BASELINES)
+    offered = [catalogue().spec("gpt-5"), catalogue().spec("gpt-5-mini")]
+    item = example("e1", instruction="who wrote Opal?", answer="Tesk", toolbox=offered, category=Category.TOPIC)
+    policy = baseline_policy("fastest", Knowledge(catalogue()), codec().turn)
+    (episode,) = rollout([item], policy, codec(), toolkit(tmp_path), LIMITS, price=Price())
+    asked = next(turn.call.name for turn in episode.turns if turn.call is not None)
+    assert asked == min(offered, key=lambda spec: spec.latency_s).name
+    assert "fastest" in rivals(), "`orchestra learn` measures it"
