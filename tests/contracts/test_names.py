@@ -52,7 +52,7 @@ def test_each_stage_is_a_file_with_a_main_of_that_name(name: str) -> None:
     assert named == [name]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/operations.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/architecture.md", "docs/how-to/operate.md"])
 def test_the_docs_name_every_stage(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert [name for name in [*STAGES, *RELEASE] if not re.search(rf"\b{name}\b", text)] == []

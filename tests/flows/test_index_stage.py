@@ -16,7 +16,12 @@ from tests.support.worlds import ROOT
 def test_the_documented_stage_builds_the_index_and_follows_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = (ROOT / "docs/tools.md").read_text(encoding="utf-8").split("<!-- stage -->\n```yaml\n")[1].split("```")[0]
+    block = (
+        (ROOT / "docs/reference/tools/catalogue.md")
+        .read_text(encoding="utf-8")
+        .split("<!-- stage -->\n```yaml\n")[1]
+        .split("```")[0]
+    )
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": yaml.safe_load(block)}))
     (tmp_path / "orchestra").symlink_to(ROOT / "orchestra")
     (tmp_path / ".gitignore").write_text("data\n")

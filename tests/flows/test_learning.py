@@ -69,7 +69,9 @@ def test_the_page_and_the_readme_have_the_table(workspace: Workspace, whole: lis
     shown = readme.partition(BEGIN)[2].partition(END)[0]
     assert "(simulated experts)" in page and "simulated experts" in shown
     assert "Training seeds 0, 1" in page and "12 held-out examples" in page and "profile micro" in page
-    assert len(table(page)) >= 20 and table(page) == table(shown)
+    assert len(table(page)) >= 20 and len(table(shown)) == 5
+    means = [line.split(" | ")[:3] for line in table(page)]
+    assert all(line.split(" | ")[:3] in means for line in table(shown))
     assert "`orchestra learn --seeds 0,1 --examples 12 --probe-examples 2`" in page
     assert "`evaluate.examples` 12 (default 8)" in page
     assert whole[-1] == "wrote docs/claims.md and the table in README.md"

@@ -70,7 +70,7 @@ def random(knowledge: Knowledge) -> ChooseExpert:
     return _once(lambda conversation, left: left[_draw(conversation.example.id) % len(left)])
 
 
-@tuned_baseline("price_aware", knobs=PRICE_CAPS_USD, rival="the price-aware heuristic")
+@tuned_baseline("price_aware", knobs=PRICE_CAPS_USD, rival="the price-aware rule")
 def price_aware(knowledge: Knowledge, cap_usd: float = PRICE_CAP_USD) -> ChooseExpert:
     """Asks the best match per dollar under a price cap; when that one is unsure, the best match left at any price.
 

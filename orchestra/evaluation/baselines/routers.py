@@ -27,7 +27,7 @@ ESCALATIONS = 3
 """With five turns an episode, no more experts can be asked and still be quoted."""
 
 
-@tuned_baseline("knn_router", knobs=PRICE_WEIGHTS, rival="a kNN router", needs="lessons")
+@tuned_baseline("knn_router", knobs=PRICE_WEIGHTS, rival="the kNN router", needs="lessons")
 def knn_router(knowledge: Knowledge, price_weight: float | None = None) -> ChooseExpert:
     """Asks the expert of greatest predicted accuracy less λ · price (RouterBench, arXiv 2403.12031, kNN router).
 
@@ -46,7 +46,7 @@ def knn_router(knowledge: Knowledge, price_weight: float | None = None) -> Choos
     return choose
 
 
-@tuned_baseline("cascade", knobs=(0, 1, 2, 3), rival="a cascade")
+@tuned_baseline("cascade", knobs=(0, 1, 2, 3), rival="the cascade")
 def cascade(knowledge: Knowledge, escalations: float = ESCALATIONS) -> ChooseExpert:
     """Asks the cheapest expert of the example; as long as the reply is unsure, the next more expensive one."""
 

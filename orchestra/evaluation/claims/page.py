@@ -1,4 +1,4 @@
-"""docs/claims.md and the table in the README: what was claimed, what was measured, when, on what, and at what price."""
+"""Renders docs/claims.md and the README's table: the claims, their measures, the date, the data and the cost."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +64,8 @@ def page(facts: Facts, found: Sequence[claims.Claim], details: str, rows: Sequen
     title = f"# Claims{f' ({SIMULATED})' if facts.simulated else ''}"
     parts = [
         title,
-        f"Made by `{facts.command}` on {facts.date}; not written by hand. Bars are met by the mean over the seeds.",
+        f"Made by `{facts.command}` on {facts.date}; not written by hand. A claim holds when the mean over the seeds "
+        "meets its bar.",
         *_failures(facts),
         claims.markdown(found).strip(),
         "\n".join(_facts(facts)),
@@ -87,9 +88,9 @@ def block(facts: Facts, found: Sequence[claims.Claim]) -> str:
     made = f", made with **{SIMULATED}**" if facts.simulated else ""
     lead = (
         f"{facts.date}, {_seeds(facts)}, {facts.examples:,} held-out examples{made}; {_minutes(facts)} on "
-        f"{facts.cores} cores; means over the seeds with 95 % intervals. More, and how it was made: [{PAGE}]({PAGE})."
+        f"{facts.cores} cores. Every claim, and how it was measured: [{PAGE}]({PAGE})."
     )
-    return "\n\n".join([lead, *_failures(facts), claims.markdown(found).strip()])
+    return "\n\n".join([lead, *_failures(facts), claims.headlines(found).strip()])
 
 
 def refresh(text: str, new: str) -> str:
@@ -118,7 +119,7 @@ def _facts(facts: Facts) -> list[str]:
         f"{_seeds(facts).capitalize()} (`sft.seed` and `grpo.seed` together), profile {facts.profile}; from "
         f"the shipped base to the result (sft, grpo, evaluation of the trained model): {_minutes(facts)} on a "
         f"machine of {facts.cores} cores; "
-        f"{facts.load:.1f} other processes wanted a core when the command began.",
+        f"{facts.load:.1f} other processes used a core when the command began.",
         f"{facts.examples:,} held-out examples, prices of {facts.price_date}, greedy; probes on the first "
         f"{facts.probe_examples:,} topic examples, low and high prices {facts.price_spread:g} times below and above "
         f"list; 95 % intervals over seeds and examples, {facts.bootstrap:,} resamples.",

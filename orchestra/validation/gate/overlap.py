@@ -1,7 +1,7 @@
 """Whether a text overlaps protected ones: an index of hashed n-grams of normalised words.
 
 The rule is that of GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C), which lm-evaluation-harness also follows
-(docs/decontamination.md): lower-cased words without punctuation overlap when any 13 in a row are shared, or fewer where
+(docs/reference/data.md): lower-cased words without punctuation overlap when any 13 in a row are shared, or fewer where
 the texts are shorter, but never below 8. What is shorter than 8 words counts only as a whole.
 """
 

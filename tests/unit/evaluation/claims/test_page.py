@@ -65,7 +65,8 @@ def test_nothing_is_called_simulated_that_was_not_and_no_failure_is_made_up() ->
 
 
 def test_the_readme_gets_the_table_with_its_date_and_what_failed() -> None:
-    text = block(FACTS, [CLAIM])
+    text = block(FACTS, [CLAIM, CLAIM.model_copy(update={"name": "price", "headline": True})])
+    assert "| price | ≤ 30 % | 50.0 % | 40.0 % to 60.0 % | **no** |" in text and "| cost |" not in text
     assert text.startswith("2025-12-01, training seeds 0, 4, 1,024 held-out examples, made with **simulated experts**")
     assert "**Failed:** seed 5" in text and text.endswith("|") and "(docs/claims.md)" in text
 

@@ -223,7 +223,10 @@ def test_long_texts_are_cut() -> None:
 def entries(folder: Path, **changes: Any) -> Catalogue:
     """The shipped catalogue with the documented entry of a web search in it."""
     block = (
-        (ROOT / "docs/tools.md").read_text(encoding="utf-8").split("<!-- web_search -->\n```yaml\n")[1].split("```")[0]
+        (ROOT / "docs/reference/tools/catalogue.md")
+        .read_text(encoding="utf-8")
+        .split("<!-- web_search -->\n```yaml\n")[1]
+        .split("```")[0]
     )
     raw = yaml.safe_load((ROOT / "data/catalogue/tools.yaml").read_text(encoding="utf-8"))
     (entry,) = yaml.safe_load(block).values()

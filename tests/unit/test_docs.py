@@ -1,0 +1,54 @@
+"""The documentation: links lead somewhere, figures show what the tables say, references match the code."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts import figures, reference
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "monitoring/runbook.md", *(ROOT / "docs").rglob("*.md")]
+)
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        if path.startswith(("http:", "https:")):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in headings(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_figure_shows_the_tables() -> None:
+    found = list(figures.points((ROOT / figures.SOURCE).read_text(encoding="utf-8")))
+    assert len(found) > 12 and figures.TRAINED in {point.policy for point in found}
+    again = "python -m scripts.figures"
+    assert (ROOT / figures.FIGURE).read_text(encoding="utf-8") == figures.draw(found), again
+
+
+def test_rows_of_other_tables_are_no_points() -> None:
+    text = "| policy | accuracy |\n| --- | --- |\n| a | 3 % |\n\n"
+    text += "| policy | accuracy | ¢ / example |\n|--|--|--|\n| **b**, seed 1 | 9.5 % | 2 |\n"
+    assert list(figures.points(text)) == [figures.Point("b", 2.0, 9.5)]
+
+
+@pytest.mark.parametrize(
+    ("page", "made"), [("commands.md", reference.commands), ("parameters.md", reference.parameters)]
+)
+def test_the_reference_is_what_the_code_says(page: str, made: Callable[[], str]) -> None:
+    again = "python -m scripts.reference"
+    assert (ROOT / "docs/reference" / page).read_text(encoding="utf-8") == made(), again
