@@ -51,9 +51,10 @@ def open_bench(examples: int, *, shape: str = "embedded", device: str = "cpu", t
     few = params.synthesize.model_copy(update={"train_examples": max(examples, 64), "heldout_examples": 16})
     params = params.model_copy(update={"synthesize": few})
     toolkit = Toolkit.from_params(params, ROOT)
-    made = generate(params, toolkit).examples["train"][:examples]
+    made = generate(params, toolkit)
+    chosen = made.examples["train"][:examples]
     folder = ROOT / (params.model.base or params.model.recipe)
-    return Bench(params, Codec.load(folder), toolkit, made, model_of(shape, folder, device))
+    return Bench(params, Codec.load(folder), made.known_to(toolkit), chosen, model_of(shape, folder, device))
 
 
 def timed(work: Callable[[], T], device: str = "cpu") -> tuple[T, Spent]:

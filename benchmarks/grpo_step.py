@@ -82,7 +82,7 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
 
     from orchestra.rollout.inference.shared_prefix import SharedContexts
     from orchestra.rollout.policies.transformers import TransformersPolicy
-    from orchestra.tools.toolkit import ToolSession
+    from orchestra.tools.session import ToolSession
     from orchestra.training import rollouts
     from orchestra.training.grpo import train_grpo
     from orchestra.training.optimizer import MuonAdamW

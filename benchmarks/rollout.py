@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.bench import Bench, machine, open_bench, timed
 from benchmarks.clock import Spent
 from benchmarks.shapes import SHAPES
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.system.environment import quiet
 from orchestra.types import Episode
 
@@ -70,9 +70,8 @@ def compare(bench: Bench, samples: int, temperature: float, repeats: int = 1) ->
     every = len(bench.examples) * samples
 
     def run(policy: Any, batch: int, count: int, each: int) -> list[Episode]:
-        limits = bench.params.rollout
-        return rollout(bench.examples[:count], policy, codec, bench.toolkit, limits, price=bench.price, samples=each,
-                       batch=batch)  # fmt: skip
+        options = RolloutOptions(bench.params.rollout, bench.price, samples=each, batch=batch)
+        return rollout(bench.examples[:count], policy, codec, bench.toolkit, options)
 
     def own_loop(policy: Any, batch: int) -> tuple[list[list[int]], int, Spent]:
         run(policy, batch, 1, 1)

@@ -12,6 +12,7 @@ from benchmarks.bench import Bench
 from orchestra.errors import CallError
 from orchestra.rewards.outcome import verify
 from orchestra.rollout.render import tool_dict
+from orchestra.tools.session import ToolSession
 from orchestra.types import Example, ToolCall, ToolSpec
 
 KINDS = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
@@ -47,7 +48,7 @@ def environment(bench: Bench, example: Example, loop: asyncio.AbstractEventLoop)
 
     class Environment:
         def reset(self, **row: Any) -> None:
-            self._session = bench.toolkit.open(example)
+            self._session = ToolSession(bench.toolkit, example)
 
         def get_reward(self) -> float:
             self._session.close()

@@ -30,8 +30,8 @@ from tasks.platform.stage import Stage, run
 def main(stage: Stage) -> None:
     params, root = stage.params, stage.root
     examples = heldout(stage)
-    toolkit = Toolkit.from_params(params, root)
-    toolkit.budget = open_budget(stage)
+    budget = open_budget(stage)
+    toolkit = Toolkit.from_params(params, root, budget=budget)
     folders = {name: root / "models" / name for name in params.evaluate.policies}
     for folder in folders.values():
         verify_manifest(folder)
@@ -64,7 +64,7 @@ def main(stage: Stage) -> None:
         shutil.copyfile(file, folder / "episodes.jsonl")
         write_report(comparison, folder)
         (folder / "ledger.json").write_text(json.dumps(spent(episodes), indent=2) + "\n", encoding="utf-8")
-    tell(stage, toolkit.budget)
+    tell(stage, budget)
     metrics = flat_metrics(summaries)
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path("reports/evaluation"))
@@ -139,8 +139,7 @@ def measure(stage: Stage, folder: Path, name: str) -> Evidence:
     examples = heldout(stage)
     digest, present = hash_dir(folder), data_hash(stage, examples)
     file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
-    toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.budget = open_budget(stage, file.parent)
+    toolkit = Toolkit.from_params(params, stage.root, budget=open_budget(stage, file.parent))
     contender = checkpoint(name, folder, toolkit.catalogue.policy_price)
     episodes = running.evaluate(
         [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)

@@ -8,7 +8,7 @@ from orchestra.accounting.ledger import phase
 from orchestra.errors import DataError
 from orchestra.files.examples import in_range, read_examples, split_watched, with_difficulties
 from orchestra.rewards.properties import check_weights
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.preferences.sentences import WORDS, stated
 from orchestra.tools.toolkit import Toolkit
@@ -45,8 +45,8 @@ def train(stage: Stage) -> None:
 
     params, settings = stage.params, stage.params.grpo
     codec = Codec.load(stage.root / BASE)
-    toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.budget = budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
+    budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
+    toolkit = Toolkit.from_params(params, stage.root, budget=budget)
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
@@ -60,7 +60,7 @@ def train(stage: Stage) -> None:
     def evaluate(current: "PreTrainedModel") -> dict[str, float]:
         policy = TransformersPolicy("", name="grpo", model=current, eos_id=codec.eos_id)
         with phase("watch"):
-            episodes = rollout(watched, policy, codec, toolkit, params.rollout, price=price)
+            episodes = rollout(watched, policy, codec, toolkit, RolloutOptions(params.rollout, price))
         found = outcomes(episodes, {example.id: example for example in watched})
         stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items() if "/" not in k))
         return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from orchestra.files.examples import read_examples, split_watched
 from orchestra.rewards.group import well_formed
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
@@ -21,19 +21,17 @@ def main(stage: Stage) -> None:
     params = stage.params
     source = Path(params.model.base or params.model.recipe)
     codec = Codec.load(stage.root / source)
-    toolkit = Toolkit.from_params(params, stage.root)
-    toolkit.budget = open_budget(stage)
+    budget = open_budget(stage)
+    toolkit = Toolkit.from_params(params, stage.root, budget=budget)
     data = stage.root / "data/validated/train.jsonl"
     examples, _ = split_watched(read_examples(data), params.grpo.eval_examples, where=str(data))
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
     meter = stage.progress(len(examples), "teacher episodes")
-    episodes = rollout(
-        examples, teacher, codec, toolkit, params.rollout,
-        price=toolkit.catalogue.policy_price, on_progress=meter.advance,
-    )  # fmt: skip
+    options = RolloutOptions(params.rollout, toolkit.catalogue.policy_price, on_progress=meter.advance)
+    episodes = rollout(examples, teacher, codec, toolkit, options)
     kept = [e for e in episodes if e.counted and well_formed(e)]
     spent_usd = float(sum(e.cost_usd for e in episodes))
-    tell(stage, toolkit.budget)
+    tell(stage, budget)
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     model = load_model(stage.root / source) if params.model.base else new_model(stage.root / source, params.sft.seed)

@@ -15,7 +15,7 @@ from orchestra.errors import DataError
 from orchestra.files.jsonl import copy_lines, parse_line, read_jsonl, stream_lines
 from orchestra.system.environment import cores
 from orchestra.system.processes import die_with_parent
-from orchestra.tools.experts.simulated import AnswerBook, BookEntry, normalise
+from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example
@@ -50,9 +50,8 @@ def main(stage: Stage, workers: int | None = None) -> None:
     """
     files = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
     gate = Gate.open(stage.root)
-    toolkit = Toolkit.from_params(stage.params, stage.root, stage.root / INPUT)
     with _lasting():
-        known = _load(toolkit)
+        toolkit, known = _load(stage)
     pieces = cut(files, fix=FIX)
     total = sum(chunk.lines for chunks in pieces.values() for chunk in chunks)
     if not total:
@@ -150,16 +149,16 @@ def _general(reason: str) -> str:
     return re.split(r" \(| '| at line ", reason, maxsplit=1)[0]
 
 
-def _load(toolkit: Toolkit) -> "dict[str, pd.DataFrame]":
-    """Read what experts and searches know, once and before processes share it; the frames to check it by."""
-    entries = read_jsonl(toolkit.data_dir / "answers.jsonl", BookEntry, fix=FIX)
-    documents = read_jsonl(toolkit.data_dir / "corpus.jsonl", Document, fix=FIX)
-    toolkit.book = AnswerBook({normalise(entry.question): entry for entry in entries})
-    if documents:
-        toolkit.index = SearchIndex.build(documents)
+def _load(stage: Stage) -> "tuple[Toolkit, dict[str, pd.DataFrame]]":
+    """The tools with all that they know, read once and before processes share it, and the frames to check it by."""
+    folder = stage.root / INPUT
+    entries = read_jsonl(folder / "answers.jsonl", BookEntry, fix=FIX)
+    documents = read_jsonl(folder / "corpus.jsonl", Document, fix=FIX)
+    index = SearchIndex.build(documents) if documents else None
+    toolkit = Toolkit.from_params(stage.params, stage.root, folder, index=index, book=AnswerBook.of(entries))
     for name in toolkit.domain_folders:
         toolkit.domain(name)
-    return {"answers": answers_frame(entries), "corpus": corpus_frame(documents)}
+    return toolkit, {"answers": answers_frame(entries), "corpus": corpus_frame(documents)}
 
 
 def _page(

@@ -124,8 +124,8 @@ def describe(
     root = workspace()
     params = load_params(root / "params.yaml")
     file = out or root / "work/describe" / f"{expert}.jsonl"
-    toolkit = Toolkit.from_params(params, root)
-    budget = toolkit.budget = Budget(file.with_suffix(".ledger.jsonl"), parse_usd(cap_usd, "--cap-usd"), "describe")
+    budget = Budget(file.with_suffix(".ledger.jsonl"), parse_usd(cap_usd, "--cap-usd"), "describe")
+    toolkit = Toolkit.from_params(params, root, budget=budget)
     drawn = measuring.sample(read_jsonl(data, Example, fix="run the validate stage"), examples, seed)
 
     async def measured() -> str:

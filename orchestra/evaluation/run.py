@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestra.config.schema import Rollout
-from orchestra.rollout.loop import run_episodes
+from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
@@ -80,7 +80,8 @@ async def _evaluate(
             if contender.name not in built:
                 built = {contender.name: contender.build()}  # The one before may be a model: let it go.
             policy = built[contender.name]
-            found = await run_episodes(part, policy, contender.codec, toolkit, limits, price=contender.price)
+            options = RolloutOptions(limits, contender.price)
+            found = await run_episodes(part, policy, contender.codec, toolkit, options)
             append(file, found)
         episodes[contender.name] += found
         if on_progress is not None:

@@ -9,7 +9,7 @@ from orchestra.errors import DataError, JudgeError
 from orchestra.types import Example, Verdict
 
 if TYPE_CHECKING:
-    from orchestra.tools.toolkit import ToolSession
+    from orchestra.tools.session import ToolSession
 
 
 def normalise(text: str) -> str:

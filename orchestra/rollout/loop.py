@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from orchestra.accounting.budget import Budget
@@ -20,6 +21,7 @@ from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.text import digest
 from orchestra.tools.base import readable
 from orchestra.tools.replay.cassette import scope
+from orchestra.tools.session import ToolSession
 from orchestra.types import (
     Charge,
     Component,
@@ -36,7 +38,7 @@ from orchestra.types import (
 
 if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
-    from orchestra.tools.toolkit import Toolkit, ToolSession
+    from orchestra.tools.toolkit import Toolkit
 
 MALFORMED_LIMIT = 2
 """This many unreadable turns in a row end the episode."""
@@ -47,12 +49,44 @@ OnTurn = Callable[[Conversation, Turn], None]
 
 
 @dataclass(frozen=True)
-class PolicyRates:
-    """What the policy's own tokens cost, in dollars and modelled seconds, and where they are booked."""
+class RolloutOptions:
+    """How examples are attempted."""
 
+    limits: Rollout
     price: Price
-    seconds_per_token: float = SECONDS_PER_TOKEN
-    budget: Budget | None = None
+    """Of the policy's own tokens."""
+    samples: int = 1
+    """Episodes of each example."""
+    batch: int = 256
+    """Conversations that run at once."""
+    budget_usd: Decimal | None = None
+    """Caps each episode, as `limits` may: a call that could cross it is refused."""
+    judge: bool = True
+    """False leaves the verdict unknown."""
+    prompts: Sequence[list[int]] | None = None
+    """Token ids by example, in place of the rendered prompts: serving hands in whole conversations."""
+    on_turn: OnTurn | None = None
+    on_progress: Callable[[int], None] | None = None
+    """Called with the number of episodes that a batch completed."""
+    user: UserSimulator | None = None
+    """Answers the questions of policies where an example has a user; None: `ScriptedUser`."""
+
+    @cached_property
+    def cap_usd(self) -> Decimal | None:
+        """The smaller of both caps on an episode; None: neither is set."""
+        caps = [self.budget_usd, None if self.limits.budget_usd is None else Decimal(str(self.limits.budget_usd))]
+        return min((cap for cap in caps if cap is not None), default=None)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same over all conversations of a run."""
+
+    policy: Policy
+    codec: Codec
+    options: RolloutOptions
+    budget: Budget | None
+    """Where the policy's tokens are booked, and what caps them."""
 
 
 @dataclass(eq=False)
@@ -69,78 +103,45 @@ class _Live:
 
 
 async def run_episodes(
-    examples: Sequence[Example],
-    policy: Policy,
-    codec: Codec,
-    toolkit: Toolkit,
-    limits: Rollout,
-    *,
-    price: Price,
-    samples: int = 1,
-    batch: int = 256,
-    budget_usd: Decimal | None = None,
-    judge: bool = True,
-    prompts: Sequence[list[int]] | None = None,
-    on_turn: OnTurn | None = None,
-    on_progress: Callable[[int], None] | None = None,
-    user: UserSimulator | None = None,
+    examples: Sequence[Example], policy: Policy, codec: Codec, toolkit: Toolkit, options: RolloutOptions
 ) -> list[Episode]:
-    """Attempt every example `samples` times; episodes come back in order, a group's episodes together.
+    """Attempt every example `options.samples` times; episodes come back in order, a group's episodes together.
 
-    `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
-    `judge=False` leaves the verdict unknown. `budget_usd` caps each episode, as `limits` may: a call that could cross
-    it is refused. `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
     Everything is booked in the toolkit's budget; raises `BudgetError` when the next call could cross its cap, after
     those under way have come to their end.
     """
-    rates, asked = PolicyRates(price, budget=toolkit.budget), user or ScriptedUser()
-    if limits.budget_usd is not None:
-        most = Decimal(str(limits.budget_usd))
-        budget_usd = most if budget_usd is None else min(budget_usd, most)
-    rendered = list(prompts) if prompts is not None else [codec.prompt(example) for example in examples]
+    run, given = _Run(policy, codec, options, toolkit.budget), options.prompts
+    rendered = list(given) if given is not None else [codec.prompt(example) for example in examples]
     jobs = [
         Conversation(example, prompt, sample)
         for example, prompt in zip(examples, rendered, strict=True)
-        for sample in range(samples)
+        for sample in range(options.samples)
     ]
     episodes: list[Episode] = []
-    for start in range(0, len(jobs), batch):
-        lives = [_Live(c, toolkit.open(c.example)) for c in jobs[start : start + batch]]
+    for start in range(0, len(jobs), options.batch):
+        lives = [_Live(c, ToolSession(toolkit, c.example)) for c in jobs[start : start + options.batch]]
         try:
             with phase(policy.name), scope(policy.name):
-                await _run_batch(lives, policy, codec, limits, rates, budget_usd, on_turn, asked)
-            episodes += [_finish(live, policy.name, judge) for live in lives]
+                await _run_batch(lives, run)
+            episodes += [_finish(live, policy.name, options.judge) for live in lives]
         finally:
             for live in lives:
                 live.session.close()
-        if on_progress is not None:
-            on_progress(len(lives))
+        if options.on_progress is not None:
+            options.on_progress(len(lives))
     return episodes
 
 
 def rollout(
-    examples: Sequence[Example], policy: Policy, codec: Codec, toolkit: Toolkit, limits: Rollout, *, price: Price,
-    samples: int = 1, batch: int = 256, on_progress: Callable[[int], None] | None = None,
-) -> list[Episode]:  # fmt: skip
+    examples: Sequence[Example], policy: Policy, codec: Codec, toolkit: Toolkit, options: RolloutOptions
+) -> list[Episode]:
     """`run_episodes` for callers without an event loop."""
-    return asyncio.run(
-        run_episodes(
-            examples, policy, codec, toolkit, limits, price=price, samples=samples, batch=batch, on_progress=on_progress
-        )
-    )
+    return asyncio.run(run_episodes(examples, policy, codec, toolkit, options))
 
 
-async def _run_batch(
-    lives: list[_Live],
-    policy: Policy,
-    codec: Codec,
-    limits: Rollout,
-    rates: PolicyRates,
-    budget_usd: Decimal | None,
-    on_turn: OnTurn | None,
-    user: UserSimulator,
-) -> None:
-    policy.begin([live.conversation for live in lives])
+async def _run_batch(lives: list[_Live], run: _Run) -> None:
+    limits, price, cap_usd = run.options.limits, run.options.price, run.options.cap_usd
+    run.policy.begin([live.conversation for live in lives])
     try:
         for _ in range(limits.max_turns):
             active = [live for live in lives if live.stop is None]
@@ -151,37 +152,37 @@ async def _run_batch(
                 if left < 1:
                     live.stop = StopReason.TOKEN_LIMIT
             ready = [(a, min(r, limits.max_turn_tokens)) for a, r in zip(active, room, strict=True) if r >= 1]
-            if budget_usd is not None:
+            if cap_usd is not None:
                 for live, most in ready:
-                    if add_up([_spent(live), _worst_turn_usd(live.conversation, most, rates)]) > budget_usd:
+                    if add_up([_spent(live), _worst_turn_usd(live.conversation, most, price)]) > cap_usd:
                         live.stop = StopReason.BUDGET
                 ready = [(live, most) for live, most in ready if live.stop is None]
             if not ready:
                 break
             conversations, allowed = [a.conversation for a, _ in ready], [r for _, r in ready]
-            generations, written = await _generate(policy, conversations, allowed, rates)
+            generations, written = await _generate(run, conversations, allowed)
             await _all(
-                _by_itself(live, _take_turn(live, generation, charge, codec, limits, budget_usd, on_turn, user))
+                _by_itself(live, _take_turn(live, generation, charge, run))
                 for (live, _), generation, charge in zip(ready, generations, written, strict=True)
             )
         for live in lives:
             live.stop = live.stop or StopReason.TURN_LIMIT
     finally:
-        policy.end()
+        run.policy.end()
 
 
 async def _generate(
-    policy: Policy, conversations: list[Conversation], allowed: list[int], rates: PolicyRates
+    run: _Run, conversations: list[Conversation], allowed: list[int]
 ) -> tuple[list[Generation], list[Charge]]:
     """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the cap."""
-    budget, worst = rates.budget, Decimal(0)
+    budget, price, worst = run.budget, run.options.price, Decimal(0)
     if budget is not None and budget.cap_usd is not None:
         pairs = zip(conversations, allowed, strict=True)
-        worst = add_up(_worst_turn_usd(conversation, most, rates) for conversation, most in pairs)
+        worst = add_up(_worst_turn_usd(conversation, most, price) for conversation, most in pairs)
     with budget.hold(worst) if budget is not None else nullcontext():
-        generations = await policy.generate(conversations, allowed)
+        generations = await run.policy.generate(conversations, allowed)
         written = zip(conversations, generations, strict=True)
-        charges = [_policy_charge(conversation, generation, rates) for conversation, generation in written]
+        charges = [_policy_charge(conversation, generation, price) for conversation, generation in written]
         for charge in charges:
             if budget is not None:
                 budget.book(charge)
@@ -201,18 +202,9 @@ async def _by_itself(live: _Live, turn: Awaitable[None]) -> None:
         await turn
 
 
-async def _take_turn(
-    live: _Live,
-    generation: Generation,
-    written: Charge,
-    codec: Codec,
-    limits: Rollout,
-    budget_usd: Decimal | None,
-    on_turn: OnTurn | None,
-    user: UserSimulator,
-) -> None:
+async def _take_turn(live: _Live, generation: Generation, written: Charge, run: _Run) -> None:
     """Read what the policy wrote, do what it asks, and append the turn."""
-    conversation = live.conversation
+    conversation, codec, options = live.conversation, run.codec, run.options
     text = codec.decode(generation.ids)
     charges = [written]
     call: ToolCall | None = None
@@ -232,10 +224,10 @@ async def _take_turn(
                 live.stop = StopReason.MALFORMED
     reply: str | None = None
     if live.answer is not None:
-        reply, charge = await _ask_user(live, live.answer, user)
+        reply, charge = await _ask_user(live, live.answer, options.user or ScriptedUser())
         charges += [charge] if charge is not None else []
     elif call is not None:
-        if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
+        if options.cap_usd is not None and _crosses(live, call, charges[0].cost_usd, options.cap_usd):
             live.stop = StopReason.BUDGET
         else:
             observation, spent_on = await _call(live, call)
@@ -245,7 +237,7 @@ async def _take_turn(
         shown = codec.observation(observation)
     elif live.stop is None and reply is not None:
         observation, shown = reply, codec.reply(reply)
-    if conversation.length + len(generation.ids) + len(shown) >= limits.max_tokens and live.stop is None:
+    if conversation.length + len(generation.ids) + len(shown) >= options.limits.max_tokens and live.stop is None:
         # No room to go on: what the policy will never read is not appended, so no episode outgrows its limit.
         live.stop, shown = StopReason.TOKEN_LIMIT, []
     turn = Turn(
@@ -259,8 +251,8 @@ async def _take_turn(
         charges=tuple(charges),
     )
     conversation.turns.append(turn)
-    if on_turn is not None:
-        on_turn(conversation, turn)
+    if options.on_turn is not None:
+        options.on_turn(conversation, turn)
 
 
 async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charge]]:
@@ -298,23 +290,23 @@ def _spent(live: _Live) -> Decimal:
     return total(charge for turn in live.conversation.turns for charge in turn.charges)
 
 
-def _worst_turn_usd(conversation: Conversation, most: int, rates: PolicyRates) -> Decimal:
+def _worst_turn_usd(conversation: Conversation, most: int, price: Price) -> Decimal:
     """Dollars of a turn of `most` tokens of which nothing was read before."""
-    costliest = rates.price.model_copy(update={"cached_input_per_million": None})
+    costliest = price.model_copy(update={"cached_input_per_million": None})
     return cost_of(costliest, Usage(input_tokens=conversation.length, output_tokens=most))
 
 
-def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, budget_usd: Decimal) -> bool:
-    """Whether the call could cross the episode's budget, all that it may cause included; one that is refused costs
+def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, cap_usd: Decimal) -> bool:
+    """Whether the call could cross the episode's cap, all that it may cause included; one that is refused costs
     nothing."""
     try:
         worst_usd = live.session.worst_usd(call)
     except CallError:
         return False
-    return add_up([_spent(live), written_usd, worst_usd]) > budget_usd
+    return add_up([_spent(live), written_usd, worst_usd]) > cap_usd
 
 
-def _policy_charge(conversation: Conversation, generation: Generation, rates: PolicyRates) -> Charge:
+def _policy_charge(conversation: Conversation, generation: Generation, price: Price) -> Charge:
     usage = Usage(
         input_tokens=conversation.length,
         cached_input_tokens=generation.cached_tokens,
@@ -324,8 +316,8 @@ def _policy_charge(conversation: Conversation, generation: Generation, rates: Po
         component=Component.POLICY,
         name="policy",
         usage=usage,
-        cost_usd=cost_of(rates.price, usage),
-        latency_s=round(len(generation.ids) * rates.seconds_per_token, 6),
+        cost_usd=cost_of(price, usage),
+        latency_s=round(len(generation.ids) * SECONDS_PER_TOKEN, 6),
     )
 
 

@@ -113,22 +113,19 @@ class Backend:
 
     async def run(self, job: Job, on_turn: OnTurn | None = None) -> Episode:
         """One episode of the one loop; raises `OrchestraError` when the engine fails."""
-        from orchestra.rollout.loop import run_episodes
+        from orchestra.rollout.loop import RolloutOptions, run_episodes
 
+        options = RolloutOptions(
+            job.limits,
+            self.toolkit.catalogue.policy_price,
+            budget_usd=job.request.budget_usd,
+            judge=False,
+            prompts=[job.prompt],
+            on_turn=on_turn,
+        )
         with self._counted():
             async with self._turnstile:
-                episodes = await run_episodes(
-                    [job.example],
-                    self.policy,
-                    self.codec,
-                    self.toolkit,
-                    job.limits,
-                    price=self.toolkit.catalogue.policy_price,
-                    budget_usd=job.request.budget_usd,
-                    judge=False,
-                    prompts=[job.prompt],
-                    on_turn=on_turn,
-                )
+                episodes = await run_episodes([job.example], self.policy, self.codec, self.toolkit, options)
         return episodes[0]
 
     @contextlib.contextmanager

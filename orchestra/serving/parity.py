@@ -81,18 +81,12 @@ class Proof:
         return max(pairs, key=merit)[0]
 
     async def _work(self, policy: Policy) -> tuple[list[Generation], list[Episode]]:
-        from orchestra.rollout.loop import run_episodes
+        from orchestra.rollout.loop import RolloutOptions, run_episodes
 
         prompts = [Conversation(example, self.codec.prompt(example)) for example in self.examples]
         canaries = await vllm.generate(policy, prompts, CANARY_TOKENS)
-        episodes = await run_episodes(
-            self.examples,
-            policy,
-            self.codec,
-            self.toolkit,
-            self.params.rollout,
-            price=self.toolkit.catalogue.policy_price,
-        )
+        options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
+        episodes = await run_episodes(self.examples, policy, self.codec, self.toolkit, options)
         return canaries, episodes
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.rewards.group import Reward, advantages, group_rewards, weights
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.training.distributed import gathered, whole_weights
 from orchestra.training.health import measure
 from orchestra.types import Category, Example, Price
@@ -49,10 +49,8 @@ class Rounds:
         self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
         chosen = [self.examples[name] for name in ids[::size]]
         with whole_weights(trainer) as self.policy.model:
-            episodes = rollout(
-                chosen, self.policy, self.codec, self.toolkit, self.limits, price=self.price, samples=size,
-                batch=len(ids),
-            )  # fmt: skip
+            options = RolloutOptions(self.limits, self.price, samples=size, batch=len(ids))
+            episodes = rollout(chosen, self.policy, self.codec, self.toolkit, options)
         groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
         rewards = [
             group_rewards(group, example.preference, malformed=self.settings.malformed, parts=self.settings.reward)

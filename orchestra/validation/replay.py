@@ -6,7 +6,8 @@ from orchestra.domains.compare import mentions
 from orchestra.domains.session import Session
 from orchestra.errors import CallError
 from orchestra.tools.base import UNSURE
-from orchestra.tools.toolkit import Toolkit, ToolSession
+from orchestra.tools.session import ToolSession
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind
 
 
@@ -28,9 +29,9 @@ class Copies:
     def open(self, example: Example, toolkit: Toolkit) -> ToolSession:
         """The tools of a replay."""
         if example.domain is None:
-            return toolkit.open(example)
+            return ToolSession(toolkit, example)
         kept = self._kept.pop(example.domain, None)
-        return toolkit.open(example, kept or toolkit.domain(example.domain).open(rewinds=True))
+        return ToolSession(toolkit, example, kept or toolkit.domain(example.domain).open(rewinds=True))
 
     def close(self, session: ToolSession) -> None:
         """End a replay."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestra.config.schema import Habits, Params
 from orchestra.files.jsonl import write_jsonl
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.dataset.generate import generate
 from orchestra.synthesis.preferences import grammar
@@ -126,9 +126,9 @@ def lessons(
     stage: Stage, lesson: str, worlds: Iterable[LessonWorld], codec: Codec, disguise: Disguise
 ) -> Iterator[Episode]:
     """The teacher's answered episodes in every world, disguised."""
-    limits = stage.params.rollout
     for each in worlds:
         catalogue = each.toolkit.catalogue
+        options = RolloutOptions(stage.params.rollout, catalogue.policy_price)
         examples = each.examples
         if lesson == "short":
             examples = [shorten(example, catalogue) for example in examples]
@@ -136,7 +136,7 @@ def lessons(
         meter = stage.progress(len(examples), f"teacher episodes of world {each.seed}")
         for start in range(0, len(examples), 2000):
             part = examples[start : start + 2000]
-            for episode in rollout(part, teacher, codec, each.toolkit, limits, price=catalogue.policy_price):
+            for episode in rollout(part, teacher, codec, each.toolkit, options):
                 if episode.answer is not None:
                     yield disguise(episode)
             meter(start + len(part))

@@ -25,7 +25,7 @@ from orchestra.evaluation.baselines.base import needed
 from orchestra.evaluation.baselines.knowledge import take_lessons, who_is_right
 from orchestra.evaluation.run import Contender
 from orchestra.files.examples import read_examples, split_watched
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
@@ -73,14 +73,15 @@ class Forecaster:
     """Where what the sample writes is kept."""
 
     @cached_property
+    def budget(self) -> Budget:
+        return Budget(self.work / "ledger.jsonl", self.stage.params.budget.run_usd, "forecast")
+
+    @cached_property
     def toolkit(self) -> Toolkit:
-        toolkit = Toolkit.from_params(self.stage.params, self.stage.root)
-        toolkit.budget = Budget(self.work / "ledger.jsonl", self.stage.params.budget.run_usd, "forecast")
-        return toolkit
+        return Toolkit.from_params(self.stage.params, self.stage.root, budget=self.budget)
 
     def sampled(self) -> Sampled:
-        assert self.toolkit.budget is not None
-        return Sampled(self.toolkit.budget)
+        return Sampled(self.budget)
 
     def batches(self, examples: Sequence[Example]) -> list[list[Example]]:
         """Batches drawn evenly over the examples."""
@@ -100,10 +101,10 @@ class Forecaster:
         examples = self._training()
         teacher = teacher_policy(self.toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
         batches = self.batches(examples)
-        price = self.toolkit.catalogue.policy_price
+        options = RolloutOptions(params.rollout, self.toolkit.catalogue.policy_price)
         found = self._each(
             batches,
-            lambda batch: episodes.extend(rollout(batch, teacher, codec, self.toolkit, params.rollout, price=price)),
+            lambda batch: episodes.extend(rollout(batch, teacher, codec, self.toolkit, options)),
         )
         model = load_model(source) if params.model.base else new_model(source, params.sft.seed)
         need = (self.sample + 1) * LOGGED_STEPS * params.sft.batch_size
@@ -131,9 +132,8 @@ class Forecaster:
         model = load_model(root / grpo.BASE)
         policy = TransformersPolicy("", name="grpo", model=model, eos_id=codec.eos_id)
         batches = self.batches(watched)
-        checks = self._each(
-            batches, lambda batch: rollout(batch, policy, codec, self.toolkit, params.rollout, price=price)
-        )
+        options = RolloutOptions(params.rollout, price)
+        checks = self._each(batches, lambda batch: rollout(batch, policy, codec, self.toolkit, options))
         # A first step also warms up; no check and no checkpoint falls into the sample.
         few = settings.model_copy(
             update={"steps": self.sample + 1, "eval_every": self.sample + 2, "save_steps": self.sample + 2}
@@ -229,9 +229,7 @@ def main(stage: Stage) -> None:
     with tempfile.TemporaryDirectory() as folder:
         forecaster = Forecaster(stage, options.sample, Path(folder))
         pieces: list[Piece] = getattr(forecaster, options.of)()
-        toolkit = forecaster.toolkit
-        assert toolkit.budget is not None
-        spent_usd = toolkit.budget.spent_usd
+        toolkit, spent_usd = forecaster.toolkit, forecaster.budget.spent_usd
     found = Forecast.of(pieces)
     print("\n".join([f"{options.of}: {found.lines()[0]}", *found.lines()[1:]]))
     if any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries):

@@ -1,7 +1,7 @@
 """Makes the embedded recipe (tokenizer, config) anew from the generated training examples: `make recipe`."""
 
 from orchestra.files.examples import read_examples
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import teacher_policy
@@ -23,7 +23,7 @@ def main(stage: Stage) -> None:
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, bytes_only.turn)
     limits = params.rollout.model_copy(update={"max_tokens": 1_000_000})
     price = toolkit.catalogue.policy_price
-    episodes = rollout(examples, teacher, bytes_only, toolkit, limits, price=price)
+    episodes = rollout(examples, teacher, bytes_only, toolkit, RolloutOptions(limits, price))
     texts = [bytes_only.decode([*e.prompt_ids, *e.completion_ids]) for e in episodes]
     save_recipe(train_tokenizer(texts, VOCABULARY, template), folder, hidden=HIDDEN, layers=LAYERS, heads=HEADS)
     stage.say(f"wrote {params.model.recipe}")

@@ -13,7 +13,7 @@ from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, rivals
 from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.registry import Registry
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.types import Category, Price
 from tests.support.worlds import catalogue, codec, example, toolkit
 
@@ -60,7 +60,7 @@ def test_a_baseline(add: Callable[..., None], tmp_path: Path) -> None:
     offered = [catalogue().spec("gpt-5"), catalogue().spec("gpt-5-mini")]
     item = example("e1", instruction="who wrote Opal?", answer="Tesk", toolbox=offered, category=Category.TOPIC)
     policy = baseline_policy("fastest", Knowledge(catalogue()), codec().turn)
-    (episode,) = rollout([item], policy, codec(), toolkit(tmp_path), LIMITS, price=Price())
+    (episode,) = rollout([item], policy, codec(), toolkit(tmp_path), RolloutOptions(LIMITS, Price()))
     asked = next(turn.call.name for turn in episode.turns if turn.call is not None)
     assert asked == min(offered, key=lambda spec: spec.latency_s).name
     assert "fastest" in rivals(), "`orchestra learn` measures it"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestra.accounting.budget import Budget
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.rate_limits import ProviderLimits
@@ -48,6 +49,7 @@ def real(
     double: Double | None,
     limits: ProviderLimits | None = None,
     cassette: Cassette | None = None,
+    budget: Budget | None = None,
     /,
     **experts: Entry,
 ) -> Toolkit:
@@ -61,7 +63,7 @@ def real(
     shipped = kit.catalogue
     providers = {} if limits is None else {entry.vendor: limits for entry in named.values()}
     made = replace(shipped, entries=shipped.entries | named, prices=shipped.prices | prices, providers=providers)
-    return Toolkit(made, kit.domain_folders, kit.data_dir, cassette=cassette)
+    return Toolkit(made, kit.domain_folders, kit.data_dir, cassette=cassette, budget=budget)
 
 
 @lru_cache

@@ -134,8 +134,8 @@ def poisoned(folder: Path) -> Iterator[Poisoned]:
     with serving([]) as double, pytest.MonkeyPatch.context() as patch:
         patch.setenv("POISONED_URL", double.url)
         plain = toolkit(folder, domain)
-        kit = Toolkit(replace(catalogue(), **_more(plain)), plain.domain_folders, folder)
-        kit._tools["remote"] = Remote()
+        more = replace(catalogue(), **_more(plain))
+        kit = Toolkit(more, plain.domain_folders, folder, tools={"remote": Remote()})
         chosen = {where: [(n, o) for n, o in enumerate(TO_POLICY) if o.where == where] for where in ("search",)}
         corpus = [{"id": str(n), "title": f"record{n}", "text": one.said} for n, one in chosen["search"]]
         write(folder / "corpus.jsonl", corpus)

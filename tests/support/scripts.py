@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestra.config.schema import Rollout
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.tools.toolkit import Toolkit
@@ -46,4 +46,4 @@ class Typist:
 
 
 def play(tools: Toolkit, policy: Any, item: Example | None = None, limits: Rollout = LIMITS) -> Episode:
-    return rollout([item or example()], policy, codec(), tools, limits, price=PRICE)[0]
+    return rollout([item or example()], policy, codec(), tools, RolloutOptions(limits, PRICE))[0]

@@ -52,13 +52,16 @@ def catalogue() -> Catalogue:
     return Catalogue.load(ROOT / "data/catalogue/tools.yaml", ROOT / "data/catalogue/prices.yaml", "2025-11-15")
 
 
-def toolkit(folder: Path, domain: Path | None = None) -> Toolkit:
-    """The shipped catalogue, the mock domain (or another named mock), one record and one expert question."""
+def toolkit(folder: Path, domain: Path | None = None, **more: Any) -> Toolkit:
+    """The shipped catalogue, the mock domain (or another named mock), one record and one expert question.
+
+    `more` goes to `Toolkit`, such as a budget.
+    """
     book = {"question": "who wrote Opal?", "topic": "music", "answer": "Tesk", "wrong": ["Burr", "Olm"]}
     record = {"id": "1", "title": "Norvik", "text": "Norvik was founded in 1911."}
     (folder / "answers.jsonl").write_text(json.dumps(book) + "\n", encoding="utf-8")
     (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
-    return Toolkit(catalogue(), {"mock": domain or ROOT / "data/domains/mock"}, folder)
+    return Toolkit(catalogue(), {"mock": domain or ROOT / "data/domains/mock"}, folder, **more)
 
 
 def example(

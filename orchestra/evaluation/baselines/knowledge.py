@@ -7,7 +7,8 @@ from orchestra.errors import CallError, ToolError
 from orchestra.rewards.outcome import verify
 from orchestra.tools.base import UNSURE
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.tools.toolkit import Toolkit, ToolSession
+from orchestra.tools.session import ToolSession
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, ToolCall, ToolKind, ToolSpec
 
 
@@ -57,7 +58,7 @@ async def take_lessons(examples: Sequence[Example], toolkit: Toolkit) -> list[Le
         if example.verifier.golden_calls or all(spec.kind is not ToolKind.EXPERT for spec in example.toolbox):
             continue
         asked = example.model_copy(update={"toolbox": experts})
-        session = toolkit.open(asked)
+        session = ToolSession(toolkit, asked)
         try:
             replies = {spec.tool: await _reply(session, spec) for spec in experts}
             right = {
@@ -72,7 +73,7 @@ async def take_lessons(examples: Sequence[Example], toolkit: Toolkit) -> list[Le
 
 async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:
     experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
-    session = toolkit.open(example)
+    session = ToolSession(toolkit, example)
     try:
         for spec in sorted(experts, key=lambda spec: spec.call_usd):
             text = await _reply(session, spec)

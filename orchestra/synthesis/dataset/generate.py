@@ -48,6 +48,11 @@ class Generated:
     unanswerable: Counter[str] = field(default_factory=Counter)
     """Kept topic questions that no expert of their toolbox gets right, by split."""
 
+    def known_to(self, toolkit: Toolkit) -> Toolkit:
+        """The same tools, which know this corpus and these answers."""
+        index = SearchIndex.build(self.documents) if self.documents else None
+        return toolkit.with_data(index, AnswerBook.of(self.answers))
+
 
 def counts_of(mix: dict[Category, float], count: int) -> dict[Category, int]:
     """Examples by category; adds up to `count` (largest remainders first)."""
@@ -64,10 +69,10 @@ def generate(
     toolkit: Toolkit,
     on_progress: Callable[[int], None] | None = None,
     shard: Shard | None = None,
-    solver: Solver | None = None,
+    solver: Callable[[Toolkit], Solver | None] | None = None,
 ) -> Generated:
-    """Every example of a shard (default: all of them, as one), each replayed on `toolkit`, whose corpus and answer book
-    this fills. `solver` tries the evolved ones.
+    """Every example of a shard (default: all of them, as one), each replayed on tools like `toolkit` that know its
+    corpus and answers (see `Generated.known_to`). `solver` makes what tries the evolved ones with these tools.
 
     The same seed gives the same examples. No entity is in both splits, nor in two shards, nor was any in what a base
     model was trained on (see `Disguise`). Raises `DataError` when too few can be made.
@@ -76,9 +81,10 @@ def generate(
     shard = shard or Shard(train=range(config.train_examples), heldout=range(config.heldout_examples))
     made, advance = Generated(), on_progress or (lambda _: None)
     with asyncio.Runner() as runner:
-        places = runner.run(_fill(made, params, toolkit, shard, advance))
+        toolkit, places = runner.run(_fill(made, params, toolkit, shard, advance))
+    tried_by = solver(toolkit) if solver is not None else None
     for split, examples in made.examples.items():
-        evolution = Evolution(params, toolkit, shard, split, solver, made.dropped)
+        evolution = Evolution(params, toolkit, shard, split, tried_by, made.dropped)
         for number, example in evolution.filled(places[split], examples, advance):
             examples.insert(number, example)
     return made
@@ -86,16 +92,14 @@ def generate(
 
 async def _fill(
     made: Generated, params: Params, toolkit: Toolkit, shard: Shard, on_progress: Callable[[int], None]
-) -> dict[Split, Places]:
-    """Make all but the evolved examples; returns the places that are left to those."""
+) -> tuple[Toolkit, dict[Split, Places]]:
+    """Make all but the evolved examples; returns the tools that know them, and the places left to the others."""
     places: dict[Split, Places] = {}
     seed = shard.seed(params.synthesize.seed)
     names, sums = Names(random.Random(f"{seed}:names"), share=shard), set[str]()
     counts = {split: counts_of(params.synthesize.mix, len(shard.numbers(split))) for split in SPLITS}
     worlds = {split: _worlds(shard, seed, split, counts[split], names, made) for split in SPLITS}
-    if made.documents:
-        toolkit.index = SearchIndex.build(made.documents)
-    toolkit.book = AnswerBook()
+    toolkit = made.known_to(toolkit)
     for split in SPLITS:
         rng = random.Random(f"{seed}:{split}")
         streams = _streams(params, toolkit, shard, split, counts[split], rng, names, sums, worlds[split])
@@ -109,7 +113,7 @@ async def _fill(
             if number not in places[split]:
                 made.examples[split].append(await maker.next(streams[category], number))
                 on_progress(1)
-    return places
+    return toolkit, places
 
 
 def _streams(

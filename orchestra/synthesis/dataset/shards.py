@@ -22,6 +22,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.dataset import extra
 from orchestra.synthesis.dataset.generate import SPLITS, card, generate
+from orchestra.synthesis.filters.filters import Solver
 from orchestra.synthesis.filters.solver import solver_named
 from orchestra.synthesis.partition import Shard
 from orchestra.system.code_hash import code_hash
@@ -119,9 +120,8 @@ class Synthesis:
 
     def make(self, shard: Shard, on_progress: Callable[[int], None] | None = None) -> None:
         """Make one shard, whole or not at all; raises `DataError` when that many examples cannot be made."""
-        toolkit = _toolkit(self.params.world.model_dump_json(), self.root).with_other_data()
-        solver = solver_named(self.params.synthesize.solver, self.params, toolkit, self.root)
-        made = generate(rooted(self.params, self.root), toolkit, on_progress, shard, solver)
+        toolkit = _toolkit(self.params.world.model_dump_json(), self.root)
+        made = generate(rooted(self.params, self.root), toolkit, on_progress, shard, self._solver)
         folder = Path(tempfile.mkdtemp(prefix=f".{shard.index}.", suffix=".partial", dir=self.work))
         records: list[Sequence[BaseModel]] = [made.examples[split] for split in SPLITS]
         records += [made.documents, made.answers]
@@ -158,6 +158,9 @@ class Synthesis:
     def clear(self) -> None:
         """Remove the shards: the set is whole."""
         shutil.rmtree(self.work.parent)
+
+    def _solver(self, toolkit: Toolkit) -> Solver | None:
+        return solver_named(self.params.synthesize.solver, self.params, toolkit, self.root)
 
     def _folder(self, shard: Shard) -> Path:
         return self.work / str(shard.index)

@@ -48,14 +48,11 @@ class Solver:
 
     def measured(self, examples: Sequence[Example]) -> list[Example]:
         """The examples with their difficulty; None where no try could be judged, since tools failed."""
-        from orchestra.rollout.loop import run_episodes
+        from orchestra.rollout.loop import RolloutOptions, run_episodes
 
-        episodes = asyncio.run(
-            run_episodes(
-                examples, self.policy, self.codec, self.toolkit, self.limits,
-                price=self.toolkit.catalogue.policy_price, samples=self.tries, user=self.user,
-            )
-        )  # fmt: skip
+        price = self.toolkit.catalogue.policy_price
+        options = RolloutOptions(self.limits, price, samples=self.tries, user=self.user)
+        episodes = asyncio.run(run_episodes(examples, self.policy, self.codec, self.toolkit, options))
         made = []
         for number, example in enumerate(examples):
             group = episodes[number * self.tries : (number + 1) * self.tries]

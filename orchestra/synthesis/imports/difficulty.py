@@ -18,12 +18,10 @@ from orchestra.types import Example
 
 def toolkit_for(file: Path, params: Params, root: Path) -> Toolkit:
     """The tools that a file's examples are tried with: its own answers and corpus, or those of data/generated."""
-    toolkit = Toolkit.from_params(params, root)
-    if (answers := beside(file, "answers")).is_file():
-        toolkit.book = AnswerBook.load(answers)
-    if (corpus := beside(file, "corpus")).is_file():
-        toolkit.index = SearchIndex.load(corpus)
-    return toolkit
+    answers, corpus = beside(file, "answers"), beside(file, "corpus")
+    book = AnswerBook.load(answers) if answers.is_file() else None
+    index = SearchIndex.load(corpus) if corpus.is_file() else None
+    return Toolkit.from_params(params, root, index=index, book=book)
 
 
 def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Callable[[str], None]) -> int:

@@ -1,6 +1,7 @@
 """Simulated experts: stand-ins that are right, unsure or plausibly wrong by topic, by a hash, at calibrated cost."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -40,10 +41,12 @@ class AnswerBook:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read answers.jsonl; raises `DataError` naming file and line."""
-        book = cls()
-        for entry in read_jsonl(path, BookEntry, fix="run the synthesize stage"):
-            book.add(entry)
-        return book
+        return cls.of(read_jsonl(path, BookEntry, fix="run the synthesize stage"))
+
+    @classmethod
+    def of(cls, entries: Iterable[BookEntry]) -> Self:
+        """A book of these entries; of two that ask the same, the later one counts."""
+        return cls({normalise(entry.question): entry for entry in entries})
 
     def add(self, entry: BookEntry) -> None:
         self.entries[normalise(entry.question)] = entry

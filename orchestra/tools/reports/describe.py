@@ -14,7 +14,8 @@ from orchestra.tools.base import UNSURE
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.entry import MASTERED
 from orchestra.tools.experts.metered import PaidChat
-from orchestra.tools.toolkit import Toolkit, ToolSession
+from orchestra.tools.session import ToolSession
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Message, Record, ToolCall, ToolKind, ToolSpec, Usage, Usd, Verdict
 
 Judge = Callable[[Example, str, ToolSession], Verdict]
@@ -93,7 +94,7 @@ async def _try(expert: str, example: Example, spec: ToolSpec, toolkit: Toolkit, 
         expert=expert, example_id=example.id, topic=example.topic or "general", question=example.instruction,
         reply=None, solved=None,
     )  # fmt: skip
-    session = toolkit.open(asked)
+    session = ToolSession(toolkit, asked)
     try:
         outcome = await session.call(ToolCall(name=spec.name))
         charge = outcome.charge

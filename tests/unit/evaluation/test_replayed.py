@@ -58,8 +58,8 @@ def run(
 ) -> tuple[bytes, list[Episode], Cassette]:
     cassette = Cassette(folder / "tape.jsonl", mode)
     limits = ProviderLimits(attempts=1, failures=100)
-    kit = real(monkeypatch, toolkit(folder), double, limits, cassette, **EXPERTS)
-    kit.budget = Budget(folder / f"{mode}.ledger.jsonl", Decimal("0.0005") if mode == "replay" else None)
+    budget = Budget(folder / f"{mode}.ledger.jsonl", Decimal("0.0005") if mode == "replay" else None)
+    kit = real(monkeypatch, toolkit(folder), double, limits, cassette, budget, **EXPERTS)
     box = [kit.catalogue.spec(name) for name in ASKED]
     examples = [
         example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1), toolbox=box, kind="numeric")
@@ -71,7 +71,7 @@ def run(
     ]
     file = folder / f"{mode}.jsonl"
     found = evaluate(policies, examples, kit, LIMITS, file=file)
-    SPENT[mode] = kit.budget.spent_usd
+    SPENT[mode] = budget.spent_usd
     return file.read_bytes(), [episode for episodes in found.values() for episode in episodes], cassette
 
 

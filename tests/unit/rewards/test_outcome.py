@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from orchestra.errors import DataError, JudgeError
 from orchestra.rewards.outcome import normalise, same_number, verify
+from orchestra.tools.session import ToolSession
 from orchestra.types import Verdict
 from tests.support.worlds import example, toolkit
 
 
 def verdict(tmp_path: Path, given_answer: str, **verifier: object) -> Verdict:
     item = example(**verifier)  # type: ignore[arg-type]
-    session = toolkit(tmp_path).open(item)
+    session = ToolSession(toolkit(tmp_path), item)
     try:
         return verify(item, given_answer, session)
     finally:
@@ -98,7 +99,7 @@ def test_an_unknowable_outcome_is_an_error_not_a_zero(tmp_path: Path) -> None:
 def test_a_database_verdict_compares_contents_and_what_is_said(tmp_path: Path) -> None:
     golden = ({"name": "pay_fine", "arguments": {"reader": "Brin"}},)
     item = example(domain="mock", kind="database", answer=None, golden_calls=golden, communicate=("7",))
-    session = toolkit(tmp_path).open(item)
+    session = ToolSession(toolkit(tmp_path), item)
     assert session.domain is not None
     assert not verify(item, "it was 7", session).solved
     session.domain.call("pay_fine", {"reader": "Brin"})

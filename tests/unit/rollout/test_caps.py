@@ -12,7 +12,7 @@ from orchestra.accounting.ledger import total
 from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, ConfigError, ToolError
 from orchestra.files.jsonl import read_jsonl
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.experts.simulated import SimulatedExpert
@@ -27,22 +27,22 @@ ASK = (call("gpt-5"), "Tesk")
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Toolkit:
-    """Each test's own, since it gets a budget."""
     return toolkit(tmp_path)
 
 
 def run(tools: Toolkit, count: int, limits: Rollout = LIMITS) -> list[Episode]:
     items = [example(f"e{n}", instruction="who wrote Opal?", answer="Tesk") for n in range(count)]
-    return rollout(items, says(*ASK), codec(), tools, limits, price=PRICE)
+    return rollout(items, says(*ASK), codec(), tools, RolloutOptions(limits, PRICE))
 
 
-def budget(tools: Toolkit, folder: Path, cap: str | None) -> Budget:
-    tools.budget = Budget(folder / "ledger.jsonl", None if cap is None else Decimal(cap), "evaluate")
-    return tools.budget
+def capped(folder: Path, cap: str | None, **more: Any) -> tuple[Toolkit, Budget]:
+    """Tools under a cap, whose ledger is in the folder."""
+    budget = Budget(folder / "ledger.jsonl", None if cap is None else Decimal(cap), "evaluate")
+    return toolkit(folder, budget=budget, **more), budget
 
 
-def test_the_ledger_holds_what_the_episodes_say_by_phase_and_component(tools: Toolkit, tmp_path: Path) -> None:
-    booked = budget(tools, tmp_path, None)
+def test_the_ledger_holds_what_the_episodes_say_by_phase_and_component(tmp_path: Path) -> None:
+    tools, booked = capped(tmp_path, None)
     found = [*run(tools, 3), play(tools, says(SUM, RIGHT))]
     charges = [charge for one in found for charge in one.charges]
     assert booked.spent_usd == sum((one.cost_usd for one in found), Decimal(0)) == total(charges)
@@ -67,11 +67,11 @@ class Slow:
 
 
 @pytest.mark.parametrize("cap", ["0.2", "0.3", "0.5"])
-def test_calls_that_run_at_once_cannot_cross_the_cap_together(tools: Toolkit, tmp_path: Path, cap: str) -> None:
+def test_calls_that_run_at_once_cannot_cross_the_cap_together(tmp_path: Path, cap: str) -> None:
     """Twenty calls of $0.078 at most start together: those let through are finished and booked, others wait for
     what they leave, and the run ends when the next could cross."""
-    held, most = budget(tools, tmp_path, cap), Decimal("0.07738")
-    tools._tools["gpt-5"] = Slow(tools.tool("gpt-5"))
+    plain, most = toolkit(tmp_path), Decimal("0.07738")
+    tools, held = capped(tmp_path, cap, tools={"gpt-5": Slow(plain.tool("gpt-5"))})
     with pytest.raises(BudgetError, match=rf"of {cap} USD are spent, and the next call could cost 0.07738"):
         run(tools, 20)
     assert 0 < held.spent_usd <= Decimal(cap)
@@ -80,19 +80,19 @@ def test_calls_that_run_at_once_cannot_cross_the_cap_together(tools: Toolkit, tm
     assert held.by_component()[Component.EXPERT].calls >= int(Decimal(cap) / most)
     held.check(Decimal(cap) - held.spent_usd)  # Nothing is held any more.
     with pytest.raises(BudgetError):  # A later run goes on with the ledger.
-        budget(tools, tmp_path, cap).check(Decimal("0.1"))
+        capped(tmp_path, cap)[1].check(Decimal("0.1"))
 
 
-def test_the_policy_s_own_tokens_are_capped_too(tools: Toolkit, tmp_path: Path) -> None:
-    held = budget(tools, tmp_path, "0.000001")
+def test_the_policy_s_own_tokens_are_capped_too(tmp_path: Path) -> None:
+    tools, held = capped(tmp_path, "0.000001")
     with pytest.raises(BudgetError):
         play(tools, says(RIGHT))
     assert held.spent_usd == 0 and not (tmp_path / "ledger.jsonl").exists()
 
 
 def test_an_episode_s_cap_of_the_parameters_ends_the_episode_only(tools: Toolkit) -> None:
-    capped = LIMITS.model_copy(update={"budget_usd": 0.01})
-    assert [one.stop for one in run(tools, 2, capped)] == [StopReason.BUDGET] * 2
+    poor = LIMITS.model_copy(update={"budget_usd": 0.01})
+    assert [one.stop for one in run(tools, 2, poor)] == [StopReason.BUDGET] * 2
     assert run(tools, 1, LIMITS.model_copy(update={"budget_usd": 1.0}))[0].stop is StopReason.ANSWERED
     assert "budget_usd" not in LIMITS.model_dump()  # What decides no score changes no hash.
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestra.config.schema import Rollout
 from orchestra.files.jsonl import read_jsonl, write_jsonl
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer, parse_turn
 from orchestra.rollout.render import Codec
 from orchestra.text import is_text
@@ -53,7 +53,7 @@ def test_there_are_enough_of_every_kind() -> None:
 def test_an_observation_is_data(make: Callable[[], Codec], number: int, world: Poisoned, tmp_path: Path) -> None:
     made, one = make(), TO_POLICY[number]
     item = world.example(number)
-    (run,) = rollout([item], Parrot(world, made), made, world.toolkit, LIMITS, price=PRICE)
+    (run,) = rollout([item], Parrot(world, made), made, world.toolkit, RolloutOptions(LIMITS, PRICE))
     first = run.turns[0]
     assert first.observation == world.shown(number)
     # Its tokens are the template's own around plain text, which is the observation again.
@@ -79,7 +79,7 @@ def test_an_observation_is_data(make: Callable[[], Codec], number: int, world: P
 def test_a_call_repeated_in_letters_is_refused_and_told_so(make: Callable[[], Codec], world: Poisoned) -> None:
     made = make()
     number = next(n for n, one in enumerate(TO_POLICY) if one.name == "reply is a call")
-    (run,) = rollout([world.example(number)], Parrot(world, made), made, world.toolkit, LIMITS, price=PRICE)
+    (run,) = rollout([world.example(number)], Parrot(world, made), made, world.toolkit, RolloutOptions(LIMITS, PRICE))
     assert parse_turn(run.turns[1].text).call is not None  # by its letters alone it would have been one
     assert "as if copied" in (run.turns[1].parse_error or "")
     assert run.answer == format_answer(TO_POLICY[number].said).strip() and "<tool_call>" not in run.answer

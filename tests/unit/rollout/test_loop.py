@@ -9,7 +9,7 @@ import pytest
 
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ToolError
-from orchestra.rollout.loop import SECONDS_PER_TOKEN, rollout
+from orchestra.rollout.loop import SECONDS_PER_TOKEN, RolloutOptions, rollout
 from orchestra.rollout.policies.base import Generation, ScriptedPolicy
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Episode, Example, StopReason, Usage
@@ -70,7 +70,7 @@ def test_10_a_tool_that_fails_leaves_the_verdict_unknown(failing: Toolkit, payin
         "script", lambda c: call("endless") if c.example.id == "broken" else (pay, "7")[len(c.turns)], codec().turn
     )
     pay = call("pay_fine", reader="Brin")
-    dead, fine = rollout([broken, paying], policy, codec(), failing, LIMITS, price=PRICE)
+    dead, fine = rollout([broken, paying], policy, codec(), failing, RolloutOptions(LIMITS, PRICE))
     assert (dead.stop, dead.verdict, dead.counted) == (StopReason.TOOL_FAILURE, None, False)
     assert (len(dead.turns), dead.turns[0].observation) == (1, None)
     assert fine.solved
@@ -79,7 +79,7 @@ def test_10_a_tool_that_fails_leaves_the_verdict_unknown(failing: Toolkit, payin
 def test_12_what_a_domain_example_changes_is_judged_on_its_own_copy(tools: Toolkit, paying: Example) -> None:
     """12. Every episode has its own database: samples do not see each other's changes."""
     pay = call("pay_fine", reader="Brin")
-    runs = rollout([paying], says(pay, "it was 7"), codec(), tools, LIMITS, price=PRICE, samples=3)
+    runs = rollout([paying], says(pay, "it was 7"), codec(), tools, RolloutOptions(LIMITS, PRICE, samples=3))
     assert [r.solved for r in runs] == [True] * 3
     assert [r.turns[0].observation for r in runs] == ["paid: 7"] * 3
     assert not play(tools, says("it was 7"), paying).solved
@@ -91,9 +91,8 @@ def test_13_groups_come_back_in_order_whatever_the_batch(tools: Toolkit) -> None
     policy = ScriptedPolicy("script", lambda c: f"{c.example.id} {c.sample}", codec().turn)
     seen: list[int] = []
     for batch in (1, 4, 256):
-        runs = rollout(
-            items, policy, codec(), tools, LIMITS, price=PRICE, samples=3, batch=batch, on_progress=seen.append
-        )
+        options = RolloutOptions(LIMITS, PRICE, samples=3, batch=batch, on_progress=seen.append)
+        runs = rollout(items, policy, codec(), tools, options)
         assert [r.answer for r in runs] == [f"e{i} {s}" for i in range(5) for s in range(3)]
     assert seen == [1] * 15 + [4, 4, 4, 3] + [15]
 

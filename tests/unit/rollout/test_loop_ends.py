@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestra.config.schema import Rollout
 from orchestra.errors import DataError
-from orchestra.rollout.loop import rollout, run_episodes
+from orchestra.rollout.loop import RolloutOptions, rollout, run_episodes
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, StopReason
 from tests.support.scripts import LIMITS, RIGHT, SUM, Typist, call, play, says
@@ -56,7 +56,7 @@ def test_05_a_prompt_beyond_the_token_limit_has_no_turn(tools: Toolkit) -> None:
     """5. A prompt too long is an episode of no turns, not a crash; others of its batch go on."""
     long = example("long", instruction="how " * 500)
     limits = Rollout(max_turns=4, max_turn_tokens=400, max_tokens=450)
-    first, second = rollout([long, example()], says(RIGHT), codec(), tools, limits, price=PRICE)
+    first, second = rollout([long, example()], says(RIGHT), codec(), tools, RolloutOptions(limits, PRICE))
     assert (first.stop, first.turns, first.solved) == (StopReason.TOKEN_LIMIT, (), False)
     assert second.solved
 
@@ -85,7 +85,8 @@ def test_11_a_call_that_could_cross_the_budget_is_not_made(tools: Toolkit) -> No
 
     async def spend(budget: str) -> Episode:
         policy = says(call("gpt-5"), "Tesk")
-        made = await run_episodes([item], policy, codec(), tools, LIMITS, price=PRICE, budget_usd=Decimal(budget))
+        options = RolloutOptions(LIMITS, PRICE, budget_usd=Decimal(budget))
+        made = await run_episodes([item], policy, codec(), tools, options)
         return made[0]
 
     poor = asyncio.run(spend("0.01"))
@@ -108,7 +109,8 @@ def test_11_no_episode_costs_more_than_its_budget(tools: Toolkit, thousandths: i
 
     async def spend() -> Episode:
         policy = says(call("gpt-5"), call("gpt-5"), call("gpt-5"), "Tesk")
-        return (await run_episodes([item], policy, codec(), tools, LIMITS, price=PRICE, budget_usd=budget))[0]
+        options = RolloutOptions(LIMITS, PRICE, budget_usd=budget)
+        return (await run_episodes([item], policy, codec(), tools, options))[0]
 
     assert asyncio.run(spend()).cost_usd <= budget
 

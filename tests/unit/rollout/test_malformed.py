@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestra.errors import CallError
 from orchestra.rollout.parse import MAX_TEXT, format_call, parse_turn
-from orchestra.tools.toolkit import ToolSession
+from orchestra.tools.session import ToolSession
 from orchestra.types import ToolCall, Turn
 from tests.support.worlds import catalogue, example, toolkit
 
@@ -138,7 +138,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolSession]:
     kit = toolkit(tmp_path_factory.mktemp("world"))
     specs = [catalogue().spec(name) for name in ("calculator", "search", "gpt-5", "python")]
     specs += [catalogue().domain_spec("mock", tool) for tool in kit.domain("mock").tools.values()]
-    opened = kit.open(example(toolbox=specs, domain="mock"))
+    opened = ToolSession(kit, example(toolbox=specs, domain="mock"))
     yield opened
     opened.close()
 

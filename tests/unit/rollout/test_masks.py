@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestra.accounting.ledger import by_component, cost_of, total
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.tokenizer import SPECIAL
@@ -103,7 +103,7 @@ def test_the_mask_covers_the_policy_s_own_ids_and_nothing_else(
     policy = Improviser(scripts, seed, limit)
     items = [example(str(i), instruction=instruction) for i in range(len(scripts))]
     plain = codec().observation("plain")
-    for run in rollout(items, policy, codec(), world, LIMITS, price=PRICE):
+    for run in rollout(items, policy, codec(), world, RolloutOptions(LIMITS, PRICE)):
         key = int(run.example_id)
         gave, given_ = policy.gave.get(key, []), policy.given.get(key, [])
         assert [list(turn.ids) for turn in run.turns] == [one.ids for one in gave]
@@ -176,7 +176,7 @@ def test_18_masks_and_ledger_of_any_episodes(hostile_world: Toolkit, scripts: li
 
     items = [example(str(i)) for i in range(len(scripts))]
     policy = ScriptedPolicy("script", decide, codec().turn)
-    for run in rollout(items, policy, codec(), hostile_world, LIMITS, price=price, samples=2):
+    for run in rollout(items, policy, codec(), hostile_world, RolloutOptions(LIMITS, price, samples=2)):
         own = [t for t, m in zip(run.completion_ids, run.mask, strict=True) if m]
         assert own == [i for ids in written[run.example_id, run.sample] for i in ids]
         for turn in run.turns:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.accounting.budget import Budget
-from orchestra.rollout.loop import run_episodes
+from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.rollout.policies.scripted import follow
 from orchestra.rollout.users import IGNORANT, ModelUser, UserSimulator
@@ -75,7 +75,8 @@ class Model:
 
 def attempt(tools: Toolkit, item: Example, user: UserSimulator) -> Episode:
     policy = says(ASK, PAY, DONE)
-    return asyncio.run(run_episodes([item], policy, codec(), tools, LIMITS, price=PRICE, user=user))[0]
+    options = RolloutOptions(LIMITS, PRICE, user=user)
+    return asyncio.run(run_episodes([item], policy, codec(), tools, options))[0]
 
 
 def test_a_model_plays_the_user_by_the_same_rules_and_is_charged(

@@ -9,7 +9,7 @@ import pytest
 from orchestra.config.schema import load_params
 from orchestra.evaluation.baselines.base import ORACLE, STRONGEST, baseline_policy
 from orchestra.evaluation.baselines.knowledge import Knowledge, who_is_right
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.synthesis.dataset.generate import generate
@@ -26,13 +26,14 @@ def world() -> tuple[Toolkit, list[Example]]:
     update = {"train_examples": 6, "heldout_examples": 80}
     small = params.model_copy(update={"synthesize": params.synthesize.model_copy(update=update)})
     toolkit = Toolkit.from_params(small, ROOT)
-    return toolkit, generate(small, toolkit).examples["heldout"]
+    made = generate(small, toolkit)
+    return made.known_to(toolkit), made.examples["heldout"]
 
 
 def accuracy(world: tuple[Toolkit, list[Example]], policy: ScriptedPolicy) -> float:
     toolkit, examples = world
     limits = load_params(ROOT / "params.yaml").rollout.model_copy(update={"max_tokens": 8000})
-    episodes = rollout(examples, policy, codec(), toolkit, limits, price=Price())
+    episodes = rollout(examples, policy, codec(), toolkit, RolloutOptions(limits, Price()))
     return sum(episode.solved for episode in episodes) / len(episodes)
 
 

@@ -12,7 +12,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import by_component, cost_of, total
 from orchestra.config.schema import Rollout
 from orchestra.errors import ToolError
-from orchestra.rollout.loop import run_episodes
+from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.tools.base import Tool, ToolContext, ToolResult
@@ -60,7 +60,7 @@ def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.Monke
         async def whole() -> list[Episode]:
             policy = ScriptedPolicy("script", decide, codec().turn)
             try:
-                return await run_episodes(examples, policy, codec(), kit, LIMITS, price=PRICE)
+                return await run_episodes(examples, policy, codec(), kit, RolloutOptions(LIMITS, PRICE))
             finally:
                 await kit.aclose()
 
@@ -125,7 +125,8 @@ def test_so_are_those_of_tools_that_are_no_experts(tmp_path: Path) -> None:
         "python": ({"code": "print(37*24)"}, "888"),
     }
     broken = {name: Broken(kit.tool(name), rng) for name in calls}
-    kit._tools.update(broken)
+    budget = Budget(tmp_path / "ledger.jsonl", None)
+    kit = toolkit(tmp_path, tools=broken, budget=budget)
 
     def ask(conversation: Conversation) -> str:
         """Again while what came is of no use."""
@@ -140,10 +141,9 @@ def test_so_are_those_of_tools_that_are_no_experts(tmp_path: Path) -> None:
         for name in calls
         for n in range(40)
     ]
-    kit.budget = Budget(tmp_path / "ledger.jsonl", None)
     policy = ScriptedPolicy("script", ask, codec().turn)
     limits = LIMITS.model_copy(update={"max_turns": 9, "max_tokens": 40_000})
-    episodes = asyncio.run(run_episodes(examples, policy, codec(), kit, limits, price=PRICE))
+    episodes = asyncio.run(run_episodes(examples, policy, codec(), kit, RolloutOptions(limits, PRICE)))
     failed = [episode for episode in episodes if episode.stop is StopReason.TOOL_FAILURE]
     assert len(failed) == sum(tool.failed for tool in broken.values()) > 10
     assert all(episode.verdict is None and not episode.counted for episode in failed)
@@ -151,4 +151,4 @@ def test_so_are_those_of_tools_that_are_no_experts(tmp_path: Path) -> None:
     assert sum(tool.calls for tool in broken.values()) > len(examples), (
         "what came was of no use, and was asked for again"
     )
-    assert kit.budget.spent_usd == total(charge for episode in episodes for charge in episode.charges)
+    assert budget.spent_usd == total(charge for episode in episodes for charge in episode.charges)

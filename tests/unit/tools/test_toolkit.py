@@ -9,13 +9,14 @@ import pytest
 
 from orchestra.errors import CallError, ConfigError, DataError, ToolError
 from orchestra.tools.base import UNSURE, ToolResult
-from orchestra.tools.toolkit import Toolkit, ToolOutcome
+from orchestra.tools.session import ToolOutcome, ToolSession
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Example, ToolCall
 from tests.support.worlds import ROOT, catalogue, example, toolkit
 
 
 def call(kit: Toolkit, item: Example, name: str, arguments: dict[str, Any]) -> ToolOutcome:
-    session = kit.open(item)
+    session = ToolSession(kit, item)
     try:
         return asyncio.run(session.call(ToolCall(name=name, arguments=arguments)))
     finally:
@@ -76,7 +77,7 @@ def test_domain_tools_run_on_the_episode_s_own_copy(tmp_path: Path) -> None:
     world = kit.domain("mock")
     specs = [catalogue().domain_spec("mock", tool) for tool in world.tools.values()]
     item = example(toolbox=specs, domain="mock")
-    session, other = kit.open(item), kit.open(item)
+    session, other = ToolSession(kit, item), ToolSession(kit, item)
     lend = ToolCall(name="lend_book", arguments={"book": 12, "reader": "Mirel"})
     done = asyncio.run(session.call(lend))
     again = asyncio.run(session.call(lend))
@@ -93,7 +94,7 @@ def test_what_is_missing_is_said_with_its_fix(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run the synthesize stage"):
         call(kit, example(), "search", {"query": "x"})
     with pytest.raises(ConfigError, match="no domain named mock"):
-        kit.open(example(domain="mock"))
+        ToolSession(kit, example(domain="mock"))
     with pytest.raises(ConfigError, match="calculator is not simulated"):
         kit.expert("calculator")
 
@@ -105,7 +106,7 @@ def test_a_system_out_of_files_fails_one_call_and_not_the_run(tmp_path: Path, mo
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(kit.tool("calculator"), "call", full)
-    session = kit.open(example())
+    session = ToolSession(kit, example())
     with pytest.raises(ToolError, match=r"calculator: OSError: .*Too many open files"):
         asyncio.run(session.call(ToolCall(name="calculator", arguments={"expression": "1+1"})))
 

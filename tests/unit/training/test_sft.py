@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from orchestra.config.schema import Habits, Rollout, Sft
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.training.sft import IGNORED, SftResult, new_model, sft_row, train_sft, training_order
@@ -42,7 +42,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> list[Episode]:
 
     world = toolkit(tmp_path_factory.mktemp("world"))
     limits = Rollout(max_turns=4, max_turn_tokens=100, max_tokens=500)
-    return rollout(items, ScriptedPolicy("script", decide, codec().turn), codec(), world, limits, price=PRICE)
+    return rollout(items, ScriptedPolicy("script", decide, codec().turn), codec(), world, RolloutOptions(limits, PRICE))
 
 
 class Killed(Exception):

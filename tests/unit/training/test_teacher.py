@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.config.schema import Habits, Rollout
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.teacher import (
@@ -52,7 +52,7 @@ def taught(tools: Toolkit, items: list[Example], *, seed: int = 0, **habits: flo
         {"bias": 0.0, "follow_preference": 0.0, "random_choice": 0.0, "weigh_value": 0.0, "patience": 1.0} | habits
     )
     policy = teacher_policy(tools.catalogue, chosen, seed, codec().turn)
-    return rollout(items, policy, codec(), tools, LIMITS, price=PRICE)
+    return rollout(items, policy, codec(), tools, RolloutOptions(LIMITS, PRICE))
 
 
 def first(run: Episode) -> str:
@@ -246,6 +246,6 @@ def test_no_expert_left_is_an_answer(tools: Toolkit) -> None:
         0,
         codec().turn,
     )
-    (run,) = rollout([item], policy, codec(), tools, LIMITS, price=PRICE)
+    (run,) = rollout([item], policy, codec(), tools, RolloutOptions(LIMITS, PRICE))
     assert run.answer == "I am not sure."
     assert Conversation(item, list(run.prompt_ids)).ids == list(run.prompt_ids)

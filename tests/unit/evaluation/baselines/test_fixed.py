@@ -18,7 +18,7 @@ from orchestra.evaluation.baselines.fixed import (
     subject_of,
 )
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, who_is_right
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation
 from orchestra.synthesis.questions import topics
 from orchestra.tools.base import UNSURE
@@ -148,4 +148,4 @@ def test_every_rule_solves_what_needs_no_expert_at_no_token_cost(rule: str, tmp_
 
 def play(rule: str, items: list[Example], folder: Path, right: dict[str, str | None]) -> list[Episode]:
     policy = baseline_policy(rule, Knowledge(catalogue(), right), codec().turn)
-    return rollout(items, policy, codec(), toolkit(folder), LIMITS, price=Price())
+    return rollout(items, policy, codec(), toolkit(folder), RolloutOptions(LIMITS, Price()))

@@ -44,7 +44,8 @@ def params(**changes: Any) -> Params:
 def made(seed: int = 7) -> tuple[Generated, Toolkit]:
     chosen = params(seed=seed)
     kit = Toolkit.from_params(chosen, ROOT)
-    return generate(chosen, kit), kit
+    found = generate(chosen, kit)
+    return found, found.known_to(kit)
 
 
 def everything() -> list[Example]:
@@ -59,6 +60,7 @@ def test_two_domains_and_two_price_lists_share_a_set() -> None:
     few = few.model_copy(update={"world": few.world.model_copy(update={"domains": ["mock", "weather"]})})
     both = Toolkit.from_params(few, ROOT)
     found = generate(few, both)
+    both = found.known_to(both)
     for examples in found.examples.values():
         assert {example.domain for example in examples} == {"mock", "weather"}
         assert {example.price_date for example in examples} == set(days)

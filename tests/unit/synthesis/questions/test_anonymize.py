@@ -5,7 +5,7 @@ import random
 import pytest
 
 from orchestra.config.schema import Habits, load_params
-from orchestra.rollout.loop import rollout
+from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.dataset.generate import generate
 from orchestra.synthesis.names import made_up
@@ -30,14 +30,15 @@ def told(shipped: Codec) -> list[Episode]:
     few = params.synthesize.model_copy(update={"train_examples": 150, "heldout_examples": 8})
     params = params.model_copy(update={"synthesize": few})
     kit = Toolkit.from_params(params, ROOT)
-    examples = generate(params, kit).examples["train"]
+    made = generate(params, kit)
     teacher = teacher_policy(
         kit.catalogue,
         Habits(bias=0, follow_preference=0.8, random_choice=0.1, weigh_value=0.5, patience=0.5),
         0,
         shipped.turn,
     )
-    return rollout(examples, teacher, shipped, kit, params.rollout, price=kit.catalogue.policy_price)
+    options = RolloutOptions(params.rollout, kit.catalogue.policy_price)
+    return rollout(made.examples["train"], teacher, shipped, made.known_to(kit), options)
 
 
 def prompt(codec: Codec, episode: Episode) -> str:

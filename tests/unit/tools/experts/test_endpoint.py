@@ -19,7 +19,8 @@ from orchestra.tools.chat.reply import Reply
 from orchestra.tools.experts.endpoint import CUT, Endpoint, program, query
 from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, Unusable
 from orchestra.tools.rate_limits import ProviderLimits
-from orchestra.tools.toolkit import Toolkit, ToolOutcome
+from orchestra.tools.session import ToolOutcome, ToolSession
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Price, ToolCall, ToolKind, Usage
 from tests.support.endpoint import Double, answer, serving
 from tests.support.experts import KEY, expert, real
@@ -147,7 +148,7 @@ def call(kit: Toolkit, name: str, arguments: dict[str, Any] | None = None) -> To
 
     async def once() -> ToolOutcome:
         box = [kit.catalogue.spec(tool, price_factor=2) for tool in ("real", "python", "search")]
-        session = kit.open(example(instruction="who leads Borvane?", toolbox=box))
+        session = ToolSession(kit, example(instruction="who leads Borvane?", toolbox=box))
         try:
             return await session.call(ToolCall(name=name, arguments=arguments or {}))
         finally:

@@ -11,6 +11,7 @@ from orchestra.rollout.parse import format_answer
 from orchestra.serving.toolbox import toolbox
 from orchestra.synthesis.assembly.toolbox import sample_toolbox
 from orchestra.synthesis.draft import Draft
+from orchestra.tools.session import ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Component, Episode, Example, StopReason, ToolKind
 from tests.support.mcp_world import fake, freezer, load, offers
@@ -45,7 +46,7 @@ def test_an_episode_calls_the_server_and_is_charged_for_it(kit: Toolkit) -> None
 def test_arguments_are_checked_here_before_the_server_hears_of_them(kit: Toolkit) -> None:
     episode = run(kit, call("add", a=800, b="88"), format_answer("888"))
     assert "b" in (episode.turns[0].observation or "") and episode.tool_counts == {}
-    assert kit._connections == {}, "no server was started"
+    assert kit.resources.connections == {}, "no server was started"
 
 
 def test_a_server_that_fails_is_an_episode_without_a_verdict(tmp_path: Path, kit: Toolkit) -> None:
@@ -75,7 +76,7 @@ def test_a_refusal_says_whose_fault_it_is(kit: Toolkit) -> None:
 
     from orchestra.types import ToolCall
 
-    session = kit.open(offered(kit))
+    session = ToolSession(kit, offered(kit))
     outcome = asyncio.run(session.call(ToolCall(name="calculator", arguments={"expression": "1/0"})))
     assert outcome.error is Fault.MODEL
     assert asyncio.run(session.call(ToolCall(name="add", arguments={"a": 1, "b": 1}))).error is None

@@ -79,20 +79,20 @@ def test_what_a_fallback_answers_is_no_merit_of_the_expert(tools: Toolkit, tmp_p
     entries = tools.catalogue.entries | {
         "llama-3.3-70b": entry.model_copy(update={"simulated": down, "fallback": "gpt-5"})
     }
-    kit = Toolkit(replace(tools.catalogue, entries=entries), {}, tmp_path)
-    kit.book = tools.book
+    kit = Toolkit(replace(tools.catalogue, entries=entries), {}, tmp_path, book=tools.book)
     found = measured(kit, tmp_path / "out.jsonl", 6)
     assert {(one.solved, one.failure) for one in found} == {(None, "it failed, and gpt-5 answered")}
 
 
 def test_outcomes_are_kept_and_not_asked_again(tools: Toolkit, tmp_path: Path) -> None:
     file, budget = tmp_path / "out" / "llama.jsonl", Budget(tmp_path / "ledger.jsonl", Decimal("0.05"))
-    tools.budget = budget
+    tools = toolkit(tmp_path, budget=budget, book=tools.book)
     with pytest.raises(BudgetError):
         measured(tools, file)
     kept = read_jsonl(file, Tried)
     assert 5 <= len(kept) < 30 and 0 < budget.spent_usd <= Decimal("0.05")
-    tools.budget = again = Budget(tmp_path / "second.jsonl", None)
+    again = Budget(tmp_path / "second.jsonl", None)
+    tools = toolkit(tmp_path, budget=again, book=tools.book)
     found = measured(tools, file)
     assert len(found) == 30 and found[: len(kept)] == kept and read_jsonl(file, Tried) == found
     assert again.by_component()[Component.EXPERT].calls == 30 - len(kept)
@@ -105,13 +105,11 @@ def test_failed_calls_are_asked_again(tools: Toolkit, tmp_path: Path) -> None:
     entry = entries["llama-3.3-70b"]
     assert entry.simulated is not None
     broken = entry.model_copy(update={"simulated": entry.simulated.model_copy(update={"failures": 1.0})})
-    tools.catalogue = replace(tools.catalogue, entries={**entries, "llama-3.3-70b": broken})
-    assert [one.failure is not None for one in measured(tools, file, 3)] == [True] * 3
+    ill = Toolkit(replace(tools.catalogue, entries={**entries, "llama-3.3-70b": broken}), {}, tmp_path, book=tools.book)
+    assert [one.failure is not None for one in measured(ill, file, 3)] == [True] * 3
     with pytest.raises(DataError, match="every call failed"):
         template(read_jsonl(file, Tried))
-    well = toolkit(tmp_path)
-    well.__dict__["book"] = tools.book
-    assert [one.failure for one in measured(well, file, 3)] == [None] * 3
+    assert [one.failure for one in measured(tools, file, 3)] == [None] * 3
 
 
 def test_only_experts_are_described(tools: Toolkit, tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""What is opened once for a catalogue and its domains, and shared by every toolkit over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestra.errors import ConfigError
+from orchestra.tools.arguments import ArgumentCheck, checker, refusal
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.rate_limits import Provider
+from orchestra.types import ToolSpec
+
+if TYPE_CHECKING:
+    from orchestra.domains.engine import Domain
+    from orchestra.tools.mcp.session import Connection
+
+
+class Resources:
+    """Domains, checks of arguments, providers and connections to MCP servers; each is made at its first use."""
+
+    def __init__(self, catalogue: Catalogue, domain_folders: Mapping[str, Path]) -> None:
+        self.catalogue, self.domain_folders = catalogue, domain_folders
+        self.connections: dict[str, Connection] = {}
+        """By the server's name in the catalogue."""
+        self._domains: dict[str, Domain] = {}
+        self._checks: dict[str, ArgumentCheck] = {}
+        self._providers: dict[str, Provider] = {}
+
+    def domain(self, name: str) -> Domain:
+        """Loaded once; raises `ConfigError` for a name params.yaml lacks."""
+        if name not in self._domains:
+            if name not in self.domain_folders:
+                fix = f"add it to world.domains (there are: {', '.join(self.domain_folders) or 'none'})"
+                raise ConfigError(f"no domain named {name}", where="params.yaml", fix=fix)
+            from orchestra.domains.engine import load_domain
+
+            self._domains[name] = load_domain(self.domain_folders[name])
+        return self._domains[name]
+
+    def check(self, spec: ToolSpec, arguments: dict[str, Any]) -> None:
+        """Arguments against the tool's schema; raises `CallError` with a short message for the model, `ToolError` when
+        the schema is none."""
+        key = json.dumps(spec.parameters, sort_keys=True)
+        if key not in self._checks:
+            self._checks[key] = checker(spec)
+        problem = self._checks[key](arguments)
+        if problem is not None:
+            raise refusal(spec, problem)
+
+    def provider(self, vendor: str) -> Provider:
+        """The limits and the state of a provider, which all of its models share."""
+        limits = self.catalogue.providers.get(vendor)
+        return self._providers.setdefault(vendor, Provider(limits))
+
+    def connection(self, server: str) -> Connection:
+        """The connection to an MCP server, which all of its tools share."""
+        from orchestra.tools.mcp.session import Connection
+
+        if server not in self.connections:
+            self.connections[server] = Connection(server, self.catalogue.mcp_servers[server])
+        return self.connections[server]

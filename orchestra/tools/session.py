@@ -1,0 +1,193 @@
+"""One episode's tools: validated arguments in; text and a charge out."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from orchestra.errors import CallError, Fault, ToolError
+from orchestra.text import one_line
+from orchestra.tools.base import ToolContext, ToolResult, readable
+from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.replay.cassette import watched
+from orchestra.tools.toolkit import Toolkit
+from orchestra.tools.worst_case import worst_usd
+from orchestra.types import EXACT, Charge, Component, Example, Record, ToolCall, ToolKind, ToolSpec
+
+if TYPE_CHECKING:
+    from orchestra.domains.engine import Domain, Session
+
+MAX_NAMED = 30
+"""Tools that a refusal names; toolboxes are smaller, but for those that whole servers fill."""
+
+
+class ToolOutcome(Record):
+    """What a call gave back."""
+
+    text: str
+    charge: Charge
+    error: Fault | None = None
+    """Whose fault it is that the tool refused (a precondition, a bad expression): `text` says why; the call is still
+    charged. Where nothing came back at all, `ToolSession.call` raises a typed error instead."""
+    besides: tuple[Charge, ...] = ()
+    """What it cost besides `charge`: lost attempts, an interpreter, an expert that failed before its fallback."""
+    by: str | None = None
+    """Shown name of the fallback that answered; None: the tool that was called."""
+
+
+class ToolSession:
+    """One episode's tools, with its own copy of its domain's database; close it at the end.
+
+    `copy` is an untouched copy of the example's domain, used in place of a new one.
+    """
+
+    def __init__(self, toolkit: Toolkit, example: Example, copy: Session | None = None) -> None:
+        self._toolkit, self._example = toolkit, example
+        self._specs = {spec.name: spec for spec in example.toolbox}
+        self._notes: list[str] = []
+        self.world: Domain | None = toolkit.domain(example.domain) if example.domain is not None else None
+        self.domain: Session | None = copy or (self.world.open() if self.world is not None else None)
+
+    async def call(self, call: ToolCall) -> ToolOutcome:
+        """Run one call. Raises `CallError` for an unknown tool or bad arguments (nothing ran, nothing is charged),
+        `ToolError` when the tool itself failed, and `BudgetError` where the toolkit's budget refuses it."""
+        spec = self.offered(call)
+        budget = self._toolkit.budget
+        if budget is None:
+            return await self._run(spec, call)
+        cassette = self._toolkit.cassette
+        spends = budget.cap_usd is not None and (cassette is None or cassette.mode != "replay")
+        charges: tuple[Charge, ...] = ()
+        worst_usd = self._worst_usd(spec, call) if spends else Decimal(0)
+        await budget.room(worst_usd)
+        with budget.hold(worst_usd), watched() as replayed:
+            try:
+                outcome = await self._run(spec, call)
+                charges = (outcome.charge, *outcome.besides)
+            except ToolError as failure:
+                charges = failure.charges
+                raise
+            finally:
+                # What was replayed was paid for when it was recorded.
+                for charge in () if replayed and all(replayed) else charges:
+                    budget.book(charge)
+        return outcome
+
+    def worst_usd(self, call: ToolCall) -> Decimal:
+        """The most that the call can cost, with all that may be called in its course; raises as `offered` does."""
+        return self._worst_usd(self.offered(call), call)
+
+    def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:
+        if spec.kind is ToolKind.DOMAIN:
+            return worst_usd(spec)
+        catalogue = self._toolkit.catalogue
+        said_bytes = len(json.dumps([self._example.instruction, self._notes, call.arguments]))
+        worst, names = Decimal(0), [spec.tool]
+        while names:
+            entry = catalogue.entry(name := names.pop())
+            offered = spec if name == spec.tool else self._spec(name)
+            attempts = catalogue.providers.get(entry.vendor, ProviderLimits()).attempts
+            worst = EXACT.add(worst, worst_usd(offered, entry, said_bytes, attempts))
+            names += [other for other in (entry.hands_to, entry.fallback) if other is not None]
+        return worst
+
+    async def _run(self, spec: ToolSpec, call: ToolCall) -> ToolOutcome:
+        component = Component.DOMAIN
+        try:
+            if spec.kind is ToolKind.DOMAIN:
+                result, error = self._call_domain(spec, call), False
+            else:
+                component = self._toolkit.catalogue.entry(spec.tool).component
+                result, error = await self._ask(spec.tool, spec, call.arguments), False
+        except CallError as failure:
+            text = f"error: {failure}"
+            result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
+            error = True
+        text = readable(result.text)
+        self._notes.append(text)
+        charge = _charge(component, result.by or spec.name, result)
+        return ToolOutcome(
+            text=text, charge=charge, error=Fault.MODEL if error else None, besides=result.besides, by=result.by
+        )
+
+    def offered(self, call: ToolCall) -> ToolSpec:
+        """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""
+        spec = self._specs.get(call.name)
+        if spec is None:
+            name, names = one_line(call.name[:40]), list(self._specs)
+            more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            raise CallError(f"no tool named {name}; there are: {', '.join(names[:MAX_NAMED])}{more}")
+        self._toolkit.check(spec, call.arguments)
+        return spec
+
+    def close(self) -> None:
+        """Free the domain's copy; closing twice does no harm."""
+        if self.domain is not None:
+            self.domain.close()
+            self.domain = None
+
+    def _call_domain(self, spec: ToolSpec, call: ToolCall) -> ToolResult:
+        if self.domain is None:
+            raise CallError(f"{spec.name} needs a domain")
+        text = self.domain.call(spec.tool.rpartition("/")[2], call.arguments)
+        return ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
+
+    async def _ask(self, name: str, spec: ToolSpec, arguments: dict[str, Any]) -> ToolResult:
+        """Call a tool of the catalogue, offered as `spec`; where it fails its fallback, which the result then names.
+
+        Raises `ToolError` when the last one fails, its `charges` those of all of them.
+        """
+        failed: list[str] = []
+        spent: tuple[Charge, ...] = ()
+        while True:
+            price, latency_s, notes = spec.price, spec.latency_s, tuple(self._notes)
+            context = ToolContext(
+                self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help
+            )
+            try:
+                result = await self._toolkit.tool(name).call(arguments, context)
+            except (ToolError, OSError) as error:
+                failure = error if isinstance(error, ToolError) else _broken(name, error)
+                spent += failure.charges
+                fallback = self._toolkit.catalogue.entry(name).fallback
+                if fallback is None:
+                    failure.charges = spent
+                    raise failure from None
+                failed.append(spec.name)
+                name, spec = fallback, self._spec(fallback)
+                continue
+            if not failed:
+                return result
+            text = f"({', '.join(failed)} failed; {spec.name} answers) {result.text}"
+            return result.model_copy(update={"text": text, "by": spec.name, "besides": (*spent, *result.besides)})
+
+    async def _help(self, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:
+        """Another tool at work for an expert."""
+        spec = self._spec(name)
+        self._toolkit.check(spec, arguments)
+        result = await self._ask(name, spec, arguments)
+        component = self._toolkit.catalogue.entry(name).component
+        return result.text, (_charge(component, result.by or spec.name, result), *result.besides)
+
+    def _spec(self, name: str) -> ToolSpec:
+        """A catalogue entry as this example is offered it; at its list price where it is not."""
+        offered = (spec for spec in self._specs.values() if spec.tool == name)
+        return next(offered, None) or self._toolkit.catalogue.spec(name)
+
+
+def _broken(tool: str, error: OSError) -> ToolError:
+    """Such as no more open files: it may pass, so it is no reason to lose the other episodes. Missing or damaged data
+    (`DataError`) is one: no call could do without."""
+    return ToolError(f"{type(error).__name__}: {error}", where=tool, fix="see `orchestra tools list`")
+
+
+def _charge(component: Component, name: str, result: ToolResult) -> Charge:
+    return Charge(
+        component=component,
+        name=name,
+        usage=result.usage,
+        cost_usd=result.cost_usd,
+        latency_s=result.latency_s,
+        simulated=result.simulated,
+    )
