@@ -3,7 +3,7 @@
 import sys
 
 from orchestra.errors import ConfigError
-from orchestra.evaluation.probes import run_probes
+from orchestra.evaluation.probes.run import run_probes
 from orchestra.evaluation.report import TRAINED
 from orchestra.tools.toolkit import Toolkit
 from tasks.evaluate import checkpoint, heldout, on_progress

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestra.evaluation.outcomes import Outcome, outcome
-from orchestra.evaluation.probes import ProbeResults
+from orchestra.evaluation.probes.trials import ProbeResults
 from orchestra.types import Episode, Example
 from tasks.experiments.probes import OUTPUT
 from tasks.experiments.store import Kept

@@ -21,7 +21,7 @@ OWN = {"orchestra/rollout/inference/cache.py"}
 """Files that subclass what a slow library holds, and are themselves imported inside functions only."""
 LEVELS = [
     {"cli"},
-    {"evaluation.claims"},
+    {"evaluation.claims", "evaluation.probes"},
     {"serving", "training", "evaluation", "tools.reports"},
     {"synthesis.dataset"},
     {"synthesis.imports", "synthesis.writers"},

@@ -12,9 +12,15 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, rivals
 from orchestra.evaluation.baselines.knowledge import Knowledge
+from orchestra.evaluation.claims.claims import claims
+from orchestra.evaluation.claims.measures import SeedResult
+from orchestra.evaluation.probes.base import PROBES
+from orchestra.evaluation.probes.run import run_probes
+from orchestra.evaluation.run import Contender
 from orchestra.registry import Registry
 from orchestra.rollout.loop import RolloutOptions, rollout
-from orchestra.types import Category, Price
+from orchestra.rollout.policies.base import ScriptedPolicy
+from orchestra.types import Category, Example, Price
 from tests.support.worlds import catalogue, codec, example, toolkit
 
 ROOT = Path(__file__).parents[2]
@@ -53,14 +59,38 @@ def test_every_example_is_ten_lines_or_so() -> None:
     assert lengths and {path: count for path, count in lengths.items() if count > 16} == {}
 
 
+def topic() -> Example:
+    offered = [catalogue().spec("gpt-5"), catalogue().spec("gpt-5-mini")]
+    made = example("e1", instruction="who wrote Opal?", answer="Tesk", toolbox=offered, category=Category.TOPIC)
+    return made.model_copy(update={"topic": "music"})
+
+
 def test_a_baseline(add: Callable[..., None], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no baseline named fastest .*one of: .*always_strongest"):
         find_rule("fastest")
     add("orchestra/evaluation/baselines/fastest.py", BASELINES)
-    offered = [catalogue().spec("gpt-5"), catalogue().spec("gpt-5-mini")]
-    item = example("e1", instruction="who wrote Opal?", answer="Tesk", toolbox=offered, category=Category.TOPIC)
     policy = baseline_policy("fastest", Knowledge(catalogue()), codec().turn)
-    (episode,) = rollout([item], policy, codec(), toolkit(tmp_path), RolloutOptions(LIMITS, Price()))
+    (episode,) = rollout([topic()], policy, codec(), toolkit(tmp_path), RolloutOptions(LIMITS, Price()))
     asked = next(turn.call.name for turn in episode.turns if turn.call is not None)
-    assert asked == min(offered, key=lambda spec: spec.latency_s).name
+    assert asked == min(topic().toolbox, key=lambda spec: spec.latency_s).name
     assert "fastest" in rivals(), "`orchestra learn` measures it"
+
+
+def test_a_probe(add: Callable[..., None], tmp_path: Path) -> None:
+    add("orchestra/evaluation/probes/order.py", PROBES)
+    knowledge = Knowledge(catalogue())
+
+    def build() -> ScriptedPolicy:
+        return baseline_policy("always_cheapest", knowledge, codec().turn)
+
+    found = run_probes(
+        Contender("grpo", build, codec(), Price()), [topic()], toolkit(tmp_path), LIMITS,
+        price_spread=3.0, seed=0, count=1, file=tmp_path / "probes.jsonl",
+    )  # fmt: skip
+    assert len(found.of("order", "reversed")) == 1
+    result = SeedResult(
+        seed=0, minutes=1, dollars=0, probes=found, outcomes={name: () for name in ("grpo", "sft", *rivals())}
+    )
+    rows = {claim.name: claim for claim in claims([result], [topic()], bootstrap=10)}
+    assert "any order of tools: accuracy kept" in rows
+    assert rows["any order of tools: accuracy kept"].bar == "≥ 95 %"

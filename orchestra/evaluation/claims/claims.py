@@ -1,34 +1,28 @@
 """The claims table: what the method promises, measured over training seeds."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import BASELINES, STRONGEST
+from orchestra.evaluation.claims.bar import Bar, Unit
 from orchestra.evaluation.claims.measures import (
-    Measured,
     cost_over,
     equal_cost,
     first,
     gain,
     largest_share,
-    price_fall,
     price_rows,
     saved,
-    trial_ratio,
     used_where_best,
-    uses,
     utility_gain,
 )
 from orchestra.evaluation.claims.measures import SeedResult as SeedResult
 from orchestra.evaluation.claims.seeds import Measure, over_runs, over_seeds
-from orchestra.evaluation.probes import SPLITS, Trial
+from orchestra.evaluation.probes.base import PROBES
 from orchestra.evaluation.report import REFERENCE
 from orchestra.evaluation.statistics import Interval
 from orchestra.types import Category, Example, Record
 
-Unit = Literal["share", "points", "times", "utility", "minutes"]
 HEADLINE_RIVAL = "knn_router"
 """The rule whose utility the README compares with."""
 MINUTES = 12.0
@@ -58,25 +52,6 @@ class Claim(Record):
     """Whether the README shows it."""
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A claim before it is measured."""
-
-    name: str
-    sign: Literal["≥", "≤", ">"]
-    threshold: float
-    unit: Unit
-    measure: Measured
-    headline: bool = False
-
-    def met(self, value: float | None) -> bool:
-        if value is None:
-            return False
-        if self.sign == "≤":
-            return value <= self.threshold
-        return value > self.threshold if self.sign == ">" else value >= self.threshold
-
-
 def claims(
     results: Sequence[SeedResult], examples: Sequence[Example], *, bootstrap: int = 1000, seed: int = 0
 ) -> list[Claim]:
@@ -87,7 +62,8 @@ def claims(
     if not results:
         raise DataError("no seed was measured", where="claims", fix="train at least one")
     by_id = {example.id: example for example in examples}
-    bars = [*_against_strongest(), *_against_rivals(by_id), *_grpo(), *_probed(), *_collapse(by_id)]
+    probed = [bar for probe in PROBES.values() for bar in probe.bars]
+    bars = [*_against_strongest(), *_against_rivals(by_id), *_grpo(), *probed, *_collapse(by_id)]
     found = [_measured(bar, results, bootstrap, seed) for bar in bars]
     minutes = [result.minutes for result in results]
     time = Bar("time: from the shipped base to the result", "≤", MINUTES, "minutes", lambda result: Measure({}, first))
@@ -231,29 +207,6 @@ def _grpo() -> list[Bar]:
     return [
         Bar("GRPO: accuracy above the SFT model's", "≥", 0.05, "points", gain(REFERENCE), True),
         Bar("GRPO: dollars saved against the SFT model", "≥", 0.20, "share", saved(REFERENCE)),
-    ]
-
-
-def _probed() -> list[Bar]:
-    bars = [Bar("prices: fall of an expert's share of calls from low to high price", "≥", 0.30, "share", price_fall)]
-    wishes: list[tuple[str, str, Literal["≥", "≤"], float, Callable[[Trial], float]]] = [
-        ("prefer", "use of X under “prefer X”, over neutral", "≥", 1.5, uses),
-        ("avoid", "use of X under “avoid X”, over neutral", "≤", 0.5, uses),
-        ("cheap", "dollars under “cheap”, over neutral", "≤", 0.8, lambda trial: trial.outcome.cost_usd),
-        ("fast", "seconds under “fast”, over neutral", "≤", 0.8, lambda trial: trial.outcome.latency_s),
-    ]
-    words = {"train": "", "heldout": ", in unseen words"}
-    for split in SPLITS:
-        for kind, what, sign, threshold, value in wishes:
-            measure = trial_ratio("preference", "neutral", f"{kind}/{split}", value)
-            headline = (kind, split) == ("prefer", "train")
-            bars.append(Bar(f"preferences: {what}{words[split]}", sign, threshold, "times", measure, headline))
-    kept = trial_ratio("unseen", "known", "unseen", lambda trial: float(trial.outcome.solved or 0))
-    cost = trial_ratio("unseen", "strongest", "unseen", lambda trial: trial.outcome.cost_usd)
-    return [
-        *bars,
-        Bar("unseen experts: accuracy kept", "≥", 0.95, "share", kept),
-        Bar("unseen experts: dollars as a share of the strongest expert's", "≤", 0.40, "share", cost),
     ]
 
 

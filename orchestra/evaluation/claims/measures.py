@@ -7,7 +7,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import STRONGEST, frontier
 from orchestra.evaluation.claims.seeds import Measure, accuracy_at
 from orchestra.evaluation.outcomes import Outcome, unit, utility
-from orchestra.evaluation.probes import ProbeName, ProbeResults, Trial
+from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.evaluation.report import TRAINED
 from orchestra.types import Category, Example, Record, ToolKind
 
@@ -118,7 +118,7 @@ def price_rows(probes: ProbeResults) -> list[tuple[str, str, tuple[float, float,
     return rows
 
 
-def trial_ratio(probe: ProbeName, before: str, after: str, value: Callable[[Trial], float]) -> Measured:
+def trial_ratio(probe: str, before: str, after: str, value: Callable[[Trial], float]) -> Measured:
     """Mean value in the variant `after` over that in `before`, on the same examples."""
 
     def measure(result: SeedResult) -> Measure:

@@ -13,16 +13,10 @@ from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
 from orchestra.evaluation.claims.seeds import Measure, over_seeds
-from orchestra.evaluation.probes import (
-    SPLITS,
-    ProbeResults,
-    experts,
-    preference_variants,
-    price_variants,
-    run_probes,
-    unseen_variants,
-    variants,
-)
+from orchestra.evaluation.probes.base import Setting, experts, variants
+from orchestra.evaluation.probes.run import run_probes
+from orchestra.evaluation.probes.shipped import SPLITS, preference_changes, price_changes, unseen_changes
+from orchestra.evaluation.probes.trials import ProbeResults
 from orchestra.evaluation.run import Contender
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.rollout.policies.scripted import ChooseExpert, follow
@@ -48,13 +42,17 @@ def topic(number: int) -> Example:
 ITEMS = [topic(number) for number in range(12)]
 
 
+def setting(rng: random.Random | None = None) -> Setting:
+    return Setting(catalogue(), SPREAD, rng or random.Random(0))
+
+
 def test_a_price_variant_changes_one_price_of_a_suited_expert() -> None:
-    made = list(price_variants(ITEMS[0], catalogue(), SPREAD))
+    made = list(price_changes(ITEMS[0], setting()))
     assert [(v.tool, v.name) for v in made] == [
         (spec.tool, name) for spec in experts(ITEMS[0]) if spec.tool != "qwen2.5-math-7b" for name in ("low", "high")
     ]
     for variant in made:
-        assert variant.example.preference == NEUTRAL and variant.of == "e0"
+        assert variant.example.preference == NEUTRAL and variant.example.id == "e0"
         for before, after in zip(ITEMS[0].toolbox, variant.example.toolbox, strict=True):
             if before.tool != variant.tool:
                 assert after == before
@@ -68,11 +66,11 @@ def test_a_price_variant_changes_one_price_of_a_suited_expert() -> None:
 
 def test_an_expert_without_a_suited_rival_is_not_priced() -> None:
     toolbox = tuple(spec for spec in ITEMS[0].toolbox if spec.tool in ("gpt-5", "qwen2.5-math-7b"))
-    assert list(price_variants(ITEMS[0].model_copy(update={"toolbox": toolbox}), catalogue(), SPREAD)) == []
+    assert list(price_changes(ITEMS[0].model_copy(update={"toolbox": toolbox}), setting())) == []
 
 
 def test_preference_variants_differ_in_the_wish_alone() -> None:
-    made = list(preference_variants(ITEMS[0], random.Random(0)))
+    made = list(preference_changes(ITEMS[0], setting()))
     assert len(made) == 9 and len({variant.tool for variant in made}) == 1
     assert made[0].name == "neutral" and made[0].example.preference == NEUTRAL
     chosen = made[0].tool
@@ -98,7 +96,7 @@ def test_unseen_experts_share_no_name_or_description_with_training() -> None:
     said = {describe(catalogue(), tool, rng) for tool in EXPERTS for _ in range(300)}
     said |= {catalogue().entry(tool).description for tool in EXPERTS}
     for item in ITEMS:
-        known, unseen = unseen_variants(item, catalogue(), rng, SPREAD)
+        known, unseen = unseen_changes(item, setting(rng))
         assert known.example.model_copy(update={"id": item.id}) == item
         for before, after in zip(item.toolbox, unseen.example.toolbox, strict=True):
             if before.kind is not ToolKind.EXPERT:

@@ -6,7 +6,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details, expert_claims, markdown
 from orchestra.evaluation.outcomes import Outcome, Unit, outcome, unit, utility
-from orchestra.evaluation.probes import ProbeName, ProbeResults, Trial
+from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.types import Category, Example, Preference
 from tests.support.worlds import catalogue, episode, example
 
@@ -28,7 +28,7 @@ def policy(right: int, cents: float, tool: str | None = None) -> tuple[Outcome, 
     return tuple(one(n, solved=n % 10 < right, cents=cents, tool=tool) for n in range(COUNT))
 
 
-def trials(probe: ProbeName, variant: str, calls: dict[str, int], cents: float, right: int = 10) -> list[Trial]:
+def trials(probe: str, variant: str, calls: dict[str, int], cents: float, right: int = 10) -> list[Trial]:
     return [
         Trial(
             probe=probe,
