@@ -1,7 +1,7 @@
 """Whether a GRPO run still learns what it should: measures of each step, reasons to stop, which steps were good."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -24,8 +24,8 @@ MAX_DECLINE = 0.3
 """How far accuracy may fall from its best window in any case."""
 MAX_ENTROPY_LOST = 0.95
 """Share of the first window's entropy that may be lost; beyond it nothing is tried any more."""
-INFRASTRUCTURE, NO_SIGNAL = "infrastructure", "no signal"
-"""The two reasons that say nothing against the weights."""
+UNKNOWN = {"valid": 1.0}
+"""What a measure is taken for while no step has it; 0 otherwise."""
 
 History = Sequence[Mapping[str, float]]
 """`measure` of each step, oldest first."""
@@ -122,10 +122,29 @@ def _called(episode: Episode, examples: Mapping[str, Example]) -> list[tuple[Too
 
 
 @dataclass(frozen=True)
-class HealthCheck:
-    """One way in which a run goes wrong: how far it has gone, and from where to where it may go."""
+class Recent:
+    """What a reason to stop reads: means over the last `window` steps, and over the first ones of the run."""
 
-    name: str
+    history: History
+    window: int
+    max_failed: float
+    """`grpo.max_infrastructure_failures`."""
+
+    def began(self, name: str) -> float:
+        return _mean(self.history[:WINDOW], name, UNKNOWN.get(name, 0.0))
+
+    def now(self, name: str) -> float:
+        return _mean(self.history[-self.window :], name, self.began(name))
+
+    @property
+    def steps(self) -> str:
+        return f"over {self.window} steps"
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """How far a run has gone in one wrong way, and from where to where it may go."""
+
     now: float
     began: float
     limit: float
@@ -141,66 +160,131 @@ class HealthCheck:
         return self.now > min(self.limit, (self.began + self.limit) / 2)
 
 
-def checks(history: History, window: int, max_failed: float) -> list[HealthCheck]:
-    """Every way but dead infrastructure is about the weights; `window`: how many of the last steps are averaged."""
+Check = Callable[[Recent], HealthCheck]
 
-    def began(name: str, unknown: float = 0.0) -> float:
-        return _mean(history[:WINDOW], name, unknown)
 
-    def now(name: str) -> float:
-        return _mean(history[-window:], name, began(name, 1.0 if name == "valid" else 0.0))
+@dataclass(frozen=True)
+class Reason:
+    """A reason to stop, as registered."""
 
-    starts = range(0, max(1, len(history) - WINDOW + 1), WINDOW)
-    best = max(_mean(history[i : i + WINDOW], "accuracy") for i in starts)
-    fall = best - now("accuracy")
-    hacked = began("accuracy") - now("accuracy") if now("reward") > began("reward") else 0.0
-    lost = 1 - now("entropy") / began("entropy") if began("entropy") > 0 else 0.0
-    onto_one = now("top_tool_share") if began("top_tool_share") < SPREAD else 0.0
-    start, top, any_top = 1 - began("valid", 1.0), began("top_expert_share"), began("top_tool_share")
-    steps = f"over {window} steps"
-    return [
-        HealthCheck(INFRASTRUCTURE, now("failed"), 0.0, max_failed, f"{now('failed'):.0%} of episodes failed {steps}"),
-        HealthCheck("format lost", 1 - now("valid"), start, 1 - MIN_VALID, f"{now('valid'):.0%} well formed {steps}"),
-        HealthCheck(
-            "collapse", now("top_expert_share"), top, MAX_TOOL_SHARE,
-            f"{now('top_expert_share'):.0%} of expert calls go to one expert",
-        ),
-        HealthCheck("collapse", onto_one, any_top, MAX_TOOL_SHARE, f"{onto_one:.0%} of calls go to one tool"),
-        HealthCheck("reward hacking", hacked, 0.0, MAX_DIVERGENCE, f"reward rose while accuracy fell by {hacked:.0%}"),
-        HealthCheck("decline", fall, 0.0, MAX_DECLINE, f"accuracy fell by {fall:.0%}"),
-        HealthCheck("entropy lost", lost, 0.0, MAX_ENTROPY_LOST, f"{lost:.0%} of it {steps}"),
-    ]  # fmt: skip
+    name: str
+    check: Check
+    about_weights: bool
+    since_restart: bool
+    logged: str | None
+
+
+REASONS: list[Reason] = []
+"""In the order in which they are tried; two ways to the same end may share a name."""
+
+
+def stop_reason(
+    name: str, *, about_weights: bool = True, since_restart: bool = False, logged: str | None = None
+) -> Callable[[Check], Check]:
+    """Register a reason to stop a training: it ends the run when its check is broken over `WINDOW` steps.
+
+    `about_weights`: the run then ends with its last good checkpoint, and a checkpoint is good only while the check is
+    not half way to its limit. `since_restart`: steps before a restart do not count, for the cause may be fixed.
+    `logged`: the name under which `now` is logged each step, after `train/`.
+    """
+
+    def register(check: Check) -> Check:
+        REASONS.append(Reason(name, check, about_weights, since_restart, logged))
+        return check
+
+    return register
+
+
+@stop_reason("infrastructure", about_weights=False, since_restart=True)
+def infrastructure(run: Recent) -> HealthCheck:
+    """Tools and endpoints fail."""
+    failed = run.now("failed")
+    return HealthCheck(failed, 0.0, run.max_failed, f"{failed:.0%} of episodes failed {run.steps}")
+
+
+@stop_reason("format lost")
+def format_lost(run: Recent) -> HealthCheck:
+    """Turns no longer parse."""
+    valid = run.now("valid")
+    return HealthCheck(1 - valid, 1 - run.began("valid"), 1 - MIN_VALID, f"{valid:.0%} well formed {run.steps}")
+
+
+@stop_reason("collapse")
+def one_expert(run: Recent) -> HealthCheck:
+    """One expert is asked, whatever the question."""
+    share = run.now("top_expert_share")
+    says = f"{share:.0%} of expert calls go to one expert"
+    return HealthCheck(share, run.began("top_expert_share"), MAX_TOOL_SHARE, says)
+
+
+@stop_reason("collapse")
+def one_tool(run: Recent) -> HealthCheck:
+    """One tool is called, whatever the question."""
+    began = run.began("top_tool_share")
+    share = run.now("top_tool_share") if began < SPREAD else 0.0
+    return HealthCheck(share, began, MAX_TOOL_SHARE, f"{share:.0%} of calls go to one tool")
+
+
+@stop_reason("reward hacking", logged="divergence")
+def reward_hacking(run: Recent) -> HealthCheck:
+    """Reward rises while accuracy falls."""
+    rose = run.now("reward") > run.began("reward")
+    fall = run.began("accuracy") - run.now("accuracy") if rose else 0.0
+    return HealthCheck(fall, 0.0, MAX_DIVERGENCE, f"reward rose while accuracy fell by {fall:.0%}")
+
+
+@stop_reason("decline", logged="decline")
+def decline(run: Recent) -> HealthCheck:
+    """Accuracy falls from its best window."""
+    starts = range(0, max(1, len(run.history) - WINDOW + 1), WINDOW)
+    best = max(_mean(run.history[i : i + WINDOW], "accuracy") for i in starts)
+    fall = best - run.now("accuracy")
+    return HealthCheck(fall, 0.0, MAX_DECLINE, f"accuracy fell by {fall:.0%}")
+
+
+@stop_reason("entropy lost", logged="entropy_lost")
+def entropy_lost(run: Recent) -> HealthCheck:
+    """The policy tries nothing any more."""
+    began = run.began("entropy")
+    lost = 1 - run.now("entropy") / began if began > 0 else 0.0
+    return HealthCheck(lost, 0.0, MAX_ENTROPY_LOST, f"{lost:.0%} of it {run.steps}")
+
+
+@stop_reason("no signal", about_weights=False)
+def no_signal(run: Recent) -> HealthCheck:
+    """No group has an advantage, so nothing is learnt."""
+    last = run.history[-run.window :]
+    dead = all(row.get("dead_groups", 0.0) == 1.0 and row.get("failed", 0.0) < 1.0 for row in last)
+    return HealthCheck(float(dead), 0.0, 0.5, f"no group's rewards differ {run.steps}")
 
 
 def reason_to_stop(history: History, max_failed: float, since: int = 0) -> str | None:
-    """A named reason, or None. Failures before step `since` (a restart) do not count: their cause may be fixed."""
-    fresh = checks(history[since:], WINDOW, max_failed)[0]
-    if fresh.broken and len(history) - since >= WINDOW:
-        return f"{fresh.name}: {fresh.says}"
-    if len(history) < WINDOW:
-        return None
-    for check in checks(history, WINDOW, max_failed)[1:]:
+    """The name of the first broken reason and what it says, or None. `since`: the step of the last restart."""
+    for reason in REASONS:
+        rows = history[since:] if reason.since_restart else history
+        if len(rows) < WINDOW:
+            continue
+        check = reason.check(Recent(rows, WINDOW, max_failed))
         if check.broken:
-            return f"{check.name}: {check.says}"
-    if all(row.get("dead_groups", 0.0) == 1.0 and row.get("failed", 0.0) < 1.0 for row in history[-WINDOW:]):
-        return f"{NO_SIGNAL}: no group's rewards differ over {WINDOW} steps"
+            return f"{reason.name}: {check.says}"
     return None
 
 
 def is_good(history: History, max_failed: float) -> bool:
     """Whether a checkpoint after these steps is one to go back to: nothing is half way to where it would be stopped."""
-    return bool(history) and not any(check.half_way for check in checks(history, RECENT, max_failed)[1:])
+    recent = Recent(history, RECENT, max_failed)
+    return bool(history) and not any(one.check(recent).half_way for one in REASONS if one.about_weights)
 
 
 def declined(reason: str | None) -> bool:
     """Whether the weights are the worse for it, so that the last good checkpoint is the result."""
-    return reason is not None and reason.partition(":")[0] not in (INFRASTRUCTURE, NO_SIGNAL)
+    return reason is not None and reason.partition(":")[0] in {one.name for one in REASONS if one.about_weights}
 
 
 def trends(history: History) -> dict[str, float]:
-    """Logged each step: accuracy lost since the first window while reward rose, or since its best one; entropy lost."""
-    named = {check.name: check.now for check in checks(history, RECENT, 1.0)}
-    return {"divergence": named["reward hacking"], "decline": named["decline"], "entropy_lost": named["entropy lost"]}
+    """How far each reason that is logged has gone: what `measure` of one step cannot tell."""
+    recent = Recent(history, RECENT, 1.0)
+    return {one.logged: one.check(recent).now for one in REASONS if one.logged is not None}
 
 
 def _mean(rows: History, name: str, unknown: float = 0.0) -> float:

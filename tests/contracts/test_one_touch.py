@@ -1,6 +1,7 @@
 """What CONTRIBUTING adds in one file works: each of its examples is written beside the shipped files and used."""
 
 import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -94,3 +95,23 @@ def test_a_probe(add: Callable[..., None], tmp_path: Path) -> None:
     rows = {claim.name: claim for claim in claims([result], [topic()], bootstrap=10)}
     assert "any order of tools: accuracy kept" in rows
     assert rows["any order of tools: accuracy kept"].bar == "≥ 95 %"
+
+
+def test_a_reason_to_stop(tmp_path: Path) -> None:
+    path = "orchestra/training/health.py"
+    copy = tmp_path / "health_with_one_more.py"
+    copy.write_text((ROOT / path).read_text(encoding="utf-8") + "\n\n" + snippets()[path], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(copy.stem, copy)
+    assert spec is not None and spec.loader is not None
+    health = importlib.util.module_from_spec(spec)
+    sys.modules[copy.stem] = health  # Its dataclasses look their module up.
+    try:
+        spec.loader.exec_module(health)
+    finally:
+        del sys.modules[copy.stem]
+    step = {"valid": 1.0, "accuracy": 0.5, "entropy": 0.2, "tokens": 40.0}
+    grown = [step] * health.WINDOW + [step | {"tokens": 400.0}] * health.WINDOW
+    assert health.reason_to_stop(grown[: health.WINDOW], 0.2) is None and health.is_good(grown[: health.WINDOW], 0.2)
+    reason = health.reason_to_stop(grown, 0.2)
+    assert reason == "rambling: episodes have 10.0 times as many tokens over 20 steps" and health.declined(reason)
+    assert health.trends(grown)["rambling"] == 10.0 and not health.is_good(grown, 0.2)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import BASELINES, STRONGEST
 from orchestra.evaluation.claims.bar import Bar, Unit
+from orchestra.evaluation.claims.measures import SeedResult as SeedResult
 from orchestra.evaluation.claims.measures import (
     cost_over,
     equal_cost,
@@ -16,7 +17,6 @@ from orchestra.evaluation.claims.measures import (
     used_where_best,
     utility_gain,
 )
-from orchestra.evaluation.claims.measures import SeedResult as SeedResult
 from orchestra.evaluation.claims.seeds import Measure, over_runs, over_seeds
 from orchestra.evaluation.probes.base import PROBES
 from orchestra.evaluation.report import REFERENCE
