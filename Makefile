@@ -10,7 +10,7 @@ help:  ## this list
 
 setup: .venv/.stamp .venv-vllm/.done  ## environments: .venv for the pipeline, .venv-vllm for serving
 
-.venv/.stamp: pyproject.toml constraints.txt scripts/setup.sh
+.venv/.stamp: pyproject.toml constraints.txt scripts/setup.sh scripts/install.sh scripts/pip_settings.py
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh
 
 # A machine where vLLM cannot be installed still gets a working pipeline: deploy then serves in process and says so.

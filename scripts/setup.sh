@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Makes or fixes .venv: torch first and exactly, then the rest held by constraints.txt. Safe to repeat.
+# Makes or repairs .venv, held by constraints.txt. Safe to repeat.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/install.sh
 began=$SECONDS
+log=.state/logs/setup.log
 fits='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'
 
 if ! .venv/bin/python -c "$fits" 2>/dev/null; then
@@ -19,11 +21,21 @@ if ! .venv/bin/python -c "$fits" 2>/dev/null; then
     "$python" -m venv .venv
 fi
 
-pip() { .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt "$@"; }
-echo "setup: torch (minutes on a slow network)"
-pip "$(grep '^torch==' constraints.txt)"
-echo "setup: the rest"
-pip --editable '.[serve,dev]'
+mkdir -p .state/logs
+: >"$log"
+choose_installer .venv setup "$log"
+echo "setup: the packages, 2.2 GB (log: $log)"
+# torch is asked for exactly: an open range takes CUDA builds of several GB.
+if ! install_packages --constraint constraints.txt "$(grep '^torch==' constraints.txt)" --editable '.[serve,dev]'; then
+    tail -n 20 "$log" >&2
+    echo "setup: error: the packages cannot be installed — see above and $log" >&2
+    exit 1
+fi
+# Modules compile at their first import (16 s in all; all of them would take a minute). Where that is off, every start would.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+    echo "setup: byte code (PYTHONDONTWRITEBYTECODE is set)"
+    .venv/bin/python -m compileall -q -j 2 .venv/lib >>"$log" 2>&1 || true
+fi
 .venv/bin/python -m pip check >/dev/null || .venv/bin/python -m pip check
 touch .venv/.stamp
 echo "setup: .venv is ready after $((SECONDS - began)) s"

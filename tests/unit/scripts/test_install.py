@@ -1,0 +1,169 @@
+"""Setup hands pip's settings on to uv, and installs with pip where uv cannot."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+UV = Path(sys.prefix) / "bin" / "uv"
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """This environment without anybody's settings for pip, uv or certificates."""
+    ignored = ("PIP_", "UV_", "SSL_CERT", "REQUESTS_CA", "CURL_CA")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ignored)}
+    return kept | variables
+
+
+def handed_on(config: Path, text: str, **variables: str) -> tuple[dict[str, str], list[str]]:
+    """The variables and options that uv gets when pip's configuration is `text`."""
+    config.write_text(text, encoding="utf-8")
+    before = clean_environment(PIP_CONFIG_FILE=str(config), **variables)
+    command = 'eval "$("$0" scripts/pip_settings.py)"; printf "%s\\0" "${uv_options[@]}"; echo; env -0'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable], cwd=ROOT, env=before, capture_output=True, text=True, check=True
+    )
+    options, _, after = done.stdout.partition("\n")
+    found = dict(line.split("=", 1) for line in after.split("\0") if line)
+    changed = {name: value for name, value in found.items() if before.get(name) != value and name not in ("_", "SHLVL")}
+    return changed, [option for option in options.split("\0") if option]
+
+
+def test_every_setting_of_pip_reaches_uv(tmp_path: Path) -> None:
+    variables, options = handed_on(
+        tmp_path / "pip.conf",
+        """[global]
+index-url = https://main.example/simple
+extra-index-url =
+    https://one.example/simple
+    https://two.example/simple
+find-links: /some/wheels /other/wheels
+trusted-host = one.example
+cert = /some/bundle.pem
+proxy = http://proxy.example:3128
+timeout = 90
+retries = 7
+constraint = /some/limits.txt /other/limits.txt
+no-cache-dir = true
+pre = yes
+[install]
+no-binary = first
+only-binary = :all:
+""",
+    )
+    assert variables == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://main.example/simple",
+        "UV_INDEX": "https://one.example/simple https://two.example/simple",
+        "UV_FIND_LINKS": "/some/wheels,/other/wheels",
+        "UV_INSECURE_HOST": "one.example",
+        "SSL_CERT_FILE": "/some/bundle.pem",
+        "HTTP_PROXY": "http://proxy.example:3128",
+        "HTTPS_PROXY": "http://proxy.example:3128",
+        "UV_HTTP_TIMEOUT": "90",
+        "UV_HTTP_RETRIES": "7",
+        "UV_NO_CACHE": "true",
+    }
+    assert options == [
+        "--prerelease=allow",
+        "--constraint=/some/limits.txt",
+        "--constraint=/other/limits.txt",
+        "--no-binary=first",
+        "--only-binary=:all:",
+    ]
+
+
+def test_a_variable_of_pip_replaces_its_file_and_a_variable_of_uv_stays(tmp_path: Path) -> None:
+    variables, options = handed_on(
+        tmp_path / "pip.conf",
+        "[global]\nindex-url = https://file.example/simple\nno-index = no\n[install]\ntimeout = 30\n",
+        PIP_INDEX_URL="https://variable.example/simple",
+        PIP_DEFAULT_TIMEOUT="45",
+        PIP_NO_INDEX="1",
+        UV_INDEX="https://mine.example/simple",
+    )
+    assert variables["UV_DEFAULT_INDEX"] == "https://variable.example/simple"
+    assert variables["UV_HTTP_TIMEOUT"] == "45"
+    assert "UV_INDEX" not in variables
+    assert options[0] == "--no-index"
+
+
+def test_without_settings_uv_searches_all_indexes_as_pip_does_and_trusts_what_pip_trusts() -> None:
+    assert handed_on(Path(os.devnull), "") == ({"UV_INDEX_STRATEGY": "unsafe-best-match"}, [])
+    variables, _ = handed_on(Path(os.devnull), "", REQUESTS_CA_BUNDLE="/some/bundle.pem")
+    assert variables["SSL_CERT_FILE"] == "/some/bundle.pem"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with the wheel of a package that no index has."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "tiny_parcel-1.0-py3-none-any.whl", "w") as wheel:
+        info = "tiny_parcel-1.0.dist-info"
+        wheel.writestr("tiny_parcel.py", "")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-parcel\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return folder
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """An empty environment, which borrows the pip of this one: faster than to install another."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+    packages = next((tmp_path / ".venv/lib").glob("python*/site-packages"))
+    (packages / "pip").symlink_to(Path(sysconfig.get_path("purelib")) / "pip")
+    return tmp_path / ".venv"
+
+
+def install(folder: Path, wheels: Path, package: str) -> subprocess.CompletedProcess[str]:
+    """Installs into `folder`/.venv as the setup scripts do; the wheels are all that pip may use."""
+    steps = ("set -euo pipefail", f"source {ROOT}/scripts/install.sh", "choose_installer .venv setup log")
+    command = "; ".join((*steps, f"install_packages {package}"))
+    environment = clean_environment(PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def has(folder: Path, module: str) -> bool:
+    python = folder / ".venv/bin/python"
+    return (
+        subprocess.run([python, "-c", f"import {module}"], cwd=folder, capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment: setup used pip")
+def test_uv_installs_from_where_pip_would(tmp_path: Path, venv: Path, wheels: Path) -> None:
+    (venv / "bin/uv").symlink_to(UV)
+    done = install(tmp_path, wheels, "tiny-parcel")
+    assert (done.returncode, done.stderr) == (0, ""), (tmp_path / "log").read_text(encoding="utf-8")
+    assert has(tmp_path, "tiny_parcel")
+    installer = next(venv.rglob("tiny_parcel-1.0.dist-info/INSTALLER"))
+    assert installer.read_text(encoding="utf-8").strip() == "uv"
+
+
+def test_pip_installs_where_uv_is_missing_or_fails_and_setup_says_so_in_one_line(
+    tmp_path: Path, venv: Path, wheels: Path
+) -> None:
+    done = install(tmp_path, wheels, "tiny-parcel")
+    assert done.returncode == 0 and has(tmp_path, "tiny_parcel")
+    assert done.stderr == "setup: uv cannot be installed (see log): pip installs instead, which takes minutes longer\n"
+
+    next(venv.rglob("tiny_parcel.py")).unlink()
+    shutil.rmtree(next(venv.rglob("tiny_parcel-1.0.dist-info")))
+    broken = venv / "bin/uv"
+    broken.write_text("#!/bin/sh\necho 'error: no route to the index' >&2\nexit 2\n", encoding="utf-8")
+    broken.chmod(0o755)
+    done = install(tmp_path, wheels, "tiny-parcel")
+    assert done.returncode == 0 and has(tmp_path, "tiny_parcel")
+    assert done.stderr == "setup: uv failed (see log): pip installs instead, which takes minutes longer\n"
+    assert "no route to the index" in (tmp_path / "log").read_text(encoding="utf-8")
+    assert install(tmp_path, wheels, "no-such-parcel").returncode != 0
