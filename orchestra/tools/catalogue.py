@@ -17,7 +17,7 @@ from orchestra.tools.mcp.spec import McpServer, McpTool
 from orchestra.tools.prices import PriceBook, first_problem, read_mapping
 from orchestra.tools.provider import ProviderLimits
 from orchestra.tools.schema import schema_problem
-from orchestra.types import Component, Price, Record, ToolKind, ToolSpec, Usage
+from orchestra.types import Component, Price, Record, Seconds, ToolKind, ToolSpec, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Implementation = Literal["calculator", "search", "web_search", "python", "simulated", "openai", "mcp"]
@@ -70,7 +70,7 @@ class Entry(Record):
     """JSON schema of the arguments object."""
     price: str
     """`provider/model` in the price book."""
-    latency_s: float = Field(ge=0)
+    latency_s: Seconds
     usage: Usage = Usage()
     """Expected tokens of one call."""
     implementation: Implementation
@@ -123,7 +123,7 @@ class DomainDefaults(Record):
     """What a domain's tools cost where the domain does not say."""
 
     price: str
-    latency_s: float = Field(ge=0)
+    latency_s: Seconds
     source: str
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config import Grpo, Rollout
 from orchestra.errors import TrainingError
-from orchestra.rewards.group import Reward, advantages, group_rewards, weights
+from orchestra.rewards.advantages import advantages
+from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.rollout.loop import rollout
 from orchestra.training.health import measure
 from orchestra.training.ranks import gathered, whole_weights
