@@ -87,15 +87,16 @@ async def run_episodes(
     """Attempt every example `samples` times; episodes come back in order, a group's episodes together.
 
     `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
-    `judge=False` leaves the verdict unknown. `budget_usd` caps each episode, as `limits` may: a call that could cross
-    it is refused. `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
+    `judge=False` leaves the verdict unknown. `budget_usd` caps each episode, as `limits` and its example may: a call
+    that could cross it is refused. `limits.tell_budget`: the policy is told the cap in its rendered prompt. `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
     Everything is booked in the toolkit's purse; raises `BudgetError` when the next call could cross its cap, after
     those under way have come to their end.
     """
     rates, asked = PolicyRates(price, purse=toolkit.purse), user or ScriptedUser()
     if limits.budget_usd is not None:
-        most = Decimal(str(limits.budget_usd))
-        budget_usd = most if budget_usd is None else min(budget_usd, most)
+        budget_usd = _least(budget_usd, Decimal(str(limits.budget_usd)))
+    if limits.tell_budget and budget_usd is not None:
+        examples = [e.model_copy(update={"budget_usd": _least(e.budget_usd, budget_usd)}) for e in examples]
     rendered = list(prompts) if prompts is not None else [codec.prompt(example) for example in examples]
     jobs = [
         Conversation(example, prompt, sample)
@@ -150,11 +151,11 @@ async def _run_batch(
                 if left < 1:
                     live.stop = StopReason.TOKEN_LIMIT
             ready = [(a, min(r, limits.max_turn_tokens)) for a, r in zip(active, room, strict=True) if r >= 1]
-            if budget_usd is not None:
-                for live, most in ready:
-                    if add_up([_spent(live), _worst_turn_usd(live.conversation, most, rates)]) > budget_usd:
-                        live.stop = StopReason.BUDGET
-                ready = [(live, most) for live, most in ready if live.stop is None]
+            for live, most in ready:
+                cap = _least(budget_usd, live.conversation.example.budget_usd)
+                if cap is not None and add_up([_spent(live), _worst_turn_usd(live.conversation, most, rates)]) > cap:
+                    live.stop = StopReason.BUDGET
+            ready = [(live, most) for live, most in ready if live.stop is None]
             if not ready:
                 break
             conversations, allowed = [a.conversation for a, _ in ready], [r for _, r in ready]
@@ -234,7 +235,8 @@ async def _take_turn(
         reply, charge = await _ask_user(live, live.answer, user)
         charges += [charge] if charge is not None else []
     elif call is not None:
-        if budget_usd is not None and _crosses(live, call, charges[0].cost_usd, budget_usd):
+        cap = _least(budget_usd, conversation.example.budget_usd)
+        if cap is not None and _crosses(live, call, charges[0].cost_usd, cap):
             live.stop = StopReason.BUDGET
         else:
             observation, spent_on = await _call(live, call)
@@ -293,6 +295,11 @@ async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str 
         return None, None
 
 
+def _least(*caps: Decimal | None) -> Decimal | None:
+    """The smallest of the caps that there are."""
+    return min((cap for cap in caps if cap is not None), default=None)
+
+
 def _spent(live: _Live) -> Decimal:
     return total(charge for turn in live.conversation.turns for charge in turn.charges)
 
@@ -332,8 +339,9 @@ def _finish(live: _Live, policy: str, judge: bool) -> Episode:
     conversation, stop = live.conversation, live.stop or StopReason.CANCELLED
     verdict: Verdict | None = None
     if judge and stop not in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
-        if live.answer is None:
-            verdict = Verdict(solved=False, why=stop.value)
+        over = (told := conversation.example.budget_usd) is not None and _spent(live) > told
+        if live.answer is None or over:
+            verdict = Verdict(solved=False, why="over budget" if over else stop.value)
         else:
             try:
                 verdict = verify(conversation.example, live.answer, live.session)
