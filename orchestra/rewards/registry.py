@@ -80,10 +80,10 @@ def feature(
     the function also takes the tool's name. `level`: the first value of `grpo.reward` that counts the part. `ends`: what
     is worth 0 and 1 where `grpo.unit` is example, by the toolbox. `when`: a switch and the value that turns it on.
     """
+    if name in FEATURES:
+        raise ValueError(f"there is a reward part {name} already")
 
     def register(measure: Measure) -> Measure:
-        if name in FEATURES:
-            raise ValueError(f"there is a reward part {name} already")
         FEATURES[name] = Feature(name, weight, measure, level, ends, of_solved, when)
         return measure
 
