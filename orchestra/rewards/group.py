@@ -74,7 +74,7 @@ def group_rewards(
             rewards.append(Reward(None, {}, out))
             continue
         paid = [term for term in counted if episode.solved or term.name == LIMIT]
-        earned = {term.name: term.weight * _normalised(term, episode, ends[term.name]) for term in paid}
+        earned = {term.name: _earned(term, episode, ends[term.name]) for term in paid}
         why = "" if episode.solved else episode.verdict.why if episode.verdict else ""
         rewards.append(Reward(sum(earned.values(), start=0.0), earned, why))
     return rewards
@@ -109,13 +109,14 @@ def _ends(term: Term, kept: Sequence[Episode], shape: RewardParams) -> Ends | No
     return (low, high) if high > low else None
 
 
-def _normalised(term: Term, episode: Episode, ends: Ends | None) -> float:
+def _earned(term: Term, episode: Episode, ends: Ends | None) -> float:
+    """p · M̂ of one feature."""
     if term.name == LIMIT:
-        return term.measure(episode)
+        return term.weight * term.measure(episode)
     if ends is None:
         return 0.0
     low, high = ends
-    return min(1.0, max(0.0, (term.measure(episode) - low) / (high - low)))
+    return term.weight * (min(high, max(low, term.measure(episode))) - low) / (high - low)
 
 
 def _left_out(episode: Episode, malformed: str) -> str:
