@@ -138,7 +138,9 @@ def _batch_stds(columns: Sequence[Mapping[str, _Column]]) -> dict[str, float]:
     return found
 
 
-def _summed(group: Group, parts: Mapping[str, _Column], spread: Mapping[str, float], shape: RewardParams) -> list[float]:
+def _summed(
+    group: Group, parts: Mapping[str, _Column], spread: Mapping[str, float], shape: RewardParams
+) -> list[float]:
     """The weighted sum of a group's centred columns, each episode by its share; one number for each with a value."""
     kept = [index for index, reward in enumerate(group.rewards) if reward.value is not None]
     terms = [

@@ -108,9 +108,7 @@ def _plan(names: list[str], ways: list[tuple[int, ...]], scores: list[float], sh
     return Plan(shared, tuple(choices), size)
 
 
-def tried(
-    groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], branch: Branch | None
-) -> dict[str, float]:
+def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], branch: Branch | None) -> dict[str, float]:
     """What is logged of a branched step: how many groups were, how open the choice is, and what the policy would earn.
 
     Other measures of the step count each episode alike, so that they are those of the choices tried. {} without branching.

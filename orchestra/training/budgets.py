@@ -15,9 +15,7 @@ CENT = Decimal("0.0001")
 """Prompts show so many places: what is told is what is kept to."""
 
 
-def with_budgets(
-    examples: Sequence[Example], share: float, seed: int, limits: Rollout, price: Price
-) -> list[Example]:
+def with_budgets(examples: Sequence[Example], share: float, seed: int, limits: Rollout, price: Price) -> list[Example]:
     """`share` of the examples told a budget, by a draw of seed and id; the others, and those with one, as they are.
 
     The budget is log-uniform between one call of the cheapest and one of the most expensive expert, times `ROOM`, and on

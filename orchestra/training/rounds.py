@@ -129,6 +129,9 @@ class Rounds:
             spent[kind] += [(p, float(e.cost_usd)) for p, e in zip(chances, group, strict=True) if e.counted]
         means = self.multipliers.ascend(spent)
         measured |= {f"limited_usd/{kind}": usd for kind, usd in means.items()} | self.multipliers.measures()
+        if settings.branch is not None:
+            # Of tokens that were given there is none, and what is tried no longer hangs on it.
+            measured.pop("entropy", None)
         self.history.append(measured | tried(groups, [plan for _, _, plan in rows], settings.branch))
 
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:

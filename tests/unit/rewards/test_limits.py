@@ -25,7 +25,9 @@ def test_dollars_count_by_the_multiplier_and_for_failed_episodes_too() -> None:
     found = group_rewards(rows, WISH, limit=Limit(usd=0.02, multiplier=0.5))
     # (outcome - m · dollars / limit) / (1 + m)
     assert [value(r) for r in found] == pytest.approx([(1 - 0.25) / 1.5, (1 - 1.0) / 1.5, -0.25 / 1.5])
-    assert weights(WISH, limit=Limit(0.02, 0.5)) == pytest.approx({"outcome": 1 / 1.5, "latency": 0, "limit": 0.5 / 1.5})
+    assert weights(WISH, limit=Limit(0.02, 0.5)) == pytest.approx(
+        {"outcome": 1 / 1.5, "latency": 0, "limit": 0.5 / 1.5}
+    )
     # The multiplier is 0 as long as less is spent: only being right counts.
     assert [value(r) for r in group_rewards(rows, WISH, limit=Limit(0.02, 0.0))] == [1, 1, 0]
 
@@ -51,7 +53,9 @@ def test_spending_more_never_pays_and_what_is_alike_adds_a_constant(
 def test_a_multiplier_rises_while_too_much_is_spent_and_falls_to_0_when_less_is() -> None:
     found = Multipliers(CONSTRAINT)
     assert found.limit("neutral") == Limit(0.02, 0.0) and found.limit("fast") is None
-    assert found.ascend({"neutral": [(1.0, 0.04), (1.0, 0.08)], "fast": [(1.0, 9.0)]}) == {"neutral": pytest.approx(0.06)}
+    assert found.ascend({"neutral": [(1.0, 0.04), (1.0, 0.08)], "fast": [(1.0, 9.0)]}) == {
+        "neutral": pytest.approx(0.06)
+    }
     assert found.values == {"neutral": pytest.approx(0.2), "cheap": 0.0}
     found.ascend({"neutral": [(0.75, 0.0), (0.25, 0.04)]})
     assert found.values["neutral"] == pytest.approx(0.15)

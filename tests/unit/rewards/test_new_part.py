@@ -59,7 +59,9 @@ def test_a_weight_without_a_part_is_refused_before_a_training() -> None:
     with pytest.raises(DataError, match="no reward part has the weight brevity"):
         check_weights([BRIEF], SETTINGS)
     with pytest.raises(DataError, match="no reward part has the weight speed"):
-        check_weights([BRIEF.model_copy(update={"weights": {}})], SETTINGS.model_copy(update={"weights": {"speed": 1.0}}))
+        check_weights(
+            [BRIEF.model_copy(update={"weights": {}})], SETTINGS.model_copy(update={"weights": {"speed": 1.0}})
+        )
 
 
 def test_a_name_is_taken_once() -> None:

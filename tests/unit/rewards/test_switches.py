@@ -43,7 +43,9 @@ def toolbox(costs: list[tuple[Decimal, float]]) -> tuple[ToolSpec, ...]:
     return tuple(spec(name, usd, latency_s) for name, (usd, latency_s) in zip(names, costs, strict=False))
 
 
-def score(rows: list[dict[str, Any]], wish: Preference, shape: RewardParams, tools: tuple[ToolSpec, ...]) -> list[Reward]:
+def score(
+    rows: list[dict[str, Any]], wish: Preference, shape: RewardParams, tools: tuple[ToolSpec, ...]
+) -> list[Reward]:
     return group_rewards([episode(**row) for row in rows], wish, shape=shape, toolbox=tools)
 
 
@@ -128,7 +130,9 @@ def test_the_weight_survives_where_all_are_solved_only_without_the_sum_s_divisio
     assert summed == pytest.approx([0.935, 0.935], abs=2e-3)
     apart = [of_group(SOLVED, wish, APART)[0] for wish in (neutral, CHEAP)]
     assert apart == pytest.approx([0.15 * 0.935, 0.6 * 0.935], abs=1e-3)
-    plain = [of_group(SOLVED, wish, RewardParams(scale="none"), "sum_then_normalise", 0.0)[0] for wish in (neutral, CHEAP)]
+    plain = [
+        of_group(SOLVED, wish, RewardParams(scale="none"), "sum_then_normalise", 0.0)[0] for wish in (neutral, CHEAP)
+    ]
     assert plain == pytest.approx([0.075, 0.3])
 
 

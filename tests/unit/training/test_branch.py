@@ -98,7 +98,10 @@ def test_every_expert_is_called_first_once_and_the_turn_before_is_shared(tools: 
     for sample, one in enumerate(made):
         choice = found.choice(sample)
         first = one.turns[0]
-        assert first.ids[: len(choice.ids)] == choice.ids and first.ids[: found.shared] == made[0].turns[0].ids[: found.shared]
+        assert (
+            first.ids[: len(choice.ids)] == choice.ids
+            and first.ids[: found.shared] == made[0].turns[0].ids[: found.shared]
+        )
         assert f'"name": "{choice.name}"' in first.text and first.logprobs == ()
         assert first.call is None or first.call.name == choice.name
         # Its tokens are paid for as any others, and its prompt is no more in the cache than that of a sampled turn.
@@ -188,7 +191,9 @@ def test_the_branched_gradient_is_that_of_the_expected_reward() -> None:
     ours = gradient(torch.stack([a * s for a, s in zip(weighed, scores(), strict=True)]).sum() / 3)
     torch.testing.assert_close(ours, exact, atol=1e-5, rtol=1e-3)
     # Even shares move each choice's score by its advantage, however seldom the policy makes it.
-    even = advantages([Reward(r, {}) for r in rewards], min_std=0, clip=100, shape=shape, shares=found.shares("uniform"))
+    even = advantages(
+        [Reward(r, {}) for r in rewards], min_std=0, clip=100, shape=shape, shares=found.shares("uniform")
+    )
     assert even == pytest.approx([r - sum(rewards) / 3 for r in rewards])
 
 
@@ -207,9 +212,7 @@ def test_without_a_choice_point_a_group_is_sampled(branch: Branch, limits: Rollo
 def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
     import copy
 
-    settings = SETTINGS.model_copy(
-        update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4}
-    )
+    settings = SETTINGS.model_copy(update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4})
     model, logs = copy.deepcopy(taught()), Logs()
 
     def log(metrics: dict[str, float], step: int) -> None:
