@@ -56,7 +56,7 @@ class RewardParams(Section):
     """What `min_group_std` leaves out: groups whose summed rewards are alike (as published), or single parts whose
     normalised feature is alike, so that a group that is all solved still trains on its dollars."""
     scale: Literal["group", "batch", "none"] = switch("group")
-    """What centred rewards are divided by (TRL's scale_rewards): the group's std (Eq. 3), that of the whole step, or 1."""
+    """What centred rewards are divided by (TRL's scale_rewards): the group's std (Eq. 3), the whole step's, or 1."""
     batch_normalise: bool = switch(False)
     """Whether the advantages of a step are normalised once more, together (GDPO, arXiv 2601.05242)."""
     liked: Literal["count", "use"] = switch("count")

@@ -77,8 +77,9 @@ def feature(
     """Register a function of an episode as a reward part; larger is better.
 
     `weight`: a field of `Preference`, a key of its `weights`, or a function to weights by tool; where it gives several,
-    the function also takes the tool's name. `level`: the first value of `grpo.reward` that counts the part. `ends`: what
-    is worth 0 and 1 where `grpo.unit` is example, by the toolbox. `when`: a switch and the value that turns it on.
+    the function also takes the tool's name. `level`: the first value of `grpo.reward` that counts the part. `ends`:
+    what is worth 0 and 1 where `grpo.unit` is example, by the toolbox. `of_solved`: False for a part in whose mean
+    failed episodes count. `when`: a switch and the value that turns the part on.
     """
     if name in FEATURES:
         raise ValueError(f"there is a reward part {name} already")

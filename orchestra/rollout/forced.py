@@ -15,8 +15,8 @@ Begun = Mapping[tuple[str, int], tuple[int, ...]]
 class ForcedPolicy:
     """Runs another policy on conversations whose prompts end with the given tokens, which then count as written.
 
-    The given tokens are in the turn's `ids` and are paid for like any others. Their turn has no log-probabilities, since
-    nothing was sampled. Conversations that are given nothing run as ever.
+    The given tokens are in the turn's `ids` and are paid for like any others. Their turn has no log-probabilities,
+    since they were not sampled. Conversations that are given nothing run as ever.
     """
 
     inner: Policy

@@ -88,9 +88,9 @@ async def run_episodes(
 
     `batch` conversations run at once. `prompts` replaces the rendered prompts (serving hands in whole conversations).
     `judge=False` leaves the verdict unknown. `budget_usd` caps each episode, as `limits` and its example may: a call
-    that could cross it is refused. `limits.tell_budget`: the policy is told the cap in its rendered prompt. `user` answers the questions of policies where an example has a user (default: `ScriptedUser`).
-    Everything is booked in the toolkit's purse; raises `BudgetError` when the next call could cross its cap, after
-    those under way have come to their end.
+    that could cross it is refused. With `limits.tell_budget` the rendered prompt tells the cap. `user` answers the
+    questions of policies where an example has a user (default: `ScriptedUser`). Everything is booked in the toolkit's
+    purse; raises `BudgetError` when the next call could cross its cap, after those under way have come to their end.
     """
     rates, asked = PolicyRates(price, purse=toolkit.purse), user or ScriptedUser()
     if limits.budget_usd is not None:

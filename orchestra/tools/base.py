@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol, runtime_checkable
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from orchestra.plain import as_text
 from orchestra.types import Charge, Component, Price, Record, Seconds, Usage, Usd

@@ -1,21 +1,21 @@
-"""Every choice once: groups whose episodes share a turn up to its choice point, and then take each choice in turn.
+"""Groups that try every choice once: episodes share a turn up to its choice point, then take each choice in turn.
 
-An episode of a sampled group tells something about the choice that it happens to make. Where a policy makes a choice in
-2 of 100 episodes, few groups of 8 hold it, and nothing is learned about it. Here the first turn is sampled once, cut at
-its choice point (the name of the expert that it calls, or the last word of its thought), and every choice c follows in
-an episode of its own; a repeated question costs nothing twice where replies come from a tape or from simulated experts.
+An episode of a sampled group tells something about the one choice that it makes. Where a policy makes a choice in 2 of
+100 episodes, few groups of 8 hold it, and nothing is learned about it. Here the first turn is sampled once and cut at
+its choice point: the name of the expert that it calls, or the last line of its thought. Every choice c then follows in
+an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
 
-Given tokens are not sampled, so they are no evidence of what the policy does, and their weight has to say it. With p the
-policy's own probabilities of the choices, made to add up to 1, and R the rewards, the gradient of Σ p(c) R(c) is
-Σ p(c) (R(c) - b) ∇log p(c) with b = Σ p(c) R(c). So episode i of a group of n has the share w = p(c) / (episodes of c),
-and the advantage n · w · (R - b): in expectation that of n samples, without the noise of which choices were made. What
-follows the choice is sampled from the policy, and its gradient has the same weights. The shared tokens before the choice
-are masked: their gradient would add up to 0. Importance ratios compare the policy after an optimizer step with that
-before it, on the same tokens; that these were given changes nothing in them, since p is the policy's before the step.
+Given tokens are not sampled, so they are no evidence of what the policy does; their weights have to say it. Let p be
+the policy's own probabilities of the choices, scaled to add up to 1, and R the rewards. The gradient of Σ p(c) R(c) is
+Σ p(c) (R(c) - b) ∇log p(c) with b = Σ p(c) R(c). So an episode of a group of n has the share w = p(c) / (episodes of c)
+and the advantage n · w · (R - b): what n samples give in expectation, without the noise of which choices were sampled.
+The tokens after the choice are sampled from the policy, and their gradient has the same weights. The tokens before the
+choice are masked, since their gradient adds up to 0. Importance ratios compare the policy after an optimizer step with
+the policy before it on the same tokens. Given tokens change nothing there, because p is the policy's before the step.
 
-With uniform weights each choice counts alike: w = 1 / (choices · episodes of c). That is the natural gradient on the
-choice (arXiv 1906.00190): a choice's logit moves by its advantage, however seldom it is made. It is no gradient of what
-follows, so only the tokens of the choice learn.
+With uniform weights every choice counts alike: w = 1 / (choices · episodes of c). That is the natural gradient on the
+choice (arXiv 1906.00190): its logit moves by its advantage, however seldom the policy makes it. It is no gradient of
+what follows, so only the tokens of the choice learn.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _plan(names: list[str], ways: list[tuple[int, ...]], scores: list[float], sh
 def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], branch: Branch | None) -> dict[str, float]:
     """What is logged of a branched step: how many groups were, how open the choice is, and what the policy would earn.
 
-    Other measures of the step count each episode alike, so that they are those of the choices tried. {} without branching.
+    Other measures of the step count each episode alike: they are those of the choices tried. {} without branching.
     """
     if branch is None:
         return {}

@@ -18,8 +18,8 @@ CENT = Decimal("0.0001")
 def with_budgets(examples: Sequence[Example], share: float, seed: int, limits: Rollout, price: Price) -> list[Example]:
     """`share` of the examples told a budget, by a draw of seed and id; the others, and those with one, as they are.
 
-    The budget is log-uniform between one call of the cheapest and one of the most expensive expert, times `ROOM`, and on
-    top of it what the policy's own tokens of two turns cost at most.
+    The budget is log-uniform between one call of the cheapest and one of the most expensive expert, times `ROOM`; what
+    the policy's own tokens of two turns cost at most is added.
     """
     usage = Usage(input_tokens=limits.max_tokens, output_tokens=limits.max_turn_tokens)
     own_usd = EXACT.multiply(cost_of(price.model_copy(update={"cached_input_per_million": None}), usage), Decimal(2))

@@ -122,8 +122,8 @@ def train_grpo(
 def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | None) -> Any:
     """TRL's arguments: `num_iterations` optimizer steps a generation round, and whole groups on every process.
 
-    With one step a round TRL's ratio of probabilities is 1 everywhere, so `clip_low` and `clip_high` do nothing; from two
-    on, it takes the log-probabilities before the first step as the old ones.
+    With one step a round TRL's ratio of probabilities is 1 everywhere, so `clip_low` and `clip_high` do nothing. From
+    two on, the ratio compares with the log-probabilities before the first step.
     """
     if world() != settings.processes:
         raise TrainingError(

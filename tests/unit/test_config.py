@@ -144,8 +144,8 @@ def test_no_value_raises_anything_else(where: tuple[str, str], value: Any) -> No
 SWITCHES: list[tuple[str, Any]] = [
     ("published", True), ("unit", "example"), ("unit_ceiling", 3.0), ("among", "solved"), ("homogeneity", "part"),
     ("scale", "none"), ("batch_normalise", True), ("liked", "use"), ("weights", {}),
-    ("constraint", {"usd": {"cheap": 0.01}}), ("branch", {"at": "expert"}), ("branch", {"at": "word", "words": ["a", "b"]}),
-    ("budget_share", 0.5), ("num_iterations", 2),
+    ("constraint", {"usd": {"cheap": 0.01}}), ("branch", {"at": "expert"}),
+    ("branch", {"at": "word", "words": ["a", "b"]}), ("budget_share", 0.5), ("num_iterations", 2),
 ]  # fmt: skip
 
 

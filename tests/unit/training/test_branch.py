@@ -60,8 +60,8 @@ def taught() -> PreTrainedModel:
     prompt, seen, answer = codec().prompt(question()), codec().observation("Tesk"), codec().turn("Tesk")
     batch = []
     for turn in map(codec().turn, turns):
-        labels = [-100] * len(prompt) + turn + [-100] * len(seen) + answer
-        batch.append((torch.tensor([[*prompt, *turn, *seen, *answer]]), torch.tensor([labels])))
+        own = [-100] * len(prompt) + turn + [-100] * len(seen) + answer
+        batch.append((torch.tensor([[*prompt, *turn, *seen, *answer]]), torch.tensor([own])))
     for _ in range(40):
         optimizer.zero_grad()
         for ids, labels in batch:
@@ -176,8 +176,7 @@ def test_the_branched_gradient_is_that_of_the_expected_reward() -> None:
         return each
 
     def gradient(value: torch.Tensor) -> torch.Tensor:
-        found_ = torch.autograd.grad(value, [model.get_input_embeddings().weight])[0]
-        return torch.as_tensor(found_)
+        return torch.autograd.grad(value, next(model.parameters()))[0]
 
     def expected(values: list[torch.Tensor]) -> torch.Tensor:
         chances = torch.softmax(torch.stack(values), 0)
