@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-Usd = Annotated[Decimal, Field(ge=0, le=10**9, allow_inf_nan=False)]
+Usd = Annotated[Decimal, Field(ge=0, le=10**15, allow_inf_nan=False)]
 """Dollars, exact; written to JSON as a string so that nothing is lost."""
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """Seconds of one call. An infinite one would give every other episode of its group the highest advantage."""

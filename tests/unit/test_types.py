@@ -141,7 +141,7 @@ def test_seconds_are_finite_and_bounded_wherever_they_are_told(seconds: float) -
         ToolResult(text="x", latency_s=seconds)
 
 
-@pytest.mark.parametrize("usd", ["Infinity", "NaN", "-1", "1e10"])
+@pytest.mark.parametrize("usd", ["Infinity", "NaN", "-1", "1e16"])
 @pytest.mark.parametrize("field", [name for name in Price.model_fields])
 def test_prices_and_charges_are_finite_and_bounded(usd: str, field: str) -> None:
     with pytest.raises(ValidationError, match=field):

@@ -1,5 +1,6 @@
 """Branched groups: where the choice stands, what each episode begins with, and what the policy learns from them."""
 
+import copy
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from orchestra.training.branch import Plan, _scores, plan, tried
 from orchestra.training.grpo import train_grpo
 from orchestra.types import Episode, Example, Preference, ToolCall
 from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
-from tests.worlds import PRICE, catalogue, codec, example, tiny_model, toolkit
+from tests.worlds import PRICE, catalogue, codec, episode, example, tiny_model, toolkit
 
 LIMITS = Rollout(max_turns=2, max_turn_tokens=120, max_tokens=1500)
 EXPERTS = ("gpt-5", "gpt-5-mini", "qwen3-32b")
@@ -120,10 +121,10 @@ def test_every_word_is_tried_and_ends_where_its_line_ends(tools: Toolkit) -> Non
     assert [one.turns[0].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
 
 
-def test_the_chance_is_the_policy_s_own() -> None:
+def test_the_chance_is_the_policy_s_own(tools: Toolkit) -> None:
     """The tokens of the choice that was sampled score what they had when they were sampled."""
     acting, found = planned(AT_NAME)
-    made = rollout([question()], acting, codec(), toolkit_of(), LIMITS, price=PRICE)[0]
+    made = rollout([question()], acting, codec(), tools, LIMITS, price=PRICE)[0]
     name = made.turns[0].call
     assert name is not None
     taken = next(choice for choice in found.choices if choice.name == name.name)
@@ -131,13 +132,6 @@ def test_the_chance_is_the_policy_s_own() -> None:
     scores = _scores(acting, list(made.prompt_ids), [c.ids for c in found.choices], found.shared)
     sampled = sum(made.turns[0].logprobs[found.shared : len(taken.ids)])
     assert scores[found.choices.index(taken)] == pytest.approx(sampled, abs=1e-3)
-
-
-@lru_cache
-def toolkit_of() -> Toolkit:
-    import tempfile
-
-    return toolkit(Path(tempfile.mkdtemp()))
 
 
 def test_shares_follow_the_policy_or_are_even_and_add_up_to_1() -> None:
@@ -209,8 +203,6 @@ def test_without_a_choice_point_a_group_is_sampled(branch: Branch, limits: Rollo
 
 
 def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
-    import copy
-
     settings = SETTINGS.model_copy(update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4})
     model, logs = copy.deepcopy(taught()), Logs()
 
@@ -241,8 +233,6 @@ def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
 
 def test_what_the_policy_would_earn_is_logged_beside_what_was_tried() -> None:
     _, found = planned(AT_NAME, size=3)
-    from tests.worlds import episode
-
     group = [episode(solved=place == 0, cost_usd=place) for place in range(3)]
     told = tried([group, group], [found, None], AT_NAME)
     chances = [choice.chance for choice in found.choices]
