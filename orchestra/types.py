@@ -11,15 +11,17 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-Usd = Annotated[Decimal, Field(ge=0)]
+Usd = Annotated[Decimal, Field(ge=0, le=10**15, allow_inf_nan=False)]
 """Dollars, exact; written to JSON as a string so that nothing is lost."""
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+"""Seconds of one call. An infinite one would give every other episode of its group the highest advantage."""
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow])
 """Arithmetic of dollars: wide enough that nothing is rounded, and an error where it would have to be."""
 
 
 def _unset(value: object) -> bool:
     """Fields added later are written only where they say something, so that rows without them keep their bytes."""
-    return value is None or value == () or value == ""
+    return value is None or value == () or value == "" or value == {}
 
 
 def add_up(amounts: Iterable[Decimal]) -> Decimal:
@@ -31,9 +33,9 @@ def add_up(amounts: Iterable[Decimal]) -> Decimal:
 
 
 class Record(BaseModel):
-    """Immutable data; unknown keys are errors."""
+    """Immutable data; unknown keys, infinities and NaN are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ToolKind(StrEnum):
@@ -89,7 +91,7 @@ class ToolSpec(Record):
     price: Price
     call_usd: Usd
     """Expected dollars of one call under `price`: what the model is shown."""
-    latency_s: float = Field(ge=0)
+    latency_s: Seconds
     """Expected seconds of one call: what the model is shown."""
 
 
@@ -105,6 +107,8 @@ class Preference(Record):
     latency: float = Field(ge=0, le=1)
     tools: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Weight by shown tool name; a tool not named weighs 0."""
+    weights: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict, exclude_if=_unset)
+    """Weights of further reward parts, by the name that `orchestra.rewards.parts` declares beside each part."""
 
 
 class ToolCall(Record):
@@ -127,7 +131,7 @@ class Verifier(Record):
     kind: Literal["exact", "numeric", "database", "judge"]
     answer: str | None = None
     """The expected answer (exact, numeric, judge)."""
-    tolerance: float = 0.0
+    tolerance: float = Field(default=0.0, ge=0)
     golden_calls: tuple[ToolCall, ...] = ()
     """A known solution, by shown names: domain calls are replayed on a fresh copy to know the golden contents; other
     calls show a teacher the way. Empty for topic questions, which only experts can answer."""
@@ -184,6 +188,8 @@ class Example(Record):
     """Who answers the policy's questions; None: nobody, and whatever it says is its answer. Never rendered."""
     difficulty: float | None = Field(default=None, ge=0, le=1, exclude_if=_unset)
     """Share of its tries that a solver solved: 1 is easy, 0 was never solved, None is not measured."""
+    budget_usd: Usd | None = Field(default=None, exclude_if=_unset)
+    """Dollars that an attempt may spend. The policy is told; the loop keeps to it, and spending more is not solving."""
     price_date: date | None = Field(default=None, exclude_if=_unset)
     """The day whose list prices its toolbox started from, where `synthesize.price_dates` names several."""
 
@@ -228,7 +234,7 @@ class Charge(Record):
     """The tool's shown name, or `policy`."""
     usage: Usage = Usage()
     cost_usd: Usd = Decimal(0)
-    latency_s: float = Field(default=0.0, ge=0)
+    latency_s: Seconds = 0.0
     simulated: bool = False
     phase: str = Field(default="", exclude_if=_unset)
     """In a ledger: when it was spent, such as `evaluate/sft`: the stage, what within it, the policy."""

@@ -51,7 +51,8 @@ def train(stage: Stage) -> None:
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
     configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
-    for note in check_weights([*configured, *(example.preference for example in examples)], settings):
+    stated_ones = [*configured, *(example.preference for example in examples)]
+    for note in check_weights(stated_ones, settings.resolved()):
         if distributed.rank() == 0:
             stage.say(note)
     model = load_model(stage.root / BASE)
@@ -95,7 +96,7 @@ def train(stage: Stage) -> None:
         kept = f"the model is that of step {result.kept_step}"
         stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")
     stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
-    means = averages(result.history[: result.kept_step][-10:])
+    means = averages(result.history[: result.kept_step // settings.num_iterations][-10:])
     simulated = any(part.simulated for part in budget.by_component().values())
     facts = {
         "simulated": simulated,

@@ -5,22 +5,16 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from orchestra.config.reward import RewardParams
+from orchestra.config.section import Fraction, Positive, Section, switch
 from orchestra.errors import ConfigError
 from orchestra.files.yaml import parse_yaml
 from orchestra.types import Category, Usd
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
 EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
 """The stages depend on data/extra: what lies elsewhere could change unseen."""
-
-
-class Section(BaseModel):
-    """A section of params.yaml."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class World(Section):
@@ -98,6 +92,8 @@ class Rollout(Section):
     """Prompt and completion of one episode together."""
     budget_usd: Annotated[float, Field(gt=0)] | None = Field(default=None, exclude_if=lambda value: value is None)
     """Dollars that one episode may spend: a call that could cross it ends the episode. None: no cap."""
+    tell_budget: bool = switch(False)
+    """Whether the policy is told that cap, and at the gateway a request's: for policies trained with budgets."""
 
 
 class Habits(Section):
@@ -125,9 +121,10 @@ class Sft(Section):
     save_steps: Positive
 
 
-class Grpo(Section):
+class Grpo(RewardParams):
     seed: int
     steps: Positive
+    """Optimizer steps."""
     examples_per_step: Positive
     group_size: Annotated[int, Field(ge=2)]
     optimizer: Literal["muon", "adamw"] = "muon"
@@ -179,6 +176,12 @@ class Grpo(Section):
             raise ValueError(
                 f"difficulty_range begins at {self.difficulty_range[0]:g} and ends at {self.difficulty_range[1]:g}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_rounds(self) -> Self:
+        if self.steps % self.num_iterations or self.save_steps % self.num_iterations:
+            raise ValueError(f"steps and save_steps must be multiples of num_iterations, {self.num_iterations}")
         return self
 
     @model_validator(mode="after")

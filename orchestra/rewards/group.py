@@ -1,18 +1,15 @@
-"""Rewards of a group of episodes of one example: Eq. 1-3 of the method, and the filters before the backward pass."""
+"""Rewards of a group of episodes of one example: Eq. 1-2 of the method (arXiv 2511.21689), and their switches."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from orchestra.types import Episode, Preference
+import orchestra.rewards.parts  # noqa: F401  (registers the reward parts)
+from orchestra.config.reward import PUBLISHED, RewardParams
+from orchestra.rewards.limits import Limit
+from orchestra.rewards.registry import Ends, Parts, Term, terms
+from orchestra.types import Episode, Preference, ToolSpec
 
-EPSILON = 1e-4
-"""Added to a standard deviation before dividing by it."""
-
-Parts = Literal["outcome", "efficiency", "full"]
-"""Which weights of P count: being right alone, also compute and latency, or also the tools that the user wishes for."""
-Normalise = Literal["sum_then_normalise", "normalise_then_sum"]
+NO_TOOLS: tuple[ToolSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,24 +25,20 @@ class Reward:
 
 
 def features(episode: Episode, tools: Sequence[str]) -> dict[str, float]:
-    """M of Eq. 1. Cost and latency enter as negatives, so that cheaper and faster are larger."""
-    counts = episode.tool_counts
-    return {
-        **{f"tool:{name}": float(counts.get(name, 0)) for name in tools},
-        "outcome": float(episode.solved),
-        "compute": -float(episode.cost_usd),
-        "latency": -episode.latency_s,
-    }
+    """M of Eq. 1: minus dollars, minus seconds, the outcome, and how many calls of each of `tools` ran."""
+    named = Preference(kind="", words="", outcome=1, compute=1, latency=1, tools=dict.fromkeys(tools, 1.0))
+    return {term.name: term.measure(episode) for term in terms(named) if term.weight > 0}
 
 
-def weights(preference: Preference, parts: Parts = "full") -> dict[str, float]:
-    """P of Eq. 2, by the names of `features`; the weights that `parts` leaves out are absent."""
-    found = {"outcome": preference.outcome}
-    if parts != "outcome":
-        found |= {"compute": preference.compute, "latency": preference.latency}
-    if parts == "full":
-        found |= {f"tool:{name}": weight for name, weight in preference.tools.items()}
-    return found
+def weights(
+    preference: Preference,
+    parts: Parts = "full",
+    shape: RewardParams = PUBLISHED,
+    toolbox: Sequence[ToolSpec] = NO_TOOLS,
+    limit: Limit | None = None,
+) -> dict[str, float]:
+    """P of Eq. 2, by the names of the parts; the weights that `parts` leaves out are absent."""
+    return {term.name: term.weight for term in _terms(preference, parts, shape, toolbox, limit)}
 
 
 def well_formed(episode: Episode) -> bool:
@@ -54,32 +47,76 @@ def well_formed(episode: Episode) -> bool:
 
 
 def group_rewards(
-    episodes: Sequence[Episode], preference: Preference, *, malformed: str = "zero", parts: Parts = "full"
+    episodes: Sequence[Episode],
+    preference: Preference,
+    *,
+    malformed: str = "zero",
+    parts: Parts = "full",
+    shape: RewardParams = PUBLISHED,
+    toolbox: Sequence[ToolSpec] = NO_TOOLS,
+    limit: Limit | None = None,
 ) -> list[Reward]:
-    """Eq. 2 over one group: min-max normalise each feature over the group, weigh, and zero what is not solved.
+    """Eq. 2 over one group: normalise each feature between two ends, weigh, and zero what is not solved.
 
-    Episodes whose verdict is unknown (infrastructure) are left out of the normalisation and get None. With
+    M̂[k] = (M[k] - low) / (high - low), within [0, 1], 0 where the ends are equal. The ends are the group's least and
+    greatest values (`shape.among`: of all episodes, or of solved ones), or the example's own, by its `toolbox`
+    (`shape.unit`). Episodes whose verdict is unknown (infrastructure) are left out and get None. With
     `malformed="drop"` so are those that break the format or give no valid answer; with "zero" they score 0.
+    With a `limit` dollars count by its multiplier in place of compute, and for failed episodes too.
     """
-    weighed = {name: weight for name, weight in weights(preference, parts).items() if weight > 0}
+    counted = [term for term in _terms(preference, parts, shape, toolbox, limit) if term.weight > 0]
     left_out = [_left_out(episode, malformed) for episode in episodes]
-    rows = [features(e, list(preference.tools)) for e, out in zip(episodes, left_out, strict=True) if not out]
-    low = {name: min((row[name] for row in rows), default=0.0) for name in weighed}
-    high = {name: max((row[name] for row in rows), default=0.0) for name in weighed}
+    kept = [episode for episode, out in zip(episodes, left_out, strict=True) if not out]
+    ends = {term.name: _ends(term, kept, shape) for term in counted}
     rewards = []
     for episode, out in zip(episodes, left_out, strict=True):
         if out:
             rewards.append(Reward(None, {}, out))
-        elif not episode.solved:
-            rewards.append(Reward(0.0, {}, episode.verdict.why if episode.verdict else ""))
-        else:
-            row = features(episode, list(preference.tools))
-            earned = {
-                name: weight * (row[name] - low[name]) / (high[name] - low[name]) if high[name] > low[name] else 0.0
-                for name, weight in weighed.items()
-            }
-            rewards.append(Reward(sum(earned.values()), earned))
+            continue
+        paid = [term for term in counted if episode.solved or term.name == LIMIT]
+        earned = {term.name: _earned(term, episode, ends[term.name]) for term in paid}
+        why = "" if episode.solved else episode.verdict.why if episode.verdict else ""
+        rewards.append(Reward(sum(earned.values(), start=0.0), earned, why))
     return rewards
+
+
+LIMIT = "limit"
+"""The part that counts dollars against a limit."""
+
+
+def _terms(
+    preference: Preference, parts: Parts, shape: RewardParams, toolbox: Sequence[ToolSpec], limit: Limit | None
+) -> list[Term]:
+    """M and P; with a limit, P's compute gives way to its multiplier, and 1 + multiplier divides all weights.
+
+    So (outcome - m · dollars / limit) / (1 + m), the Lagrangian, keeps its size as m grows (arXiv 2007.03964).
+    """
+    found = terms(preference, parts, shape, toolbox)
+    if limit is None:
+        return found
+    share = 1 / (1 + limit.multiplier)
+    others = [Term(t.name, t.weight * share, t.measure, t.of_solved, t.ends) for t in found if t.name != "compute"]
+    return [*others, Term(LIMIT, limit.multiplier * share, limit.spent, of_solved=False)]
+
+
+def _ends(term: Term, kept: Sequence[Episode], shape: RewardParams) -> Ends | None:
+    """What is worth 0 and 1; None where the feature differs by nothing."""
+    if shape.unit == "example":
+        return term.ends
+    among = [episode for episode in kept if episode.solved or shape.among == "all" or not term.of_solved]
+    measured = [term.measure(episode) for episode in among]
+    low, high = min(measured, default=0.0), max(measured, default=0.0)
+    return (low, high) if high > low else None
+
+
+def _earned(term: Term, episode: Episode, ends: Ends | None) -> float:
+    """p · M̂ of one feature."""
+    if term.name == LIMIT:
+        return term.weight * term.measure(episode)
+    if ends is None:
+        return 0.0
+    low, high = ends
+    return term.weight * (min(high, max(low, term.measure(episode))) - low) / (high - low)
 
 
 def _left_out(episode: Episode, malformed: str) -> str:
@@ -88,53 +125,3 @@ def _left_out(episode: Episode, malformed: str) -> str:
     if malformed == "drop" and not well_formed(episode):
         return "malformed"
     return ""
-
-
-def advantages(
-    rewards: Sequence[Reward],
-    weighed: Mapping[str, float] | None = None,
-    *,
-    min_std: float,
-    clip: float,
-    normalise: Normalise = "sum_then_normalise",
-) -> list[float]:
-    """A of one group, clipped to ±`clip`; all 0 when the group is homogeneous (std of its values below `min_std`).
-
-    `sum_then_normalise` is Eq. 3: the values, which Eq. 2 summed, less their mean, over their standard deviation.
-    `normalise_then_sum` (the idea of GDPO: normalise each reward of a group apart from the others) does that to every
-    part on its own and sums the results with the weights P (`weighed`, by name, as of `weights`): how much a part
-    counts is then P's to say, not the spread of the other parts. A failed rollout earned 0 of every part, the least
-    there is, so that neither way ranks it above a solved one. What has no value is in no mean and gets 0.
-    """
-    kept = [reward for reward in rewards if reward.value is not None]
-    values = [reward.value for reward in kept if reward.value is not None]
-    std = _std(values)
-    if std < min_std or std == 0:
-        return [0.0] * len(rewards)
-    if normalise == "sum_then_normalise":
-        found = _standardised(values)
-    else:
-        terms = [
-            [weight * z for z in _standardised([reward.parts.get(name, 0.0) / weight for reward in kept])]
-            for name, weight in (weighed or {}).items()
-            if weight > 0
-        ]
-        found = [sum(column) for column in zip(*terms, strict=True)]
-    clipped = iter([max(-clip, min(clip, one)) for one in found])
-    return [0.0 if reward.value is None else next(clipped) for reward in rewards]
-
-
-def _std(values: Sequence[float]) -> float:
-    """Of a sample; 0 for fewer than two values."""
-    if len(values) < 2:
-        return 0.0
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def _standardised(values: Sequence[float]) -> list[float]:
-    """Each value less the mean, in standard deviations; all 0 where they are equal."""
-    if max(values) == min(values):
-        return [0.0] * len(values)
-    mean, std = sum(values) / len(values), _std(values)
-    return [(value - mean) / (std + EPSILON) for value in values]

@@ -7,8 +7,22 @@ from functools import partial
 
 from orchestra.config.schema import Grpo
 from orchestra.errors import DataError
-from orchestra.rewards.group import Reward, group_rewards, weights
-from orchestra.types import Charge, Component, Episode, Preference, StopReason, ToolCall, Turn, Verdict
+from orchestra.rewards.group import LIMIT, Reward, group_rewards, weights
+from orchestra.rewards.limits import Limit
+from orchestra.rewards.registry import unknown_weights
+from orchestra.types import (
+    Charge,
+    Component,
+    Episode,
+    Preference,
+    Price,
+    StopReason,
+    ToolCall,
+    ToolKind,
+    ToolSpec,
+    Turn,
+    Verdict,
+)
 
 Score = Callable[[Sequence[Episode]], list[Reward]]
 """The rewards of a group under one vector P."""
@@ -20,21 +34,23 @@ TOLERANCE = 1e-9
 def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str]:
     """Try the properties on every distinct vector P; raises `DataError` naming the first one that breaks.
 
-    Returns notes, one line each, on vectors that are sound but whose cost, latency and tool wishes train nothing where
+    Returns notes, one line each, on vectors that are sound but whose cost, latency and tools train nothing where
     a group is all solved: `grpo.min_group_std` takes such a group for homogeneous.
     """
-    distinct = {(p.outcome, p.compute, p.latency, tuple(sorted(p.tools.values()))): p for p in preferences}
+    distinct = {
+        (p.kind == "avoid", p.outcome, p.compute, p.latency, tuple(sorted(p.tools.values())), repr(p.weights)): p
+        for p in preferences
+    }
     notes = []
     for preference in distinct.values():
-        score = partial(group_rewards, preference=preference, malformed=settings.malformed, parts=settings.reward)
-        problem = _vector_problem(preference) or broken_property(score, weights(preference, settings.reward))
+        problem = _vector_problem(preference, settings) or _reward_problem(preference, settings)
         if problem is not None:
             raise DataError(
                 f"{preference.kind}: {problem}", where="the preferences to train on",
                 fix="fix its weights where the examples are made",
             )  # fmt: skip
         most = largest_std(preference, settings)
-        if 0 < most < settings.min_group_std:
+        if settings.homogeneity == "group" and 0 < most < settings.min_group_std:
             notes.append(
                 f"{preference.kind}: where all of a group are solved its rewards have a std of {most:.3f} at most, "
                 f"below min_group_std {settings.min_group_std:g}: cost and latency train nothing there"
@@ -42,29 +58,56 @@ def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str
     return notes
 
 
+def _reward_problem(preference: Preference, settings: Grpo) -> str | None:
+    """The first property that the configured reward lacks under P, with a multiplier of 0 and the largest one."""
+    toolbox, limits = _toolbox(preference), list[Limit | None]([None])
+    if settings.constraint is not None and preference.kind in settings.constraint.usd:
+        usd = settings.constraint.usd[preference.kind]
+        limits = [Limit(usd, 0.0), Limit(usd, settings.constraint.most)]
+    for limit in limits:
+        score = partial(
+            group_rewards, preference=preference, malformed=settings.malformed, parts=settings.reward, shape=settings,
+            toolbox=toolbox, limit=limit,
+        )  # fmt: skip
+        weighed = weights(preference, settings.reward, settings, toolbox, limit)
+        problem = broken_property(score, weighed, absolute=settings.unit == "example")
+        if problem is not None:
+            return problem
+    return None
+
+
 def largest_std(preference: Preference, settings: Grpo) -> float:
     """The largest standard deviation that the rewards of a group of solved episodes can have."""
-    weighed = weights(preference, settings.reward)
+    weighed = weights(preference, settings.reward, settings, _toolbox(preference))
     spread, size = sum(weighed.values()) - weighed["outcome"], settings.group_size
     half = size // 2
     return float(spread * (half * (size - half) / (size * (size - 1))) ** 0.5)
 
 
-def broken_property(score: Score, weighed: Mapping[str, float]) -> str | None:
+def broken_property(score: Score, weighed: Mapping[str, float], *, absolute: bool = False) -> str | None:
     """The first property that `score` lacks under the weights P (`weighed`, by feature name), in words.
 
-    None: it has them all. The groups that it is tried on are the same every time.
+    None: it has them all. The groups that it is tried on are the same every time. `absolute`: its ends are not the
+    group's, so that what does not differ may add a constant. With a limit among the weights, failed episodes pay for
+    their dollars too, and a reward may be negative.
     """
     rng = random.Random(0)
-    tools = [name.partition(":")[2] for name in weighed if name.startswith("tool:")]
+    tools = [name.partition(":")[2] for name in weighed if ":" in name]
+    limited = LIMIT in weighed
     for _ in range(GROUPS):
         group = [_draw(rng, tools) for _ in range(rng.randint(2, 8))]
-        problem = _group_problem(score, group, sum(weighed.values())) or _dearer_problem(score, group)
+        problem = (
+            _constant_problem(score, absolute=absolute or limited)
+            or (None if limited else _order_problem(score, group, sum(weighed.values())))
+            or _group_problem(score, group)
+            or _dearer_problem(score, group)
+        )
         if problem is not None:
             return problem
     for name, one, other in (
         ("compute", _episode(cost_usd=1), _episode(cost_usd=2)),
         ("latency", _episode(latency_s=1), _episode(latency_s=2)),
+        (LIMIT, _episode(cost_usd=1), _episode(cost_usd=2)),
     ):
         better, worse = _values(score([one, other]))
         if weighed.get(name, 0.0) > 0 and better <= worse:
@@ -72,27 +115,41 @@ def broken_property(score: Score, weighed: Mapping[str, float]) -> str | None:
     return None
 
 
-def _vector_problem(preference: Preference) -> str | None:
+def _vector_problem(preference: Preference, settings: Grpo) -> str | None:
     named = {"outcome": preference.outcome, "compute": preference.compute, "latency": preference.latency}
-    for name, weight in {**named, **preference.tools}.items():
+    for name, weight in {**named, **preference.tools, **preference.weights}.items():
         # NaN is in no range either.
         if not 0 <= weight <= 1:
             return f"the weight of {name} is {weight:g}, outside [0, 1]"
+    unknown = unknown_weights(preference, settings)
+    if unknown:
+        return f"no reward part has the weight {unknown[0]}"
     return None if preference.outcome > 0 else "the weight of outcome is 0: being right would earn nothing"
 
 
-def _group_problem(score: Score, group: Sequence[Episode], bound: float) -> str | None:
-    """Solved above failed, constants, bounds, permutation, and what infrastructure failed."""
-    rewards = score(group)
-    values = _values(rewards)
+def _constant_problem(score: Score, *, absolute: bool) -> str | None:
+    values = _values(score([_episode(cost_usd=1, latency_s=1)] * 3))
+    if len(set(values)) > 1 or (any(values) and not absolute):
+        return "features that do not differ within a group contribute"
+    return None
+
+
+def _order_problem(score: Score, group: Sequence[Episode], bound: float) -> str | None:
+    """Solved above failed, and bounds."""
+    values = _values(score(group))
     failed = [value for value, episode in zip(values, group, strict=True) if not episode.solved]
     solved = [value for value, episode in zip(values, group, strict=True) if episode.solved]
     if solved and failed and min(solved) < max(failed) - TOLERANCE:
         return "a solved episode has a lower reward than a failed one"
-    if any(_values(score([_episode(cost_usd=1, latency_s=1)] * 3))):
-        return "features that do not differ within a group contribute"
     if not all(-TOLERANCE <= value <= bound + TOLERANCE for value in values):
         return "a reward is outside [0, sum of the weights]"
+    return None
+
+
+def _group_problem(score: Score, group: Sequence[Episode]) -> str | None:
+    """Permutation, and what infrastructure failed."""
+    rewards = score(group)
+    values = _values(rewards)
     if _values(score(list(reversed(group)))) != list(reversed(values)):
         return "a reward depends on the order of the group"
     with_unknown = score([_episode(solved=None, cost_usd=1000, latency_s=1e6), *group])
@@ -112,6 +169,19 @@ def _dearer_problem(score: Score, group: Sequence[Episode]) -> str | None:
             if episode.solved and _values(score(changed))[index] > before[index] + TOLERANCE:
                 return f"a solved episode that becomes {name} has a higher reward"
     return None
+
+
+def _toolbox(preference: Preference) -> tuple[ToolSpec, ...]:
+    """The tools that a preference names and two others, their prices and seconds as far apart as those of `_draw`."""
+    names = [*preference.tools, *(name for name in ("one", "other") if name not in preference.tools)]
+    ends = ((Decimal("0.001"), 1.0), (Decimal(2), 200.0))
+    return tuple(
+        ToolSpec(
+            name=name, tool=name, kind=ToolKind.EXPERT, description="", parameters={}, price=Price(),
+            call_usd=ends[place % 2][0], latency_s=ends[place % 2][1],
+        )
+        for place, name in enumerate(names)
+    )  # fmt: skip
 
 
 def _values(rewards: Sequence[Reward]) -> list[float]:

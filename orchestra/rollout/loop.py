@@ -74,8 +74,11 @@ class RolloutOptions:
     @cached_property
     def cap_usd(self) -> Decimal | None:
         """The smaller of both caps on an episode; None: neither is set."""
-        caps = [self.budget_usd, None if self.limits.budget_usd is None else Decimal(str(self.limits.budget_usd))]
-        return min((cap for cap in caps if cap is not None), default=None)
+        return _least(self.budget_usd, None if self.limits.budget_usd is None else Decimal(str(self.limits.budget_usd)))
+
+    def cap_of(self, example: Example) -> Decimal | None:
+        """The cap on an episode of this example, which may have a budget of its own."""
+        return _least(self.cap_usd, example.budget_usd)
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,13 @@ async def run_episodes(
 ) -> list[Episode]:
     """Attempt every example `options.samples` times; episodes come back in order, a group's episodes together.
 
+    An example's own budget caps its episodes too. With `limits.tell_budget` the rendered prompt tells the cap.
     Everything is booked in the toolkit's budget; raises `BudgetError` when the next call could cross its cap, after
     those under way have come to their end.
     """
     run, given = _Run(policy, codec, options, toolkit.budget), options.prompts
+    if options.limits.tell_budget:
+        examples = [e.model_copy(update={"budget_usd": options.cap_of(e)}) for e in examples]
     rendered = list(given) if given is not None else [codec.prompt(example) for example in examples]
     jobs = [
         Conversation(example, prompt, sample)
@@ -140,7 +146,7 @@ def rollout(
 
 
 async def _run_batch(lives: list[_Live], run: _Run) -> None:
-    limits, price, cap_usd = run.options.limits, run.options.price, run.options.cap_usd
+    limits, price = run.options.limits, run.options.price
     run.policy.begin([live.conversation for live in lives])
     try:
         for _ in range(limits.max_turns):
@@ -152,11 +158,11 @@ async def _run_batch(lives: list[_Live], run: _Run) -> None:
                 if left < 1:
                     live.stop = StopReason.TOKEN_LIMIT
             ready = [(a, min(r, limits.max_turn_tokens)) for a, r in zip(active, room, strict=True) if r >= 1]
-            if cap_usd is not None:
-                for live, most in ready:
-                    if add_up([_spent(live), _worst_turn_usd(live.conversation, most, price)]) > cap_usd:
-                        live.stop = StopReason.BUDGET
-                ready = [(live, most) for live, most in ready if live.stop is None]
+            for live, most in ready:
+                cap = run.options.cap_of(live.conversation.example)
+                if cap is not None and add_up([_spent(live), _worst_turn_usd(live.conversation, most, price)]) > cap:
+                    live.stop = StopReason.BUDGET
+            ready = [(live, most) for live, most in ready if live.stop is None]
             if not ready:
                 break
             conversations, allowed = [a.conversation for a, _ in ready], [r for _, r in ready]
@@ -227,7 +233,8 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
         reply, charge = await _ask_user(live, live.answer, options.user or ScriptedUser())
         charges += [charge] if charge is not None else []
     elif call is not None:
-        if options.cap_usd is not None and _crosses(live, call, charges[0].cost_usd, options.cap_usd):
+        cap = run.options.cap_of(conversation.example)
+        if cap is not None and _crosses(live, call, charges[0].cost_usd, cap):
             live.stop = StopReason.BUDGET
         else:
             observation, spent_on = await _call(live, call)
@@ -286,6 +293,11 @@ async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str 
         return None, None
 
 
+def _least(*caps: Decimal | None) -> Decimal | None:
+    """The smallest of the caps that there are."""
+    return min((cap for cap in caps if cap is not None), default=None)
+
+
 def _spent(live: _Live) -> Decimal:
     return total(charge for turn in live.conversation.turns for charge in turn.charges)
 
@@ -325,8 +337,9 @@ def _finish(live: _Live, policy: str, judge: bool) -> Episode:
     conversation, stop = live.conversation, live.stop or StopReason.CANCELLED
     verdict: Verdict | None = None
     if judge and stop not in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
-        if live.answer is None:
-            verdict = Verdict(solved=False, why=stop.value)
+        over = (told := conversation.example.budget_usd) is not None and _spent(live) > told
+        if live.answer is None or over:
+            verdict = Verdict(solved=False, why="over budget" if over else stop.value)
         else:
             try:
                 verdict = verify(conversation.example, live.answer, live.session)

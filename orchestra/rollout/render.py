@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 _ANSWER, _OBSERVATION, _PART = "\ue1f0", "\ue1f1", "\ue200"
 """Private-use characters: two stand for content while the template is rendered, the last parts control strings."""
+
+
+BUDGET = "spend at most ${usd:.4f}."
+"""What a policy is told of its budget, in dollars."""
 
 
 def _any_of(strings: Iterable[str]) -> re.Pattern[str] | None:
@@ -92,15 +97,23 @@ class Codec:
     def prompt(self, example: Example) -> list[int]:
         """Preference, toolbox and instruction of an example, ready for the policy's first turn: (time,)."""
         asked = [Message(role="user", content=example.instruction)]
-        return self.messages_prompt(asked, example.toolbox, example.preference.words)
+        return self.messages_prompt(asked, example.toolbox, example.preference.words, example.budget_usd)
 
-    def messages_prompt(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec], wish: str = "") -> list[int]:
+    def messages_prompt(
+        self,
+        messages: Sequence[Message],
+        toolbox: Sequence[ToolSpec],
+        wish: str = "",
+        budget_usd: Decimal | None = None,
+    ) -> list[int]:
         """A conversation so far with its toolbox, ready for the policy's turn: (time,).
 
         The wish leads, in the system message before the tools: a causal model can then mark a tool that it names while
-        it reads the table.
+        it reads the table. A budget follows the wish, written as the table's prices are.
         """
         led = bool(messages) and messages[0].role == "system"
+        if budget_usd is not None:
+            wish = f"{wish}\n{BUDGET.format(usd=budget_usd)}".strip()
         leading = f"{wish}\n{messages[0].content if led else ''}".strip()
         messages = [*([Message(role="system", content=leading)] if leading else []), *messages[led:]]
 

@@ -78,7 +78,7 @@ class ChatRequest(BaseModel):
     """Tools come from the catalogue; a request cannot bring its own."""
     preference: Annotated[str, Field(max_length=500)] | None = None
     """cheap, fast, accurate, or the user's own words."""
-    budget_usd: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] | None = None
+    budget_usd: Annotated[Decimal, Field(ge=0, le=10**15, allow_inf_nan=False)] | None = None
     """A call that could cross it is not made."""
     max_turns: Annotated[int, Field(gt=0)] | None = None
     """Fewer turns than the release allows."""

@@ -101,9 +101,11 @@ class Backend:
             preference=preference(request.preference),
             verifier=Verifier(kind="judge"),
             provenance=Provenance(source="gateway", licence="the caller's", generator="gateway", seed=0),
+            budget_usd=request.budget_usd if self.limits.tell_budget else None,
         )
         messages = [m.plain for m in request.messages[:-1]] + [Message(role="user", content=question)]
-        prompt = self.codec.messages_prompt(messages, example.toolbox, example.preference.words)
+        words = example.preference.words
+        prompt = self.codec.messages_prompt(messages, example.toolbox, words, example.budget_usd)
         if len(prompt) + self.limits.max_turn_tokens > self.limits.max_tokens:
             limit = self.limits.max_tokens - self.limits.max_turn_tokens
             message = f"{len(prompt)} tokens with the tools, of at most {limit}: shorten the conversation"

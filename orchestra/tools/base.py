@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol, runtime_checkable
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from orchestra.text import as_text
-from orchestra.types import Charge, Component, Price, Record, Usage, Usd
+from orchestra.types import Charge, Component, Price, Record, Seconds, Usage, Usd
 
 UNSURE = "I am not sure."
 """What an expert says when it does not know (simulated experts say exactly this)."""
@@ -34,7 +34,7 @@ class ToolResult(Record):
     text: str
     usage: Usage = Usage()
     cost_usd: Usd = Decimal(0)
-    latency_s: float = Field(default=0.0, ge=0)
+    latency_s: Seconds = 0.0
     simulated: bool = False
     besides: tuple[Charge, ...] = ()
     """What the call cost besides: lost attempts, tools that an expert's work was given to, an expert that failed."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
+from orchestra.training.budgets import with_budgets
 from orchestra.training.callbacks import HISTORY, Log, watch
 from orchestra.training.distributed import settle, whole_weights, world_size
 from orchestra.training.health import declined
@@ -74,12 +75,14 @@ def train_grpo(
     from orchestra.rollout.policies.transformers import TransformersPolicy
 
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    settings = settings.resolved()
+    examples = with_budgets(examples, settings.budget_share, settings.seed, limits, price)
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
     rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy)
     checkpoints = work / "checkpoints"
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
-        rounds.history += json.loads((checkpoint / HISTORY).read_text(encoding="utf-8"))
+        rounds.resume(json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")))
     arguments = _arguments(settings, limits, work, deepspeed)
 
     def whole() -> AbstractContextManager[PreTrainedModel]:
@@ -104,7 +107,7 @@ def train_grpo(
         raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")
     if not all(math.isfinite(row["reward"]) for row in rounds.history):
         raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
-    good = (watcher.good.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
+    good = (watcher.best.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
     return GrpoResult(
         steps=trainer.state.global_step,
         resumed_from=int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0,
@@ -117,7 +120,11 @@ def train_grpo(
 
 
 def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | None) -> Any:
-    """TRL's arguments: one generation round, one optimizer step, and whole groups on every process."""
+    """TRL's arguments: `num_iterations` optimizer steps a generation round, and whole groups on every process.
+
+    With one step a round TRL's ratio of probabilities is 1 everywhere, so `clip_low` and `clip_high` do nothing. From
+    two on, the ratio compares with the log-probabilities before the first step.
+    """
     if world_size() != settings.processes:
         raise TrainingError(
             f"started as {world_size()} processes where grpo.processes is {settings.processes}",
@@ -132,6 +139,7 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
         max_steps=settings.steps,
         per_device_train_batch_size=rows // settings.processes,
         steps_per_generation=1,
+        num_iterations=settings.num_iterations,
         num_generations=settings.group_size,
         max_completion_length=limits.max_tokens,
         temperature=settings.temperature,
@@ -219,8 +227,9 @@ def _keep_rows(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
     kept = {k: v[rows] if getattr(v, "ndim", 0) and v.shape[0] == total else v for k, v in batch.items()}
     width = int(kept["completion_mask"].sum(dim=1).max())
     left = kept["prompt_mask"].shape[1] - int(kept["prompt_mask"].sum(dim=1).max())
-    for key in ("completion_ids", "completion_mask", "tool_mask"):
-        kept[key] = kept[key][:, :width]
+    for key in ("completion_ids", "completion_mask", "tool_mask", "old_per_token_logps"):
+        if key in kept:
+            kept[key] = kept[key][:, :width]
     for key in ("prompt_ids", "prompt_mask"):
         kept[key] = kept[key][:, left:]
     return kept

@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
-from orchestra.rewards.group import Reward, advantages, group_rewards, weights
+from orchestra.rewards.advantages import Group, step_advantages
+from orchestra.rewards.group import Reward, group_rewards, weights
+from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
-from orchestra.training.distributed import gathered, whole_weights
+from orchestra.rollout.policies.base import Policy
+from orchestra.rollout.policies.forced import ForcedPolicy
+from orchestra.training.branch import Plan, tried
+from orchestra.training.branch import plan as branches
+from orchestra.training.distributed import gathered, rank, whole_weights
 from orchestra.training.health import measure
-from orchestra.types import Category, Example, Price
+from orchestra.types import Category, Episode, Example, Price
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
+
+Row = tuple[list[Episode], tuple[list[Reward], dict[str, float]], Plan | None]
+"""A group: its episodes, its rewards with the weights P behind them, and its plan where it was branched."""
 
 
 @dataclass
@@ -40,6 +49,15 @@ class Rounds:
     advantages: list[float] = field(default_factory=list)
     """Of this rank's last round, in the order TRL asked for."""
 
+    def __post_init__(self) -> None:
+        self.multipliers = Multipliers(self.settings.constraint)
+
+    def resume(self, history: Sequence[dict[str, float]]) -> None:
+        """Take up what the rounds before a restart left: their measures, and the multipliers among them."""
+        self.history += history
+        if self.history:
+            self.multipliers.restore(self.history[-1])
+
     def __call__(self, prompts: Sequence[Sequence[dict[str, Any]]], trainer: Any) -> dict[str, Any]:
         """TRL's rollout function: `prompts` repeats each example `group_size` times, a group's copies together."""
         size = self.settings.group_size
@@ -49,33 +67,74 @@ class Rounds:
         self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
         chosen = [self.examples[name] for name in ids[::size]]
         with whole_weights(trainer) as self.policy.model:
-            options = RolloutOptions(self.limits, self.price, samples=size, batch=len(ids))
-            episodes = rollout(chosen, self.policy, self.codec, self.toolkit, options)
-        groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
-        rewards = [
-            group_rewards(group, example.preference, malformed=self.settings.malformed, parts=self.settings.reward)
-            for group, example in zip(groups, chosen, strict=True)
-        ]
-        clipped = [
-            advantages(
-                group, weights(example.preference, self.settings.reward), min_std=self.settings.min_group_std,
-                clip=self.settings.advantage_clip, normalise=self.settings.normalise,
-            )
-            for group, example in zip(rewards, chosen, strict=True)
-        ]  # fmt: skip
-        self.advantages = [a for group in clipped for a in group]
-        everyone = [row for part in gathered(list(zip(groups, rewards, clipped, strict=True))) for row in part]
-        told = ([row[0] for row in everyone], [row[1] for row in everyone], [row[2] for row in everyone])
-        self.history.append(measure(*told, self.examples))
-        flat: list[Reward] = [r for group in rewards for r in group]
+            groups, plans = self._episodes(chosen)
+        scored = [self._rewards(group, example) for group, example in zip(groups, chosen, strict=True)]
+        own = list(zip(groups, scored, plans, strict=True))
+        everyone = [row for part in gathered(own) for row in part]
+        self._step(everyone, own_from=rank() * len(own), own=len(own))
+        episodes = [episode for group in groups for episode in group]
+        masks = [self._mask(e, plan) for group, plan in zip(groups, plans, strict=True) for e in group]
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
             # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
             "completion_ids": [e.completion_ids or [self.codec.eos_id] for e in episodes],
-            "env_mask": [e.mask or [0] for e in episodes],
+            "env_mask": [mask or [0] for mask in masks],
             "logprobs": None,
-            "eq2": [r.value for r in flat],
+            "eq2": [r.value for rewards, _ in scored for r in rewards],
         }
+
+    def _episodes(self, chosen: list[Example]) -> tuple[list[list[Episode]], list[Plan | None]]:
+        """A group for each example, and what its episodes had to begin with."""
+        size, branch = self.settings.group_size, self.settings.branch
+        plans: list[Plan | None] = [None] * len(chosen)
+        policy: Policy = self.policy
+        if branch is not None:
+            plans = branches(chosen, self.policy, self.codec, self.limits, branch, size)
+            begun = {
+                (example.id, sample): plan.choice(sample).ids
+                for example, plan in zip(chosen, plans, strict=True) if plan is not None for sample in range(size)
+            }  # fmt: skip
+            policy = ForcedPolicy(self.policy, begun)
+        options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
+        episodes = rollout(chosen, policy, self.codec, self.toolkit, options)
+        return [episodes[i : i + size] for i in range(0, len(episodes), size)], plans
+
+    def _rewards(self, group: Sequence[Episode], example: Example) -> tuple[list[Reward], dict[str, float]]:
+        """The rewards of a group and the weights P behind them."""
+        wish, parts = example.preference, self.settings.reward
+        limit, toolbox = self.multipliers.limit(wish.kind), example.toolbox
+        found = group_rewards(
+            group, wish, malformed=self.settings.malformed, parts=parts, shape=self.settings, toolbox=toolbox,
+            limit=limit,
+        )  # fmt: skip
+        return found, weights(wish, parts, self.settings, toolbox, limit)
+
+    def _step(self, rows: Sequence[Row], own_from: int, own: int) -> None:
+        """Advantages, multipliers and measures of a step, from the groups of every rank."""
+        settings = self.settings
+        shares = [plan.shares(settings.branch.weights) if plan and settings.branch else None for _, _, plan in rows]
+        found = step_advantages(
+            [Group(rewards, weighed, share) for (_, (rewards, weighed), _), share in zip(rows, shares, strict=True)],
+            min_std=settings.min_group_std, clip=settings.advantage_clip, normalise=settings.normalise, shape=settings,
+        )  # fmt: skip
+        self.advantages = [a for group in found[own_from : own_from + own] for a in group]
+        groups = [group for group, _, _ in rows]
+        measured = measure(groups, [rewards for _, (rewards, _), _ in rows], found, self.examples)
+        spent: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+        for group, _, plan in rows:
+            kind = self.examples[group[0].example_id].preference.kind
+            chances = plan.shares("policy") if plan else [1 / len(group)] * len(group)
+            spent[kind] += [(p, float(e.cost_usd)) for p, e in zip(chances, group, strict=True) if e.counted]
+        means = self.multipliers.ascend(spent)
+        measured |= {f"limited_usd/{kind}": usd for kind, usd in means.items()} | self.multipliers.measures()
+        if settings.branch is not None:
+            # Of tokens that were given there is none, and what is tried no longer hangs on it.
+            measured.pop("entropy", None)
+        self.history.append(measured | tried(groups, [plan for _, _, plan in rows], settings.branch))
+
+    def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
+        branch = self.settings.branch
+        return episode.mask if plan is None or branch is None else plan.mask(episode, branch.weights)
 
 
 def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:
@@ -84,12 +143,12 @@ def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) 
 
 
 def training_rows(examples: Sequence[Example], settings: Grpo) -> list[dict[str, Any]]:
-    """One epoch's rows: exactly as many examples as the steps take, in a seeded order, repeated when there are few.
+    """One epoch's rows: exactly as many examples as the rounds take, in a seeded order, repeated when there are few.
 
     Categories come in the shares of `settings.mix`, or as often as they are in `examples` when it is empty. Resuming
     replays the order only within the first epoch, so the whole training is one.
     """
-    need = settings.steps * settings.examples_per_step
+    need = settings.steps // settings.num_iterations * settings.examples_per_step
     by_category: defaultdict[Category, list[Example]] = defaultdict(list)
     for example in examples:
         by_category[example.category].append(example)

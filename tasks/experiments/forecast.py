@@ -135,9 +135,8 @@ class Forecaster:
         options = RolloutOptions(params.rollout, price)
         checks = self._each(batches, lambda batch: rollout(batch, policy, codec, self.toolkit, options))
         # A first step also warms up; no check and no checkpoint falls into the sample.
-        few = settings.model_copy(
-            update={"steps": self.sample + 1, "eval_every": self.sample + 2, "save_steps": self.sample + 2}
-        )
+        count = (self.sample + 1) * settings.num_iterations
+        few = settings.model_copy(update={"steps": count, "eval_every": count + 1, "save_steps": count + 1})
 
         def unwatched(_: "PreTrainedModel") -> dict[str, float]:
             return {}

@@ -7,19 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from orchestra.tools.base import ToolResult
 from orchestra.types import (
     Charge,
     Component,
     Episode,
     Example,
     Message,
+    Preference,
     Price,
+    Record,
     StopReason,
     ToolCall,
     Turn,
     Usage,
     User,
     Verdict,
+    Verifier,
 )
 from tests.support.worlds import example
 
@@ -120,3 +124,50 @@ def test_fields_that_came_later_are_written_only_where_they_say_something() -> N
     full = plain.model_copy(update={"provenance": origin, "user": user, "difficulty": 0.0})
     assert Example.model_validate_json(full.model_dump_json()) == full
     assert '"difficulty":0.0' in full.model_dump_json()
+
+
+NOT_FINITE = [float("inf"), float("nan"), float("-inf"), 1e10, -1.0]
+
+
+@pytest.mark.parametrize("seconds", NOT_FINITE)
+def test_seconds_are_finite_and_bounded_wherever_they_are_told(seconds: float) -> None:
+    """An infinite latency gave every other episode of its group an advantage of +3."""
+    spec = example().toolbox[0]
+    with pytest.raises(ValidationError, match="latency_s"):
+        Charge(component=Component.EXPERT, name="x", latency_s=seconds)
+    with pytest.raises(ValidationError, match="latency_s"):
+        type(spec).model_validate({**spec.model_dump(), "latency_s": seconds})
+    with pytest.raises(ValidationError, match="latency_s"):
+        ToolResult(text="x", latency_s=seconds)
+
+
+@pytest.mark.parametrize("usd", ["Infinity", "NaN", "-1", "1e16"])
+@pytest.mark.parametrize("field", [name for name in Price.model_fields])
+def test_prices_and_charges_are_finite_and_bounded(usd: str, field: str) -> None:
+    with pytest.raises(ValidationError, match=field):
+        Price.model_validate({field: usd})
+    with pytest.raises(ValidationError, match="cost_usd"):
+        Charge(component=Component.EXPERT, name="x", cost_usd=Decimal(usd))
+
+
+def made(**changes: object) -> dict[str, object]:
+    return {"kind": "any", "words": "", "outcome": 1.0, "compute": 0.1, "latency": 0.1, **changes}
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_no_record_holds_a_number_that_is_none(number: float) -> None:
+    wrong: list[tuple[type[Record], dict[str, object]]] = [
+        *((Preference, made(**{name: number})) for name in ("outcome", "compute", "latency")),
+        *((Preference, made(**{name: {"x": number}})) for name in ("tools", "weights")),
+        (Verifier, {"kind": "numeric", "tolerance": number}),
+        (Turn, {"ids": (1,), "text": "", "logprobs": (number,)}),
+        (Example, {**example().model_dump(), "difficulty": number}),
+    ]
+    for record, fields in wrong:
+        with pytest.raises(ValidationError):
+            record.model_validate(fields)
+
+
+def test_a_tolerance_is_a_distance() -> None:
+    with pytest.raises(ValidationError, match="tolerance"):
+        Verifier(kind="numeric", tolerance=-1.0)

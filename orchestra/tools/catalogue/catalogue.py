@@ -15,14 +15,14 @@ from orchestra.tools.catalogue.entry import Entry, Share, check_entry, check_hel
 from orchestra.tools.catalogue.price_book import PriceBook, first_problem, read_mapping
 from orchestra.tools.mcp.spec import McpServer
 from orchestra.tools.rate_limits import ProviderLimits
-from orchestra.types import Price, Record, ToolKind, ToolSpec
+from orchestra.types import Price, Record, Seconds, ToolKind, ToolSpec
 
 
 class DomainDefaults(Record):
     """What a domain's tools cost where the domain does not say."""
 
     price: str
-    latency_s: float = Field(ge=0)
+    latency_s: Seconds
     source: str
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 from orchestra.errors import ConfigError
 from orchestra.tools.catalogue.schema import schema_problem
 from orchestra.tools.mcp.spec import McpServer, McpTool
-from orchestra.types import Component, Record, ToolKind, Usage
+from orchestra.types import Component, Record, Seconds, ToolKind, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Implementation = Literal["calculator", "search", "web_search", "python", "simulated", "openai", "mcp"]
@@ -63,7 +63,7 @@ class Entry(Record):
     """JSON schema of the arguments object."""
     price: str
     """`provider/model` in the price book."""
-    latency_s: float = Field(ge=0)
+    latency_s: Seconds
     usage: Usage = Usage()
     """Expected tokens of one call."""
     implementation: Implementation

@@ -139,3 +139,38 @@ def test_no_value_raises_anything_else(where: tuple[str, str], value: Any) -> No
         assert isinstance(parse_params(raw), Params)
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1
+
+
+SWITCHES: list[tuple[str, Any]] = [
+    ("published", True), ("unit", "example"), ("unit_ceiling", 3.0), ("among", "solved"), ("homogeneity", "part"),
+    ("scale", "none"), ("batch_normalise", True), ("liked", "use"), ("weights", {}),
+    ("constraint", {"usd": {"cheap": 0.01}}), ("branch", {"at": "expert"}),
+    ("branch", {"at": "word", "words": ["a", "b"]}), ("budget_share", 0.5), ("num_iterations", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), SWITCHES)
+def test_every_switch_of_the_reward_is_a_parameter_of_grpo(name: str, value: Any) -> None:
+    assert getattr(parse_params(edited(f"grpo.{name}", value)).grpo, name) is not None
+    assert name in GOOD["grpo"], "--set changes keys that are there"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("scale", "std", "scale"),
+        ("unit_ceiling", 0.5, "unit_ceiling"),
+        ("unit_ceiling", float("inf"), "unit_ceiling"),
+        ("constraint", {"usd": {"cheap": 0.0}}, "constraint.usd.cheap"),
+        ("constraint", {"usd": {}}, "constraint.usd"),
+        ("branch", {"at": "word"}, "names the words"),
+        ("branch", {"at": "expert", "words": ["a", "b"]}, "names the words"),
+        ("branch", {"at": "word", "words": ["a", "a"]}, "each once"),
+        ("budget_share", 1.5, "budget_share"),
+        ("num_iterations", 0, "num_iterations"),
+        ("num_iterations", 7, "multiples of num_iterations, 7"),
+    ],
+)
+def test_a_switch_that_says_nothing_clear_is_refused(name: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_params(edited(f"grpo.{name}", value))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from orchestra.rewards.group import Normalise, Reward, advantages, group_rewards, weights
+from orchestra.rewards.advantages import Normalise, advantages
+from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.types import Preference
 from tests.support.worlds import episode
 from tests.unit.rewards.test_group import EVERYTHING, dollars, groups, preferences, seconds

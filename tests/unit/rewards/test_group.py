@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.group import Parts, Reward, features, group_rewards, weights, well_formed
+from orchestra.rewards.group import Reward, features, group_rewards, weights, well_formed
+from orchestra.rewards.registry import Parts
 from orchestra.types import Episode, Preference
 from tests.support.worlds import episode
 

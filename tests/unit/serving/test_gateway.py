@@ -13,6 +13,7 @@ import pytest
 from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
+from orchestra.serving.api import ChatRequest
 from orchestra.serving.app import create_app
 from orchestra.serving.backend import Backend
 from orchestra.serving.gateway import Gateway
@@ -188,6 +189,18 @@ def test_limits_end_an_episode_without_an_answer(tmp_path: Path) -> None:
     assert poor["orchestra"]["tool_calls"] == [] and Decimal(poor["orchestra"]["cost_usd"]) == 0
     short = chat(backend(tmp_path), tmp_path, max_turns=1).json()
     assert short["orchestra"]["stop"] == "turn_limit" and short["choices"][0]["message"]["content"] == ""
+
+
+@pytest.mark.parametrize("tell", [False, True])
+def test_a_policy_is_told_a_request_s_budget_where_its_release_says_so(tmp_path: Path, tell: bool) -> None:
+    made = backend(tmp_path)
+    made.limits = made.limits.model_copy(update={"tell_budget": tell})
+    messages = [{"role": "user", "content": "what is 37*24?"}]
+    plain, capped = (
+        made.job(ChatRequest.model_validate({"messages": messages, "budget_usd": usd})) for usd in (None, "0.02")
+    )
+    assert (capped.prompt != plain.prompt) == tell
+    assert ("spend at most $0.0200." in codec().tokenizer.decode(capped.prompt)) == tell
 
 
 def test_each_fault_has_its_status(tmp_path: Path) -> None:

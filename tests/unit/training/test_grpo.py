@@ -8,14 +8,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from orchestra.config.reward import Constraint
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
+from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.grpo import GrpoResult, train_grpo
 from orchestra.training.health import WINDOW
 from orchestra.training.rollouts import training_rows
 from orchestra.types import Category, Example, Preference
-from tests.support.worlds import PRICE, codec, easy_example, toolkit, warm_model
+from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, warm_model
 
 SETTINGS = Grpo(
     seed=0, steps=4, examples_per_step=2, group_size=4, learning_rate=0.01, temperature=1.0, clip_low=0.2,
@@ -100,6 +102,58 @@ def test_dead_infrastructure_stops_a_run_that_goes_on_when_mended(tools: Toolkit
     _, result, _ = train(tools, tmp_path, settings)
     assert (result.resumed_from, result.steps, result.stopped) == (WINDOW, WINDOW + 2, None)
     assert [row["failed"] for row in result.history] == [1.0] * WINDOW + [0.0] * 2
+
+
+def test_several_optimizer_steps_a_generation_put_the_clip_to_use(tools: Toolkit, tmp_path: Path) -> None:
+    """With one step every ratio is 1 and nothing is clipped; the second step on the same episodes is bounded."""
+    _, once, first = train(tools, tmp_path / "once")
+    assert all(row["train/clip_ratio/region_mean"] == 0 for (_, kind), row in first.items() if kind == "train")
+    settings = SETTINGS.model_copy(update={"num_iterations": 2, "learning_rate": 0.05})
+    whole, twice, second = train(tools, tmp_path / "twice", settings)
+    assert (len(once.history), len(twice.history), twice.steps) == (4, 2, 4)
+    clipped = [second[step, "train"]["train/clip_ratio/region_mean"] for step in (1, 2, 3, 4)]
+    assert clipped[0] == clipped[2] == 0 and max(clipped[1], clipped[3]) > 0
+    with pytest.raises(Killed):
+        train(tools, tmp_path / "cut", settings, stop_at=3)
+    continued, again, _ = train(tools, tmp_path / "cut", settings)
+    assert again.resumed_from == 2 and again.history == twice.history
+    assert same(whole, continued)
+    assert len(training_rows(examples(), settings)) == 2 * settings.examples_per_step
+
+
+def test_the_multipliers_of_a_limit_are_state_that_a_killed_run_takes_up_exactly(
+    tools: Toolkit, tmp_path: Path
+) -> None:
+    limited = {"constraint": Constraint(usd={"cheap": 1e-6, "fast": 1.0}, rate=0.01), "scale": "none"}
+    settings = SETTINGS.model_copy(update=limited)
+    whole, result, logs = train(tools, tmp_path / "whole", settings)
+    path = [row["multiplier/cheap"] for row in result.history]
+    assert path == sorted(path) and path[0] > 0 and len(set(path)) == 4
+    assert [row["multiplier/fast"] for row in result.history] == [0.0] * 4
+    assert [logs[step, "train"]["train/multiplier/cheap"] for step in (1, 2, 3, 4)] == path
+    assert all(row["reward_limit"] < 0 for row in result.history[1:])
+    with pytest.raises(Killed):
+        train(tools, tmp_path / "cut", settings, stop_at=3)
+    continued, again, _ = train(tools, tmp_path / "cut", settings)
+    assert again.resumed_from == 2 and again.history == result.history
+    assert same(whole, continued)
+
+
+def test_examples_are_told_budgets_in_training_where_the_parameters_say_so(tools: Toolkit, tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(update={"budget_share": 1.0, "steps": 2})
+    items = [one.model_copy(update={"toolbox": example().toolbox}) for one in examples()]
+    limits = Rollout(max_turns=2, max_turn_tokens=24, max_tokens=900)
+    seen: list[str] = []
+
+    class Listening(Codec):
+        def prompt(self, example: Example) -> list[int]:
+            seen.append("" if example.budget_usd is None else f"{example.budget_usd:.4f}")
+            return super().prompt(example)
+
+    listening = Listening(codec().tokenizer)
+    arguments = (listening, tools, items, settings, limits, PRICE, tmp_path, lambda *_: None, lambda _: {"x": 1.0})
+    train_grpo(warm_model(), *arguments)
+    assert len(seen) == 4 and all(seen)
 
 
 def test_another_number_of_processes_than_configured_is_refused_at_the_start(

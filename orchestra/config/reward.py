@@ -1,0 +1,90 @@
+"""The switches of the reward: each default is the published Eq. 1-3 of arXiv 2511.21689."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from orchestra.config.section import Fraction, Positive, Section, switch
+
+PositiveUsd = Annotated[float, Field(gt=0)]
+
+
+class Constraint(Section):
+    """The most accurate policy whose mean dollars stay within a limit: dual ascent finds what a dollar costs."""
+
+    usd: Annotated[dict[str, PositiveUsd], Field(min_length=1)]
+    """Mean dollars of an episode, by kind of preference; kinds that are not named keep their weight of compute."""
+    rate: Annotated[float, Field(gt=0)] = 0.1
+    """How far a multiplier moves in one step in which twice the limit is spent."""
+    most: Annotated[float, Field(gt=0)] = 10.0
+    """Upper bound of a multiplier."""
+
+
+class Branch(Section):
+    """One episode for each choice at the first turn's choice point, in place of samples that share a choice."""
+
+    at: Literal["expert", "word"]
+    """expert: the name of the expert that the first turn calls; word: the last line of the first turn's thought."""
+    words: list[Annotated[str, Field(pattern=r"^\S+$")]] = Field(default_factory=list)
+    """The words to try (word): the plans of the teacher, such as cheap, fast, best, value, wish."""
+    weights: Literal["policy", "uniform"] = "policy"
+    """How much a choice counts: as often as the policy makes it (the policy gradient), or all alike (the natural
+    policy gradient on the choice, arXiv 1906.00190, which also moves choices that are hardly ever made)."""
+
+    @model_validator(mode="after")
+    def _words_are_named(self) -> Self:
+        if (self.at == "word") != bool(self.words):
+            raise ValueError("branch.words names the words to try where branch.at is word, and only there")
+        if len(set(self.words)) != len(self.words) or len(self.words) == 1:
+            raise ValueError("branch.words needs at least two words, each once")
+        return self
+
+
+class RewardParams(Section):
+    """How rewards of a group become advantages."""
+
+    published: bool = switch(False)
+    """True: Eq. 1-3 as published, whatever the other switches of this class say."""
+    unit: Literal["group", "example"] = switch("group")
+    """Ends between which a feature is normalised: of its group (Eq. 2), or of the example (its cheapest and most
+    expensive expert, its fastest and slowest), so that a dollar is worth the same in every group of an example."""
+    unit_ceiling: Annotated[float, Field(ge=1)] = switch(2.0)
+    """With unit example: dollars and seconds count up to this many times the way from the lower to the upper end."""
+    among: Literal["all", "solved"] = switch("all")
+    """Whose dollars, seconds and tools set means and ends: those of every episode, or of solved ones alone."""
+    homogeneity: Literal["group", "part"] = switch("group")
+    """What `min_group_std` leaves out: groups whose summed rewards are alike (as published), or single parts whose
+    normalised feature is alike, so that a group that is all solved still trains on its dollars."""
+    scale: Literal["group", "batch", "none"] = switch("group")
+    """What centred rewards are divided by (TRL's scale_rewards): the group's std (Eq. 3), the whole step's, or 1."""
+    batch_normalise: bool = switch(False)
+    """Whether the advantages of a step are normalised once more, together (GDPO, arXiv 2601.05242)."""
+    liked: Literal["count", "use"] = switch("count")
+    """What a liked tool earns: its calls counted (Eq. 1), so that repeating it pays; or its use, once. With `use`, a
+    preference against tools takes reward for using them, and gives none for using others."""
+    weights: dict[str, Fraction] = switch({})
+    """Weights of further reward parts, for preferences that state none."""
+    constraint: Constraint | None = switch(None)
+    """None: dollars count by the weight of compute (Eq. 2)."""
+    branch: Branch | None = switch(None)
+    """None: a group is `group_size` samples."""
+    budget_share: Fraction = switch(0.0)
+    """Share of the training examples that are told a budget, drawn between the cheapest and most expensive expert."""
+    num_iterations: Positive = switch(1)
+    """Optimizer steps on each step's episodes (TRL's word). With 1 every importance ratio is 1, and `clip_low` and
+    `clip_high` do nothing; from 2 on they bound how far one generation's episodes may move the policy."""
+
+    def resolved(self) -> Self:
+        """The settings that count: `published` puts the switches of Eq. 1-3 back to their defaults."""
+        fields = type(self).model_fields
+        back = {name: value for name, value in EQUATIONS.items() if name in fields}
+        return self.model_copy(update=back) if self.published else self
+
+
+EQUATIONS: dict[str, Any] = {
+    "unit": "group", "among": "all", "homogeneity": "group", "scale": "group", "batch_normalise": False,
+    "liked": "count", "weights": {}, "constraint": None, "branch": None, "budget_share": 0.0,
+    "normalise": "sum_then_normalise",
+}  # fmt: skip
+"""The switches that Eq. 1-3 fix, and how."""
+PUBLISHED = RewardParams()

@@ -1,0 +1,204 @@
+"""Groups that try every choice once: episodes share a turn up to its choice point, then take each choice in turn.
+
+An episode of a sampled group tells something about the one choice that it makes. Where a policy makes a choice in 2 of
+100 episodes, few groups of 8 hold it, and nothing is learned about it. Here the first turn is sampled once and cut at
+its choice point: the name of the expert that it calls, or the last line of its thought. Every choice c then follows in
+an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
+
+Given tokens are not sampled, so they are no evidence of what the policy does; their weights have to say it. Let p be
+the policy's own probabilities of the choices, scaled to add up to 1, and R the rewards. The gradient of Σ p(c) R(c) is
+Σ p(c) (R(c) - b) ∇log p(c) with b = Σ p(c) R(c). So an episode of a group of n has the share w = p(c) / (episodes of c)
+and the advantage n · w · (R - b): what n samples give in expectation, without the noise of which choices were sampled.
+The tokens after the choice are sampled from the policy, and their gradient has the same weights. The tokens before the
+choice are masked, since their gradient adds up to 0. Importance ratios compare the policy after an optimizer step with
+the policy before it on the same tokens. Given tokens change nothing there, because p is the policy's before the step.
+
+With uniform weights every choice counts alike: w = 1 / (choices · episodes of c). That is the natural gradient on the
+choice (arXiv 1906.00190): its logit moves by its advantage, however seldom the policy makes it. It is no gradient of
+what follows, so only the tokens of the choice learn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from orchestra.config.reward import Branch
+from orchestra.config.schema import Rollout
+from orchestra.errors import CallError
+from orchestra.rollout.parse import THINK_CLOSE, parse_turn
+from orchestra.rollout.policies.base import Conversation, Generation
+from orchestra.types import Episode, Example, ToolKind
+
+if TYPE_CHECKING:
+    from orchestra.rollout.policies.transformers import TransformersPolicy
+    from orchestra.rollout.render import Codec
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way on from a choice point."""
+
+    name: str
+    ids: tuple[int, ...]
+    """The turn from its beginning to the end of the choice."""
+    chance: float
+    """The policy's own probability of it among the choices; they add up to 1."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the episodes of one group begin with: the choices in turn, again from the first when all are taken."""
+
+    shared: int
+    """Tokens of the turn before its choice point."""
+    choices: tuple[Choice, ...]
+    size: int
+    """Episodes of the group."""
+
+    def choice(self, sample: int) -> Choice:
+        return self.choices[sample % len(self.choices)]
+
+    def shares(self, weights: str) -> list[float]:
+        """How much each episode counts; they add up to 1."""
+        taken = Counter(sample % len(self.choices) for sample in range(self.size))
+        chance = [one.chance if weights == "policy" else 1 / len(self.choices) for one in self.choices]
+        total = sum(chance[place] for place in taken)
+        of = [sample % len(self.choices) for sample in range(self.size)]
+        return [chance[place] / taken[place] / total for place in of]
+
+    def mask(self, episode: Episode, weights: str) -> list[int]:
+        """1 for the tokens of `completion_ids` that learn: (time,). All are masked before the choice point."""
+        own, end = episode.mask, len(self.choice(episode.sample).ids)
+        return [m * (place >= self.shared and (weights == "policy" or place < end)) for place, m in enumerate(own)]
+
+
+def plan(
+    examples: Sequence[Example], policy: TransformersPolicy, codec: Codec, limits: Rollout, branch: Branch, size: int
+) -> list[Plan | None]:
+    """A plan for each example; None where its sampled first turn has no choice point: its group is sampled.
+
+    The turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the example alone.
+    """
+    conversations = [Conversation(example, codec.prompt(example)) for example in examples]
+    turns = asyncio.run(_first_turns(conversations, policy, limits))
+    found = []
+    for conversation, turn in zip(conversations, turns, strict=True):
+        ways = _ways(conversation, turn, codec, limits, branch) if turn.stop == "stop" else {}
+        rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
+        names = rng.sample(sorted(ways), size) if len(ways) > size else list(ways)
+        tokens = [ways[name] for name in names]
+        shared = _shared(tokens)
+        found.append(_plan(names, tokens, _scores(policy, conversation.prompt_ids, tokens, shared), shared, size))
+    return found
+
+
+def _plan(names: list[str], ways: list[tuple[int, ...]], scores: list[float], shared: int, size: int) -> Plan | None:
+    if len(names) < 2:
+        return None
+    chances = [math.exp(score - max(scores)) for score in scores]
+    choices = [Choice(name, ids, one / sum(chances)) for name, ids, one in zip(names, ways, chances, strict=True)]
+    return Plan(shared, tuple(choices), size)
+
+
+def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], branch: Branch | None) -> dict[str, float]:
+    """What is logged of a branched step: how many groups were, how open the choice is, and what the policy would earn.
+
+    Other measures of the step count each episode alike: they are those of the choices tried. {} without branching.
+    """
+    if branch is None:
+        return {}
+    rows = [(group, plan) for group, plan in zip(groups, plans, strict=True) if plan is not None]
+    found = {"branched": len(rows) / len(groups) if groups else 0.0}
+    if rows:
+        chances = [[one.chance for one in plan.choices] for _, plan in rows]
+        found["choice_entropy"] = fmean(-sum(p * math.log(p) for p in each if p > 0) for each in chances)
+        shares = [(plan.shares("policy"), group) for group, plan in rows]
+        found["expected_accuracy"] = fmean(sum(p * e.solved for p, e in zip(*row, strict=True)) for row in shares)
+        found["expected_usd"] = fmean(sum(p * float(e.cost_usd) for p, e in zip(*row, strict=True)) for row in shares)
+    return found
+
+
+async def _first_turns(
+    conversations: list[Conversation], policy: TransformersPolicy, limits: Rollout
+) -> list[Generation]:
+    room = [max(1, min(limits.max_turn_tokens, limits.max_tokens - c.length)) for c in conversations]
+    policy.begin(conversations)
+    try:
+        return await policy.generate(conversations, room)
+    finally:
+        policy.end()
+
+
+def _ways(
+    conversation: Conversation, turn: Generation, codec: Codec, limits: Rollout, branch: Branch
+) -> dict[str, tuple[int, ...]]:
+    """Tokens of the turn up to the end of each choice, by choice; {} without a choice point.
+
+    The turn that was sampled must be written in the tokens that its text is encoded in, and no way may need more tokens
+    than a turn and an episode may have.
+    """
+    text = codec.decode(turn.ids)
+    point = _point(text, conversation.example, branch)
+    if point is None or codec.turn(text) != turn.ids:
+        return {}
+    start, end, choices = point
+    found = {}
+    room = min(limits.max_turn_tokens, limits.max_tokens - conversation.length)
+    for name, written in choices.items():
+        ids, whole = codec.turn(text[:start] + written + text[end:])[:-1], start + len(written)
+        count = next((n for n in range(1, len(ids) + 1) if len(codec.decode(ids[:n])) >= whole), len(ids))
+        if count < room and codec.decode(ids[:count])[:whole] == text[:start] + written:
+            found[name] = tuple(ids[:count])
+    return found
+
+
+def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[str, str]] | None:
+    """Where the choice stands in a turn's text (start, end), and what would be written for each; None: nowhere.
+
+    What ends a name or word belongs to it, so that gpt-5 and gpt-5-mini are two choices.
+    """
+    if branch.at == "word":
+        end = text.find(f"\n{THINK_CLOSE}") + 1
+        start = text.rfind("\n", 0, max(0, end - 1)) + 1
+        found = text[start : end - 1] in branch.words and end > 0
+        return (start, end, {word: f"{word}\n" for word in branch.words}) if found else None
+    try:
+        call = parse_turn(text).call
+    except CallError:
+        return None
+    experts = [spec.name for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+    if call is None or call.name not in experts:
+        return None
+    quoted = json.dumps(call.name)
+    start = text.find(quoted, text.find("<tool_call>"))
+    return (start, start + len(quoted), {name: json.dumps(name) for name in experts}) if start >= 0 else None
+
+
+def _shared(ways: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all ways begin with."""
+    return next((n for n, tokens in enumerate(zip(*ways, strict=False)) if len(set(tokens)) > 1), 0)
+
+
+def _scores(policy: TransformersPolicy, prompt: list[int], ways: Sequence[tuple[int, ...]], shared: int) -> list[float]:
+    """Log-probability of each way's tokens from the choice point on, as the policy samples."""
+    import torch
+
+    if len(ways) < 2:
+        return [0.0] * len(ways)
+    longest = max(map(len, ways))
+    # Padding on the right changes nothing before it: attention looks back only.
+    rows = [[*prompt, *way, *[0] * (longest - len(way))] for way in ways]
+    ids = torch.tensor(rows, device=policy.model.device)
+    with torch.inference_mode():
+        logits = policy.model(input_ids=ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
+    logp = torch.log_softmax(logits.float() / (policy.temperature or 1.0), dim=-1)
+    chosen = logp.gather(2, ids[:, len(prompt) :, None]).squeeze(2)  # (ways, longest)
+    return [float(row[shared : len(way)].sum()) for row, way in zip(chosen, ways, strict=True)]

@@ -1,0 +1,74 @@
+"""A new reward part is one decorated function with its weight's name, as CONTRIBUTING says, and no other file."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestra.config.schema import load_params
+from orchestra.errors import DataError
+from orchestra.rewards.group import group_rewards, weights
+from orchestra.rewards.properties import check_weights
+from orchestra.rewards.registry import FEATURES, feature
+from orchestra.training.health import measure
+from orchestra.types import Episode, Preference
+from tests.support.worlds import ROOT, episode
+
+SETTINGS = load_params(ROOT / "params.yaml").grpo
+BRIEF = Preference(kind="brief", words="keep it short.", outcome=1, compute=0.1, latency=0.1, weights={"brevity": 0.4})
+GROUP = [episode(calls={"search": count}) for count in (0, 1, 3)]
+
+
+@pytest.fixture
+def brevity() -> Iterator[None]:
+    @feature("turns", weight="brevity")
+    def turns(episode: Episode) -> float:
+        """Turns as a negative number, so that fewer are larger."""
+        return -float(len(episode.turns))
+
+    yield
+    del FEATURES["turns"]
+
+
+@pytest.mark.usefixtures("brevity")
+def test_it_is_paid_weighed_checked_and_logged() -> None:
+    rewards = group_rewards(GROUP, BRIEF)
+    assert [reward.parts["turns"] for reward in rewards] == pytest.approx([0.4, 0.8 / 3, 0])
+    assert weights(BRIEF)["turns"] == 0.4
+    assert "turns" not in weights(BRIEF, "efficiency")
+    assert measure([GROUP], [rewards], [[1, 0, -1]])["reward_turns"] == pytest.approx((0.4 + 0.8 / 3) / 3)
+    assert check_weights([BRIEF], SETTINGS) == []
+
+
+@pytest.mark.usefixtures("brevity")
+def test_its_weight_may_come_from_the_parameters() -> None:
+    plain = BRIEF.model_copy(update={"weights": {}})
+    assert weights(plain)["turns"] == 0
+    assert weights(plain, shape=SETTINGS.model_copy(update={"weights": {"brevity": 0.2}}))["turns"] == 0.2
+    # What a preference states goes first.
+    assert weights(BRIEF, shape=SETTINGS.model_copy(update={"weights": {"brevity": 0.2}}))["turns"] == 0.4
+
+
+@pytest.mark.usefixtures("brevity")
+def test_a_part_that_pays_outside_its_weight_is_refused_before_a_training() -> None:
+    bad = BRIEF.model_copy(update={"weights": {"brevity": 1.5}})
+    with pytest.raises(DataError, match=r"the weight of brevity is 1\.5"):
+        check_weights([bad], SETTINGS)
+
+
+def test_a_weight_without_a_part_is_refused_before_a_training() -> None:
+    with pytest.raises(DataError, match="no reward part has the weight brevity"):
+        check_weights([BRIEF], SETTINGS)
+    with pytest.raises(DataError, match="no reward part has the weight speed"):
+        check_weights(
+            [BRIEF.model_copy(update={"weights": {}})], SETTINGS.model_copy(update={"weights": {"speed": 1.0}})
+        )
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="reward part compute already"):
+        feature("compute", weight="compute")
+
+
+def test_a_preference_without_further_weights_keeps_its_bytes() -> None:
+    plain = BRIEF.model_copy(update={"weights": {}})
+    assert "weights" not in plain.model_dump() and Preference.model_validate(BRIEF.model_dump()) == BRIEF

@@ -1,0 +1,243 @@
+"""Branched groups: where the choice stands, what each episode begins with, and what the policy learns from them."""
+
+import copy
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from orchestra.config.reward import Branch, RewardParams
+from orchestra.config.schema import Rollout
+from orchestra.rewards.advantages import advantages
+from orchestra.rewards.group import Reward
+from orchestra.rollout.loop import RolloutOptions, rollout
+from orchestra.rollout.parse import format_call
+from orchestra.rollout.policies.forced import ForcedPolicy
+from orchestra.rollout.policies.transformers import TransformersPolicy
+from orchestra.tools.toolkit import Toolkit
+from orchestra.training.branch import Plan, _scores, plan, tried
+from orchestra.training.grpo import train_grpo
+from orchestra.types import Episode, Example, Preference, ToolCall
+from tests.support.worlds import PRICE, catalogue, codec, episode, example, tiny_model, toolkit
+from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
+
+LIMITS = Rollout(max_turns=2, max_turn_tokens=120, max_tokens=1500)
+EXPERTS = ("gpt-5", "gpt-5-mini", "qwen3-32b")
+WORDS = ["cheap", "best", "wish"]
+AT_NAME, AT_WORD = Branch(at="expert"), Branch(at="word", words=WORDS)
+SIZE = 4
+
+
+CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
+
+
+def question(name: str = "e1") -> Example:
+    box = [catalogue().spec(expert) for expert in EXPERTS]
+    box = [spec.model_copy(update={"description": "x", "parameters": {}}) for spec in box]
+    return example(
+        name, instruction="who wrote Opal?", answer=None, kind="database", domain="mock", toolbox=box, preference=CHEAP
+    )
+
+
+def written(expert: str, word: str) -> str:
+    return format_call(ToolCall(name=expert), f"music\n{word}")
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
+    return toolkit(tmp_path_factory.mktemp("world"))
+
+
+@lru_cache
+def taught() -> PreTrainedModel:
+    """A tiny model that thinks of music and a word, calls one of two experts, and answers (any answer is right)."""
+    model = tiny_model(hidden=64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    turns = [written("gpt-5", "best"), written("gpt-5", "cheap"), written("gpt-5-mini", "cheap")]
+    prompt, seen, answer = codec().prompt(question()), codec().observation("Tesk"), codec().turn("Tesk")
+    batch = []
+    for turn in map(codec().turn, turns):
+        own = [-100] * len(prompt) + turn + [-100] * len(seen) + answer
+        batch.append((torch.tensor([[*prompt, *turn, *seen, *answer]]), torch.tensor([own])))
+    for _ in range(40):
+        optimizer.zero_grad()
+        for ids, labels in batch:
+            model(input_ids=ids, labels=labels).loss.backward()
+        optimizer.step()
+    return model
+
+
+def policy() -> TransformersPolicy:
+    return TransformersPolicy("", name="p", model=taught(), temperature=1.0, eos_id=codec().eos_id)
+
+
+def planned(branch: Branch, size: int = SIZE, limits: Rollout = LIMITS) -> tuple[TransformersPolicy, Plan]:
+    """The first seed's policy whose sampled turn has a choice point."""
+    for seed in range(10):
+        acting = policy()
+        acting.seed = seed
+        found = plan([question()], acting, codec(), limits, branch, size)[0]
+        if found is not None:
+            return acting, found
+    raise AssertionError("the taught model writes no choice")
+
+
+def episodes(tools: Toolkit, acting: TransformersPolicy, found: Plan) -> list[Episode]:
+    begun = {("e1", sample): found.choice(sample).ids for sample in range(found.size)}
+    options = RolloutOptions(LIMITS, PRICE, samples=found.size)
+    return rollout([question()], ForcedPolicy(acting, begun), codec(), tools, options)
+
+
+def test_every_expert_is_called_first_once_and_the_turn_before_is_shared(tools: Toolkit) -> None:
+    acting, found = planned(AT_NAME)
+    assert sorted(choice.name for choice in found.choices) == sorted(EXPERTS)
+    assert sum(choice.chance for choice in found.choices) == pytest.approx(1)
+    made = episodes(tools, acting, found)
+    for sample, one in enumerate(made):
+        choice = found.choice(sample)
+        first = one.turns[0]
+        assert (
+            first.ids[: len(choice.ids)] == choice.ids
+            and first.ids[: found.shared] == made[0].turns[0].ids[: found.shared]
+        )
+        assert f'"name": "{choice.name}"' in first.text and first.logprobs == ()
+        assert first.call is None or first.call.name == choice.name
+        # Its tokens are paid for as any others, and its prompt is no more in the cache than that of a sampled turn.
+        spent = first.charges[0].usage
+        assert spent.output_tokens == len(first.ids) and spent.cached_input_tokens == len(one.prompt_ids) - 1
+    called = Counter(one.turns[0].call.name for one in made if one.turns[0].call is not None)
+    assert called.keys() == set(EXPERTS)
+
+
+def test_every_word_is_tried_and_ends_where_its_line_ends(tools: Toolkit) -> None:
+    acting, found = planned(AT_WORD)
+    assert [choice.name for choice in found.choices] == WORDS
+    texts = [codec().decode(choice.ids) for choice in found.choices]
+    assert [text.split("\n")[2] for text in texts] == WORDS
+    made = episodes(tools, acting, found)
+    assert [one.turns[0].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
+
+
+def test_the_chance_is_the_policy_s_own(tools: Toolkit) -> None:
+    """The tokens of the choice that was sampled score what they had when they were sampled."""
+    acting, found = planned(AT_NAME)
+    made = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0]
+    name = made.turns[0].call
+    assert name is not None
+    taken = next(choice for choice in found.choices if choice.name == name.name)
+    assert made.turns[0].ids[: len(taken.ids)] == taken.ids
+    scores = _scores(acting, list(made.prompt_ids), [c.ids for c in found.choices], found.shared)
+    sampled = sum(made.turns[0].logprobs[found.shared : len(taken.ids)])
+    assert scores[found.choices.index(taken)] == pytest.approx(sampled, abs=1e-3)
+
+
+def test_shares_follow_the_policy_or_are_even_and_add_up_to_1() -> None:
+    _, found = planned(AT_NAME)
+    chances = [choice.chance for choice in found.choices]
+    # Four episodes of three choices: the first is taken twice.
+    assert found.shares("policy") == pytest.approx([chances[0] / 2, *chances[1:], chances[0] / 2])
+    assert found.shares("uniform") == pytest.approx([1 / 6, 1 / 3, 1 / 3, 1 / 6])
+    few = planned(AT_NAME, size=2)[1]
+    assert len(few.choices) == 2 and sum(few.shares("policy")) == pytest.approx(1)
+
+
+def test_only_what_follows_the_choice_point_learns(tools: Toolkit) -> None:
+    acting, found = planned(AT_NAME)
+    for one in episodes(tools, acting, found):
+        end = len(found.choice(one.sample).ids)
+        both = [found.mask(one, weights) for weights in ("policy", "uniform")]
+        assert [len(mask) for mask in both] == [len(one.completion_ids)] * 2
+        assert not any(both[0][: found.shared]) and both[0][found.shared :] == one.mask[found.shared :]
+        assert both[1] == [int(found.shared <= place < end) for place in range(len(one.mask))]
+
+
+def test_the_branched_gradient_is_that_of_the_expected_reward() -> None:
+    """Σ over episodes of A · log p, over n, has the gradient of Σ p R: the claim of the module's docstring."""
+    acting, found = planned(AT_NAME, size=3)
+    model, prompt = acting.model, codec().prompt(question())
+    rewards = [0.2, 1.0, 0.7]
+
+    def scores() -> list[torch.Tensor]:
+        each = []
+        for choice in found.choices:
+            ids = torch.tensor([[*prompt, *choice.ids]])
+            logp = torch.log_softmax(model(input_ids=ids).logits[0, :-1], -1)
+            chosen = logp.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
+            each.append(chosen[found.shared :].sum())
+        return each
+
+    def gradient(value: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(value, next(model.parameters()))[0]
+
+    def expected(values: list[torch.Tensor]) -> torch.Tensor:
+        chances = torch.softmax(torch.stack(values), 0)
+        return (chances * torch.tensor(rewards)).sum()
+
+    exact = gradient(expected(scores()))
+    shape = RewardParams(scale="none")
+    weighed = advantages(
+        [Reward(r, {}) for r in rewards], min_std=0, clip=100, shape=shape, shares=found.shares("policy")
+    )
+    ours = gradient(torch.stack([a * s for a, s in zip(weighed, scores(), strict=True)]).sum() / 3)
+    torch.testing.assert_close(ours, exact, atol=1e-5, rtol=1e-3)
+    # Even shares move each choice's score by its advantage, however seldom the policy makes it.
+    even = advantages(
+        [Reward(r, {}) for r in rewards], min_std=0, clip=100, shape=shape, shares=found.shares("uniform")
+    )
+    assert even == pytest.approx([r - sum(rewards) / 3 for r in rewards])
+
+
+@pytest.mark.parametrize(
+    ("branch", "limits"),
+    [
+        (Branch(at="word", words=["fast", "value"]), LIMITS),
+        (AT_NAME, Rollout(max_turns=2, max_turn_tokens=8, max_tokens=1500)),
+    ],
+    ids=["another word", "no room"],
+)
+def test_without_a_choice_point_a_group_is_sampled(branch: Branch, limits: Rollout) -> None:
+    assert plan([question()], policy(), codec(), limits, branch, SIZE) == [None]
+
+
+def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
+    settings = SETTINGS.model_copy(update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4})
+    model, logs = copy.deepcopy(taught()), Logs()
+
+    def log(metrics: dict[str, float], step: int) -> None:
+        logs[step, "train"] = {k: v for k, v in metrics.items() if k.startswith("train/") and k != "train/step_time"}
+        if step == stop_at:
+            raise Killed
+
+    items = [question(f"e{i}") for i in range(4)]
+    arguments = (codec(), tools, items, settings, LIMITS, PRICE, work, log, lambda _: {"x": 1.0})
+    return model, train_grpo(model, *arguments), logs
+
+
+@pytest.mark.parametrize("branch", [AT_NAME, Branch(at="word", words=WORDS, weights="uniform")], ids=["name", "word"])
+def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
+    tools: Toolkit, tmp_path: Path, branch: Branch
+) -> None:
+    whole, result, _ = train(tools, tmp_path / "whole", branch)
+    assert any(row["branched"] > 0 for row in result.history)
+    assert any(row.get("choice_entropy", 0) > 0 for row in result.history)
+    assert not same(whole, taught())
+    with pytest.raises(Killed):
+        train(tools, tmp_path / "cut", branch, stop_at=3)
+    continued, again, _ = train(tools, tmp_path / "cut", branch)
+    assert again.resumed_from == 2 and again.history == result.history
+    assert same(whole, continued)
+
+
+def test_what_the_policy_would_earn_is_logged_beside_what_was_tried() -> None:
+    _, found = planned(AT_NAME, size=3)
+    group = [episode(solved=place == 0, cost_usd=place) for place in range(3)]
+    told = tried([group, group], [found, None], AT_NAME)
+    chances = [choice.chance for choice in found.choices]
+    assert told["branched"] == 0.5
+    assert told["expected_accuracy"] == pytest.approx(chances[0])
+    assert told["expected_usd"] == pytest.approx(chances[1] + 2 * chances[2])
+    assert tried([group], [None], None) == {}
