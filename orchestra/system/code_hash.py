@@ -57,7 +57,7 @@ INDIFFERENT = (
     "orchestra/config",
     "orchestra/errors.py",
     "orchestra/files/yaml.py",
-    "orchestra/registry.py",
+    "orchestra/register.py",
     "orchestra/system",
     "tasks/platform/ledger.py",
     "tasks/platform/stage.py",

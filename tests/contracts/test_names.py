@@ -124,6 +124,9 @@ def _reached(module: str) -> set[str]:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Register":
+                folder = ast.literal_eval(node.args[1])  # A register imports every file of its folder.
+                names = [f"{folder}.{file.stem}" for file in _file(folder).parent.glob("*.py")]
             queue += [found for found in names if found.split(".")[0] in {"orchestra", "tasks"}]
     return {found for found in seen if _file(found).name != "__init__.py"}
 
