@@ -56,6 +56,7 @@ both with the imports."""
 INDIFFERENT = (
     "orchestra/config",
     "orchestra/errors.py",
+    "orchestra/files/atomic.py",
     "orchestra/files/yaml.py",
     "orchestra/register.py",
     "orchestra/system",

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from orchestra.config.schema import Params
+from orchestra.files import atomic
 from orchestra.synthesis.filters.filters import BATCH, Solver
 from orchestra.synthesis.imports.export import stream
 from orchestra.synthesis.imports.intake import beside
@@ -44,7 +45,7 @@ def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Cal
             out.flush()
             done += len(batch)
             say(f"{done}/{total} examples ({100 * done // total}%)")
-    partial.replace(target)
+    atomic.replace(partial, target)
     return done
 
 
