@@ -47,6 +47,8 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     before = set(sys.modules)
 
     def put(path: str, *registers: Register[object]) -> None:
+        # Loads the shipped files first: a module that is imported during the test registers into the copy alone.
+        assert all(len(register) for register in registers)
         file = tmp_path / "added" / path
         file.parent.mkdir(parents=True)
         file.write_text(snippets()[path], encoding="utf-8")
