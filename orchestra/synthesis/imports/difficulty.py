@@ -25,8 +25,10 @@ def toolkit_for(file: Path, params: Params, root: Path) -> Toolkit:
     return Toolkit.from_params(params, root, index=index, book=book)
 
 
-def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Callable[[str], None]) -> int:
-    """Write the examples of `source` to `target` with their difficulties, a batch at a time; returns how many.
+def measure(
+    source: Path, target: Path, solver: Solver, solver_is: str, say: Callable[[str], None], *, at_once: int = BATCH
+) -> int:
+    """Write the examples of `source` to `target` with their difficulties, `at_once` at a time; returns how many.
 
     `target` appears at the end; until then a hidden file beside it holds what is done, and a killed run goes on there
     as long as the source, the solver (`solver_is`: what it is, beyond its name), its tries and limits are the same.
@@ -39,7 +41,7 @@ def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Cal
         say(f"{done} of {total} are measured already")
     examples = islice(stream(source), done, None)
     with partial.open("ab") as out:
-        for batch in _batches(examples):
+        for batch in _batches(examples, at_once):
             tried = solver.measured(batch)
             out.write(b"".join(one.model_dump_json().encode() + b"\n" for one in tried))
             out.flush()
@@ -49,8 +51,8 @@ def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Cal
     return done
 
 
-def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
-    while batch := list(islice(examples, BATCH)):
+def _batches(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    while batch := list(islice(examples, size)):
         yield batch
 
 
