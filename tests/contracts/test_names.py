@@ -110,8 +110,9 @@ def _file(module: str) -> Path:
 
 
 def _reached(module: str) -> set[str]:
-    """Our modules that one imports, directly or through others; package files hold only a docstring."""
-    seen: set[str] = set()
+    """Our modules that one imports, directly or through others; package files hold only a docstring, and the
+    library's own only names for users, which import at their first use."""
+    seen = {"orchestra"}
     queue = [module]
     while queue:
         current = queue.pop()
