@@ -5,10 +5,10 @@ SHELL := /bin/bash
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
-help:  ## this list
+help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
 
-setup: .venv/.stamp .venv-vllm/.done  ## environments: .venv for the pipeline, .venv-vllm for serving
+setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for the pipeline, .venv-vllm for serving
 
 .venv/.stamp: pyproject.toml constraints.txt scripts/setup.sh scripts/install.sh scripts/pip_settings.py
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh
@@ -21,54 +21,54 @@ setup: .venv/.stamp .venv-vllm/.done  ## environments: .venv for the pipeline, .
 		echo "setup: vLLM could not be installed (see above): serving will run in process — make setup-vllm tries again" >&2; fi
 	@mkdir -p .venv-vllm && touch .venv-vllm/.done
 
-setup-vllm:  ## try the vLLM environment again
+setup-vllm:  ## install the vLLM environment again
 	@rm -f .venv-vllm/.done && $(MAKE) --no-print-directory .venv-vllm/.done
 
-pipeline: setup  ## everything: synthesize, validate, sft, grpo, evaluate, promote, deploy
+pipeline: setup  ## run every stage: synthesize, validate, sft, grpo, evaluate, promote, deploy
 	@.venv/bin/orchestra run
 
-learn: .venv/.stamp  ## the claims table anew, over three training seeds: docs/claims.md and the README
+learn: .venv/.stamp  ## measure the claims over three training seeds and rewrite docs/claims.md
 	@.venv/bin/orchestra learn
 
-learn-ablations: .venv/.stamp  ## the same, with the trainings that leave a part of the reward out
+learn-ablations: .venv/.stamp  ## do the same, and train without each part of the reward
 	@.venv/bin/orchestra learn --ablations
 
-up: .venv/.stamp  ## Prefect and MLflow servers with their UIs, on 127.0.0.1
+up: .venv/.stamp  ## start the Prefect and MLflow servers on 127.0.0.1
 	@.venv/bin/orchestra up
 
-stop:  ## end every server that was started here
+stop:  ## stop every server of this workspace
 	@if [ -x .venv/bin/orchestra ]; then .venv/bin/orchestra stop; fi
 
-status: .venv/.stamp  ## what is current, what is stale, what serves
+status: .venv/.stamp  ## show which stages are stale and which version serves
 	@.venv/bin/orchestra status
 
 # Two at a time; a file stays with one process, which shares what its tests set up once.
-test: .venv/.stamp  ## the tests
+test: .venv/.stamp  ## run the tests
 	$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu and not live"
 
-test-slow: setup  ## the tests that take minutes, those with DeepSpeed too
+test-slow: setup  ## run the tests that take minutes, including DeepSpeed
 	@.venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(grep '^deepspeed==' constraints.txt)"
 	$(PYTEST) -m "slow and not gpu and not live" --timeout=1800
 
-recipe: .venv/.stamp  ## the embedded tokenizer anew, from data/generated (then: make base)
+recipe: .venv/.stamp  ## train the embedded tokenizer on data/generated (then run make base)
 	@.venv/bin/python -m tasks.experiments.recipe
 
-base: .venv/.stamp  ## the shipped tiny base again
+base: .venv/.stamp  ## train the shipped base model
 	@.venv/bin/python -m tasks.experiments.base
 
-bench: .venv/.stamp  ## how fast rollouts are, where a GRPO step's time goes (one thread), how fast data is made and checked
+bench: .venv/.stamp  ## measure the speed of rollouts, of a GRPO step and of data
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.grpo_step
 	@.venv/bin/python -m benchmarks.domains
 	@.venv/bin/python -m benchmarks.synthesis
 	@.venv/bin/python -m benchmarks.validation --rows 20000
 
-lint: .venv/.stamp  ## ruff and mypy
+lint: .venv/.stamp  ## check style and types with ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-format: .venv/.stamp  ## put the code in order
+format: .venv/.stamp  ## format the code
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestra.files import atomic
 from orchestra.system.processes import services
 
 FILE = ".state/last_run.json"
@@ -43,10 +44,7 @@ class Summary:
         )
 
     def save(self, root: Path) -> None:
-        file = root / FILE
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        partial.replace(file)
+        atomic.write_text(root / FILE, json.dumps(asdict(self), indent=2))
 
     @classmethod
     def load(cls, root: Path) -> "Summary | None":

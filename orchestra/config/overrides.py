@@ -1,13 +1,13 @@
 """`--set section.key=value`: checked edits of params.yaml that keep its comments, and that DVC sees."""
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import ConfigError
+from orchestra.files import atomic
 from orchestra.files.yaml import parse_yaml
 
 
@@ -18,9 +18,7 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
     """
     text, _, changed = _edited(file, assignments)
     if changed:
-        partial = file.with_name(f".{file.name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, file)
+        atomic.write_text(file, text)
     return changed
 
 

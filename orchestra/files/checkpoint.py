@@ -1,15 +1,14 @@
 """A checkpoint directory: its hash, its manifest, and a content-addressed store that keeps it."""
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
 from orchestra.errors import DataError
+from orchestra.files import atomic
 from orchestra.types import Record
 
 MANIFEST = "manifest.json"
@@ -74,9 +73,7 @@ def write_manifest(
         extra=dict(extra or {}),
         files=files,
     )
-    temporary = folder / f".{MANIFEST}.part"
-    temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / MANIFEST)
+    atomic.write_text(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     return manifest
 
 
@@ -114,25 +111,13 @@ def keep(folder: Path, store: Path) -> Path:
     """
     wanted = hash_dir(folder)
     kept = store / wanted
-    if kept.is_dir():
-        if _hash_or_none(kept) == wanted:
-            return kept
-        _discard(kept)
-    store.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".part-", dir=store))
-    try:
-        temporary.chmod(0o755)
-        shutil.copytree(folder, temporary, dirs_exist_ok=True, copy_function=_copy)
-        if hash_dir(temporary) != wanted:
+    if kept.is_dir() and _hash_or_none(kept) == wanted:
+        return kept
+    # Another process may keep the same checkpoint meanwhile; equal names mean equal contents.
+    with atomic.whole_folder(kept) as copy:
+        shutil.copytree(folder, copy, dirs_exist_ok=True, copy_function=_copy)
+        if hash_dir(copy) != wanted:
             raise DataError("changed while it was copied", where=str(folder), fix="try again when nothing writes to it")
-        try:
-            temporary.rename(kept)
-        except OSError:
-            # Another process kept the same checkpoint meanwhile; equal names mean equal contents.
-            if _hash_or_none(kept) != wanted:
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return kept
 
 
@@ -171,10 +156,3 @@ def _copy(source: str, target: str) -> str:
     # DVC's outputs may be read-only links; the copy is a file of its own that its owner may delete.
     shutil.copyfile(source, target)
     return target
-
-
-def _discard(folder: Path) -> None:
-    """Move aside before deleting, so that a kill in between leaves no half-deleted checkpoint under its name."""
-    aside = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
-    folder.rename(aside / folder.name)
-    shutil.rmtree(aside)

@@ -3,13 +3,13 @@
 import csv
 import json
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from orchestra.errors import DataError
+from orchestra.files import atomic
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -57,22 +57,10 @@ def problem(error: ValidationError) -> str:
     return f"field {field or '(the row)'}: {first['msg']} (got {first['input']!r:.60})"
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A path to write to; the file takes its place only if the block ends well, so none is ever half-written."""
-    partial = path.with_name(f".{path.name}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_json_lines(path: Path, rows: Iterable[Row]) -> int:
     """Write rows whole or not at all; returns how many."""
     count = 0
-    with whole(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with atomic.open_text(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
@@ -85,7 +73,7 @@ def write_parquet(path: Path, rows: Iterable[Row], schema: Any) -> int:
     import pyarrow.parquet as pq
 
     count, held = 0, list[Row]()
-    with whole(path) as partial, pq.ParquetWriter(partial, schema) as writer:
+    with atomic.whole_file(path) as partial, pq.ParquetWriter(partial, schema) as writer:
         for row in rows:
             held.append(row)
             count += 1

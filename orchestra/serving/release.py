@@ -15,13 +15,14 @@ from pydantic import ValidationError
 
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
+from orchestra.files import atomic
 from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving import vllm
 from orchestra.serving.client import GATEWAY, Reply, ask
 from orchestra.serving.control import STOP_S, gateway_service, health, port_holder, reload, settle, start_gateway
 from orchestra.serving.parity import Proof
-from orchestra.serving.state import SERVING, Engine, Serving, read, serving_fingerprint, write, write_text
+from orchestra.serving.state import SERVING, Engine, Serving, read, serving_fingerprint, write
 from orchestra.system.code_hash import code_hash
 from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
 from orchestra.types import Example, Record
@@ -106,7 +107,7 @@ class Release:
                 sample=sample,
                 smoke=smoke,
             )
-            write_text(self.root / LAST, made.model_dump_json())
+            atomic.write_text(self.root / LAST, made.model_dump_json())
             return made
 
     def _engine(self) -> Engine:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import DataError
+from orchestra.files import atomic
 from orchestra.types import Record
 
 SERVING = ".state/serving.json"
@@ -47,15 +47,7 @@ class Serving(Record):
 
 def write(root: Path, serving: Serving, path: str = SERVING) -> None:
     """Replace the file, whole or not at all."""
-    write_text(root / path, serving.model_dump_json(indent=1) + "\n")
-
-
-def write_text(file: Path, text: str) -> None:
-    """Replace a file, whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, file)
+    atomic.write_text(root / path, serving.model_dump_json(indent=1) + "\n")
 
 
 def read(file: Path) -> Serving | None:

@@ -56,8 +56,9 @@ both with the imports."""
 INDIFFERENT = (
     "orchestra/config",
     "orchestra/errors.py",
+    "orchestra/files/atomic.py",
     "orchestra/files/yaml.py",
-    "orchestra/registry.py",
+    "orchestra/register.py",
     "orchestra/system",
     "tasks/platform/ledger.py",
     "tasks/platform/stage.py",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestra.errors import ServiceError
+from orchestra.files import atomic
 
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -178,11 +179,7 @@ def start_service(
 
 def remember(root: Path, service: Service) -> None:
     """Write the pid file, whole or not at all."""
-    file = root / ".state" / f"{service.name}.pid.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(asdict(service), indent=2), encoding="utf-8")
-    os.replace(partial, file)
+    atomic.write_text(root / ".state" / f"{service.name}.pid.json", json.dumps(asdict(service), indent=2))
 
 
 def services(root: Path) -> list[Service]:

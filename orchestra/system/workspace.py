@@ -1,10 +1,9 @@
-"""The workspace a run works in: its lock, folders that are written whole, and the screen that a person reads."""
+"""The workspace a run works in: its lock, and the screen that a person reads."""
 
 import contextlib
 import fcntl
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -42,26 +41,6 @@ def locked(root: Path) -> Iterator[None]:
             yield
         finally:
             _held.discard(file)
-
-
-@contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """An empty folder to fill; it takes the place of `target` only if the block ends well, so none is half-written."""
-    partial = target.with_name(f".{target.name}.partial")
-    old = target.with_name(f".{target.name}.old")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in (partial, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    if target.is_dir():
-        target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 class Screen:

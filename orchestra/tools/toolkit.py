@@ -10,20 +10,17 @@ from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params, World
 from orchestra.errors import ConfigError
 from orchestra.tools.base import Tool
-from orchestra.tools.calculator import Calculator
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.experts.simulated import AnswerBook, SimulatedExpert
+from orchestra.tools.implementations.base import IMPLEMENTATIONS
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.replay.tool import TapedTool
 from orchestra.tools.resources import Resources
-from orchestra.tools.search.corpus import SearchIndex, SearchTool
+from orchestra.tools.search.corpus import SearchIndex
 from orchestra.types import ToolSpec
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain
-
-UNTAPED = frozenset({"calculator", "search", "simulated", "openai"})
-"""Implementations that are the same twice, or that record what they send themselves; all others are taped."""
 
 
 class Toolkit:
@@ -49,6 +46,8 @@ class Toolkit:
         that is not the same twice. `budget` books and caps every call and the policy's own tokens. `tools` are
         implementations of your own by catalogue name. `resources` are those of another toolkit over the same catalogue.
         """
+        for entry in catalogue.entries.values():
+            IMPLEMENTATIONS.find(entry.implementation)  # An unknown one is an error before anything is called.
         self.catalogue: Final = catalogue
         self.domain_folders: Final = domain_folders
         self.data_dir: Final = data_dir
@@ -152,7 +151,7 @@ class Toolkit:
         """The implementation behind a catalogue entry, made at its first use."""
         if name not in self._tools:
             entry = self.catalogue.entry(name)
-            if self.cassette is None or entry.implementation in UNTAPED:
+            if self.cassette is None or not IMPLEMENTATIONS.find(entry.implementation).taped:
                 self._tools[name] = self._make(name)
             else:
                 self._tools[name] = TapedTool(lambda: self._make(name), entry, self.cassette)
@@ -167,33 +166,4 @@ class Toolkit:
 
     def _make(self, name: str) -> Tool:
         entry = self.catalogue.entry(name)
-        match entry.implementation:
-            case "calculator":
-                return Calculator()
-            case "search":
-                if entry.index is None:
-                    return SearchTool(self.index)
-                from orchestra.tools.search.index.local import By
-                from orchestra.tools.search.index.tool import IndexSearch
-
-                return IndexSearch(self.root / entry.index, count=entry.results, by=By(entry.by))
-            case "web_search":
-                from orchestra.tools.search.web import WebSearch
-
-                return WebSearch.of(name, entry)
-            case "python":
-                from orchestra.tools.sandbox.tool import Sandbox
-
-                return Sandbox()
-            case "simulated":
-                return SimulatedExpert(name, entry, self.book, self.catalogue.hard_share)
-            case "openai":
-                from orchestra.tools.experts.endpoint import Endpoint
-
-                provider = self.resources.provider(entry.vendor)
-                return Endpoint(name, entry, provider=provider, cassette=self.cassette)
-            case "mcp":
-                from orchestra.tools.mcp.tool import ServerTool
-
-                assert entry.mcp is not None
-                return ServerTool(entry.mcp, self.resources.connection(entry.mcp.server), entry.deadline_s)
+        return IMPLEMENTATIONS.find(entry.implementation).make(name, entry, self)

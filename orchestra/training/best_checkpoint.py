@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra.errors import DataError
+from orchestra.files import atomic
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +36,10 @@ class BestCheckpoint:
         if self._find("candidate") is not None:
             return
         target = self.folder / f"candidate-{checkpoint.name.rpartition('-')[2]}"
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        for file in checkpoint.iterdir():
-            if file.suffix in (".safetensors", ".json") and file.name not in STATE:
-                os.link(file, partial / file.name)
-        partial.rename(target)
+        with atomic.whole_folder(target) as partial:
+            for file in checkpoint.iterdir():
+                if file.suffix in (".safetensors", ".json") and file.name not in STATE:
+                    os.link(file, partial / file.name)
 
     def decide(self, step: int, good: bool) -> None:
         """Once the candidate has waited: it replaces the kept model or goes, as the last steps were `good` or not."""
@@ -52,7 +50,7 @@ class BestCheckpoint:
             shutil.rmtree(waiting[1])
             return
         before = self.last()
-        waiting[1].rename(self.folder / f"good-{waiting[0]}")
+        atomic.replace(waiting[1], self.folder / f"good-{waiting[0]}")
         if before is not None:
             shutil.rmtree(before[1])
 

@@ -44,9 +44,9 @@ class Survey:
     """By split."""
 
 
-def cut(files: Mapping[str, Path], *, fix: str) -> dict[str, list[Chunk]]:
-    """The file of each split in chunks; raises `DataError` for a missing one."""
-    return {split: list(chunks(path, LINES, fix=fix)) for split, path in files.items()}
+def cut(files: Mapping[str, Path], *, fix: str, lines: int = LINES) -> dict[str, list[Chunk]]:
+    """The file of each split in chunks of `lines` lines; raises `DataError` for a missing one."""
+    return {split: list(chunks(path, lines, fix=fix)) for split, path in files.items()}
 
 
 def survey(

@@ -7,7 +7,6 @@ there already is taken; a run that was killed goes on.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -22,6 +21,7 @@ import yaml
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import DataError
+from orchestra.files import atomic
 from orchestra.system.processes import kill_tree, spawn
 from tasks.platform.dvc import StageError, StageKilled, stage_env
 from tasks.platform.stage import stage_fingerprint
@@ -91,7 +91,7 @@ class Keeper:
             shutil.rmtree(plan)
             self._prepare(folder, everything, links or {})
         else:
-            plan.rename(folder)
+            atomic.replace(plan, folder)
         done = (folder / DONE).is_file()
         reused = done and folder not in self._done
         if not done:
@@ -186,6 +186,4 @@ def _seconds(folder: Path) -> float:
 
 
 def _write(file: Path, seconds: float) -> None:
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
-    os.replace(partial, file)
+    atomic.write_text(file, json.dumps({"seconds": seconds}))

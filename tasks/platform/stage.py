@@ -18,9 +18,9 @@ import yaml
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import BudgetError, ConfigError, DataError, OrchestraError
+from orchestra.files import atomic
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
-from orchestra.system.workspace import whole_folder
 from orchestra.text import one_line, plain
 
 T = TypeVar("T")
@@ -114,16 +114,12 @@ class Stage:
     @contextlib.contextmanager
     def write_dir(self, relative: str | Path) -> Iterator[Path]:
         """An empty folder to fill; it takes its place only if the block ends well, so none is ever half-written."""
-        with whole_folder(self.root / relative) as folder:
+        with atomic.whole_folder(self.root / relative) as folder:
             yield folder
 
     def write_text(self, relative: str | Path, text: str) -> None:
         """Write a file, whole or not at all."""
-        target = self.root / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, target)
+        atomic.write_text(self.root / relative, text)
 
     def write_json(self, relative: str | Path, value: Any) -> None:
         """Write JSON, whole or not at all; a NaN or infinity is a `DataError`."""

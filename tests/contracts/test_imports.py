@@ -35,7 +35,7 @@ LEVELS = [
     {"domains"},
     {"accounting", "config", "system"},
     {"files"},
-    {"registry"},
+    {"register"},
     {"errors", "provenance", "text", "types"},
 ]
 """From the top to the ground: a module imports from its own level or from those below. The longest name decides."""

@@ -110,8 +110,9 @@ def _file(module: str) -> Path:
 
 
 def _reached(module: str) -> set[str]:
-    """Our modules that one imports, directly or through others; package files hold only a docstring."""
-    seen: set[str] = set()
+    """Our modules that one imports, directly or through others; package files hold only a docstring, and the
+    library's own only names for users, which import at their first use."""
+    seen = {"orchestra"}
     queue = [module]
     while queue:
         current = queue.pop()
@@ -124,6 +125,9 @@ def _reached(module: str) -> set[str]:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Register":
+                folder = ast.literal_eval(node.args[1])  # A register imports every file of its folder.
+                names = [f"{folder}.{file.stem}" for file in _file(folder).parent.glob("*.py")]
             queue += [found for found in names if found.split(".")[0] in {"orchestra", "tasks"}]
     return {found for found in seen if _file(found).name != "__init__.py"}
 

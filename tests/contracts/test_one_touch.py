@@ -1,15 +1,18 @@
 """What CONTRIBUTING adds in one file works: each of its examples is written beside the shipped files and used."""
 
+import asyncio
 import importlib
 import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from orchestra.config.schema import Rollout
+from orchestra.config.schema import Rollout, parse_params
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, rivals
 from orchestra.evaluation.baselines.knowledge import Knowledge
@@ -18,10 +21,13 @@ from orchestra.evaluation.claims.measures import SeedResult
 from orchestra.evaluation.probes.base import PROBES
 from orchestra.evaluation.probes.run import run_probes
 from orchestra.evaluation.run import Contender
-from orchestra.registry import Registry
+from orchestra.register import Register
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
-from orchestra.types import Category, Example, Price
+from orchestra.tools.implementations.base import IMPLEMENTATIONS
+from orchestra.tools.session import ToolSession
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Category, Example, Price, ToolCall
 from tests.support.worlds import catalogue, codec, example, toolkit
 
 ROOT = Path(__file__).parents[2]
@@ -40,14 +46,16 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     """Put an example's file into its package, for this test alone."""
     before = set(sys.modules)
 
-    def put(path: str, *registries: Registry[object]) -> None:
+    def put(path: str, *registers: Register[object]) -> None:
+        # Loads the shipped files first: a module that is imported during the test registers into the copy alone.
+        assert all(len(register) for register in registers)
         file = tmp_path / "added" / path
         file.parent.mkdir(parents=True)
         file.write_text(snippets()[path], encoding="utf-8")
         package = importlib.import_module(".".join(Path(path).parent.parts))
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(file.parent)])
-        for registry in registries:
-            monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        for register in registers:
+            monkeypatch.setattr(register, "_entries", dict(register._entries))
 
     yield put
     for name in set(sys.modules) - before:
@@ -57,7 +65,7 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
 
 def test_every_example_is_ten_lines_or_so() -> None:
     lengths = {path: len(code.strip().splitlines()) for path, code in snippets().items()}
-    assert lengths and {path: count for path, count in lengths.items() if count > 16} == {}
+    assert lengths and {path: count for path, count in lengths.items() if count > 20} == {}
 
 
 def topic() -> Example:
@@ -115,3 +123,28 @@ def test_a_reason_to_stop(tmp_path: Path) -> None:
     reason = health.reason_to_stop(grown, 0.2)
     assert reason == "rambling: episodes have 10.0 times as many tokens over 20 steps" and health.declined(reason)
     assert health.trends(grown)["rambling"] == 10.0 and not health.is_good(grown, 0.2)
+
+
+def test_a_tool(add: Callable[..., None], tmp_path: Path) -> None:
+    parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    changes = {"implementation": "reverse", "parameters": parameters}
+    entry = catalogue().entry("calculator").model_copy(update=changes)
+    prices = {**catalogue().prices, "reverse": catalogue().prices["calculator"]}
+    made = replace(catalogue(), entries={**catalogue().entries, "reverse": entry}, prices=prices)
+    with pytest.raises(ConfigError, match=r"no implementation named reverse .*one of: .*calculator"):
+        Toolkit(made, {}, tmp_path)
+    add("orchestra/tools/implementations/reverse.py", IMPLEMENTATIONS)
+    session = ToolSession(Toolkit(made, {}, tmp_path), example(toolbox=[made.spec("reverse")]))
+    outcome = asyncio.run(session.call(ToolCall(name="reverse", arguments={"text": "lapo"})))
+    assert outcome.text == "opal" and outcome.error is None
+    assert outcome.charge.cost_usd == made.spec("reverse").call_usd
+
+
+def test_a_domain() -> None:
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw["world"] |= yaml.safe_load(snippets()["params.yaml"])["world"]
+    tools = Toolkit.of(parse_params(raw).world, ROOT)
+    assert tools.domain("mock").tools and tools.domain("ecommerce").tools
+    raw["world"]["domains"] = ["nowhere"]
+    with pytest.raises(ConfigError, match="no domain nowhere"):
+        Toolkit.of(parse_params(raw).world, ROOT)

@@ -17,7 +17,7 @@ def test_the_documented_stage_builds_the_index_and_follows_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = (
-        (ROOT / "docs/reference/tools/catalogue.md")
+        (ROOT / "docs/reference/tools/search.md")
         .read_text(encoding="utf-8")
         .split("<!-- stage -->\n```yaml\n")[1]
         .split("```")[0]

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, TypeVar
 
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.knowledge import Knowledge
-from orchestra.registry import Registry
+from orchestra.register import Register
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.rollout.policies.scripted import ChooseExpert, follow
 from orchestra.types import ToolSpec
@@ -44,7 +44,7 @@ class Baseline:
     """What the claims table calls it in "better than …"; None: it has no row there."""
 
 
-BASELINES: Registry[Baseline] = Registry("baseline", "orchestra.evaluation.baselines", "evaluate.baselines")
+BASELINES: Register[Baseline] = Register("baseline", "orchestra.evaluation.baselines", "evaluate.baselines")
 """Every rule by the name that params.yaml uses."""
 
 

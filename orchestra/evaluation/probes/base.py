@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from orchestra.evaluation.claims.bar import Bar
-from orchestra.registry import Registry
+from orchestra.register import Register
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.types import Example, ToolKind, ToolSpec
 
@@ -60,7 +60,7 @@ class Probe:
     stream: str
 
 
-PROBES: Registry[Probe] = Registry("probe", "orchestra.evaluation.probes", "the probes")
+PROBES: Register[Probe] = Register("probe", "orchestra.evaluation.probes", "the probes")
 
 
 def probe(

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestra.config.schema import Extra, Params
 from orchestra.errors import ConfigError, DataError
+from orchestra.files import atomic
 from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.filters.filters import Duplicates, kept, refused
@@ -140,12 +141,10 @@ def _hash(text: str) -> bytes:
 def _spread(file: Path, count: int, others: list[Path], more: int) -> None:
     """Put the `more` lines of the others evenly among the `count` lines of the file: whatever part of it is watched or
     evaluated has its share of them."""
-    merged = file.with_suffix(".merged")
     ours, theirs, total = _lines([file]), _lines(others), count + more
-    with merged.open("wb") as out:
+    with atomic.whole_file(file) as merged, merged.open("wb") as out:
         for number in range(total):
             out.write(next(theirs if (number + 1) * more // total > number * more // total else ours))
-    merged.replace(file)
 
 
 def _lines(files: Iterable[Path]) -> Iterator[bytes]:

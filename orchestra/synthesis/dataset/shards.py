@@ -6,9 +6,7 @@ holds depends on the parameters and its place alone, so the set is the same whoe
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,6 +17,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from orchestra.config.schema import Params, World
 from orchestra.errors import ConfigError, DataError
+from orchestra.files import atomic
 from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.dataset import extra
 from orchestra.synthesis.dataset.generate import SPLITS, card, generate
@@ -122,15 +121,13 @@ class Synthesis:
         """Make one shard, whole or not at all; raises `DataError` when that many examples cannot be made."""
         toolkit = _toolkit(self.params.world.model_dump_json(), self.root)
         made = generate(rooted(self.params, self.root), toolkit, on_progress, shard, self._solver)
-        folder = Path(tempfile.mkdtemp(prefix=f".{shard.index}.", suffix=".partial", dir=self.work))
         records: list[Sequence[BaseModel]] = [made.examples[split] for split in SPLITS]
         records += [made.documents, made.answers]
-        lines = {name: write_jsonl(folder / name, each) for name, each in zip(FILES, records, strict=True)}
-        sha256 = {name: _sha256(folder / name) for name in FILES}
-        entry = ShardEntry(index=shard.index, lines=lines, sha256=sha256, card=card(made, self.params))
-        (folder / MANIFEST).write_text(entry.model_dump_json(), encoding="utf-8")
-        shutil.rmtree(self._folder(shard), ignore_errors=True)
-        os.rename(folder, self._folder(shard))
+        with atomic.whole_folder(self._folder(shard)) as folder:
+            lines = {name: write_jsonl(folder / name, each) for name, each in zip(FILES, records, strict=True)}
+            sha256 = {name: _sha256(folder / name) for name in FILES}
+            entry = ShardEntry(index=shard.index, lines=lines, sha256=sha256, card=card(made, self.params))
+            (folder / MANIFEST).write_text(entry.model_dump_json(), encoding="utf-8")
 
     def assemble(self, folder: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
         """Write the whole set into `folder`, in the order of the shards and with what `synthesize.extra` names; returns

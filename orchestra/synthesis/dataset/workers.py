@@ -11,10 +11,10 @@ from typing import Any
 
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
+from orchestra.files import atomic
 from orchestra.synthesis.dataset.shards import SHARD_SIZE, Synthesis
 from orchestra.synthesis.partition import Shard
 from orchestra.system.processes import die_with_parent
-from orchestra.system.workspace import whole_folder
 
 Progress = Callable[[int], None]
 """Called with the number of examples that are done."""
@@ -41,7 +41,7 @@ def synthesize(
 
 def finish(synthesis: Synthesis, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Put the made shards together as `out`, and remove them."""
-    with whole_folder(out) as folder:
+    with atomic.whole_folder(out) as folder:
         summary = synthesis.assemble(folder, say)
     synthesis.clear()
     return summary

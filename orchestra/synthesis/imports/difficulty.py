@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from orchestra.config.schema import Params
+from orchestra.files import atomic
 from orchestra.synthesis.filters.filters import BATCH, Solver
 from orchestra.synthesis.imports.export import stream
 from orchestra.synthesis.imports.intake import beside
@@ -24,8 +25,10 @@ def toolkit_for(file: Path, params: Params, root: Path) -> Toolkit:
     return Toolkit.from_params(params, root, index=index, book=book)
 
 
-def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Callable[[str], None]) -> int:
-    """Write the examples of `source` to `target` with their difficulties, a batch at a time; returns how many.
+def measure(
+    source: Path, target: Path, solver: Solver, solver_is: str, say: Callable[[str], None], *, at_once: int = BATCH
+) -> int:
+    """Write the examples of `source` to `target` with their difficulties, `at_once` at a time; returns how many.
 
     `target` appears at the end; until then a hidden file beside it holds what is done, and a killed run goes on there
     as long as the source, the solver (`solver_is`: what it is, beyond its name), its tries and limits are the same.
@@ -38,18 +41,18 @@ def measure(source: Path, target: Path, solver: Solver, solver_is: str, say: Cal
         say(f"{done} of {total} are measured already")
     examples = islice(stream(source), done, None)
     with partial.open("ab") as out:
-        for batch in _batches(examples):
+        for batch in _batches(examples, at_once):
             tried = solver.measured(batch)
             out.write(b"".join(one.model_dump_json().encode() + b"\n" for one in tried))
             out.flush()
             done += len(batch)
             say(f"{done}/{total} examples ({100 * done // total}%)")
-    partial.replace(target)
+    atomic.replace(partial, target)
     return done
 
 
-def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
-    while batch := list(islice(examples, BATCH)):
+def _batches(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    while batch := list(islice(examples, size)):
         yield batch
 
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from pydantic import BaseModel
 
 from orchestra.errors import ConfigError
-from orchestra.files.tables import whole
+from orchestra.files import atomic
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.imports.offer import Outside
 from orchestra.tools.experts.simulated import BookEntry
@@ -53,7 +53,7 @@ def take(
     with ExitStack() as stack:
 
         def opened(path: Path) -> TextIO:
-            return stack.enter_context(stack.enter_context(whole(path)).open("w", encoding="utf-8"))
+            return stack.enter_context(atomic.open_text(path))
 
         kept_file, refused_file = opened(target), opened(beside(target, "refused"))
         card_file = opened(target.with_name(f"{target.stem}.card.json"))

@@ -16,6 +16,7 @@ from orchestra.domains.entries import build_image, quoted
 from orchestra.domains.session import Domain
 from orchestra.domains.spec import IntentFile, Name, Scalar, ToolsFile
 from orchestra.errors import ConfigError, DataError
+from orchestra.files import atomic
 from orchestra.synthesis.writers.plausible import check_domain, check_entries, check_tools
 from orchestra.synthesis.writers.prompts import ENTRIES, INTENTS, REPAIR, SCHEMA, SUBJECTS, SYSTEM, TOOLS
 from orchestra.synthesis.writers.structured import Writer, as_json
@@ -93,7 +94,8 @@ async def write_domain(
             "prompts": sorted(prompts),
         }
         (folder / "provenance.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
-        shutil.move(folder, target)
+        with atomic.whole_folder(target) as made:
+            shutil.copytree(folder, made, dirs_exist_ok=True)
     return load_domain(target)
 
 

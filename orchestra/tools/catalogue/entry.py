@@ -11,7 +11,6 @@ from orchestra.tools.mcp.spec import McpServer, McpTool
 from orchestra.types import Component, Record, Seconds, ToolKind, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Implementation = Literal["calculator", "search", "web_search", "python", "simulated", "openai", "mcp"]
 WebProvider = Literal["tavily"]
 """Search APIs; orchestra/tools/search/web.py has a class for each."""
 TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
@@ -66,7 +65,8 @@ class Entry(Record):
     latency_s: Seconds
     usage: Usage = Usage()
     """Expected tokens of one call."""
-    implementation: Implementation
+    implementation: str
+    """A name of orchestra/tools/implementations; a toolkit refuses others."""
     simulated: Simulated | None = None
     base_url_env: str | None = None
     """Environment variable that holds the endpoint's address (openai; web_search, where it is not the provider's)."""

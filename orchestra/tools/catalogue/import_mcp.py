@@ -1,9 +1,9 @@
 """Writes tools of an MCP server into the catalogue: what training, evaluation and serving then show is what it said."""
 
 import io
-import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.errors import ConfigError
+from orchestra.files import atomic
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.catalogue.schema import schema_problem
@@ -72,18 +73,13 @@ class Freezer:
 
     def _write(self, documents: Mapping[Path, Any]) -> None:
         """Replace the files once they have been read back as a whole."""
-        partials = {path: path.with_name(f".{path.name}.partial") for path in documents}
-        try:
+        with ExitStack() as stack:
+            partials = {path: stack.enter_context(atomic.whole_file(path)) for path in documents}
             for path, document in documents.items():
                 buffer = io.StringIO()
                 _yaml().dump(document, buffer)
                 partials[path].write_text(buffer.getvalue(), encoding="utf-8")
             Catalogue.load(partials[self.catalogue_path], partials[self.prices_path], self.price_date)
-            for path, partial in partials.items():
-                os.replace(partial, path)
-        finally:
-            for partial in partials.values():
-                partial.unlink(missing_ok=True)
 
 
 def _set_server(document: Any, name: str, server: McpServer) -> list[str]:

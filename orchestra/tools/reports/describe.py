@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from orchestra.errors import CallError, ConfigError, DataError, JudgeError, ToolError
+from orchestra.files import atomic
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.base import UNSURE
 from orchestra.tools.catalogue.catalogue import read_catalogue
@@ -180,11 +181,7 @@ def with_description(text: str, expert: str, description: str) -> tuple[str, str
 def write(path: Path, expert: str, description: str) -> None:
     """Put the description into the catalogue at `path`, whole or not at all."""
     text, _, _ = with_description(path.read_text(encoding="utf-8"), expert, description)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    try:
+    with atomic.whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
         if read_catalogue(partial).tools[expert].description != description:
             raise ConfigError("the line would be read as something else", where=str(path), fix="write it by hand")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -2,12 +2,13 @@
 
 import json
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.files.tables import read_rows, whole, write_json_lines
+from orchestra.files.tables import Row, read_rows, write_json_lines
 
 DATA = Path(__file__).parents[1] / "synthesis/imports/data"
 
@@ -74,9 +75,13 @@ def test_columns_that_are_not_wanted_are_not_read() -> None:
 def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("old", encoding="utf-8")
-    with pytest.raises(ZeroDivisionError), whole(path) as partial:
-        partial.write_text("new", encoding="utf-8")
+
+    def rows() -> Iterator[Row]:
+        yield {"a": "new"}
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_json_lines(path, rows())
     assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]
     write_json_lines(path, [{"a": "é"}])
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": "é"}

@@ -1,5 +1,26 @@
-"""What happens in the loop's turns, numbered and locked (how episodes end: test_loop_ends; masks: test_masks)."""
+"""The rules of the loop, each held by one test `test_NN_…` in this folder.
 
+1. Answered: the first turn without a call is the answer. Its verdict compares it.
+2. Turn limit: the episode ends after exactly `max_turns` turns, and the verdict says so.
+3. Token limit of a turn: a turn that is cut off is kept unparsed, as the policy wrote it.
+4. Token limit of the episode: prompt, turns and observations together stay within `max_tokens`.
+5. A prompt that is too long gives an episode without turns. The rest of its batch goes on.
+6. Malformed: the first unreadable turn is answered with the reason, the second in a row ends the episode.
+7. Recovery: the count of unreadable turns starts again after a readable one.
+8. A call at fault: nothing runs, only the tokens of the policy are charged, and the model reads the reason.
+9. A tool that refuses (a precondition, a bad expression) did run: the model reads it and pays for it.
+10. A tool that fails (infrastructure) ends the episode without a verdict. The rest of its batch goes on.
+11. Budget: a call or a turn that at its worst could cross it is refused before it runs.
+12. Every episode has a database of its own: samples do not see the changes of each other.
+13. Order: examples as given, samples together, the same for any batch size.
+14. A judge that fails leaves an answer without a verdict.
+15. The policy pays in each turn for every token it reads and writes, at its price and modelled speed.
+16. One line of JSON holds the whole episode, to the last cent.
+17. A fault of neither the model nor a tool is raised.
+18. The mask is 1 exactly on the ids of the policy. The dollars are exactly the sum of the parts.
+"""
+
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +49,6 @@ from tests.support.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
     ],
 )
 def test_08_a_call_at_fault_becomes_an_observation(tools: Toolkit, text: str, reason: str) -> None:
-    """8. The model's fault: nothing ran, nothing is charged but the policy's tokens, and the model is told why."""
     run = play(tools, says(text, RIGHT))
     assert run.turns[0].observation is not None
     assert run.turns[0].observation.startswith("error: ")
@@ -40,7 +60,6 @@ def test_08_a_call_at_fault_becomes_an_observation(tools: Toolkit, text: str, re
 
 
 def test_09_a_tool_that_refuses_is_charged_and_observed(tools: Toolkit, paying: Example) -> None:
-    """9. A tool's refusal (a precondition, a bad expression) ran: the model reads it and pays for it."""
     run = play(tools, says(call("calculator", expression="1/0"), RIGHT))
     assert run.turns[0].observation == "error: division by zero"
     assert run.tool_counts == {"calculator": 1}
@@ -63,7 +82,6 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
 
 
 def test_10_a_tool_that_fails_leaves_the_verdict_unknown(failing: Toolkit, paying: Example) -> None:
-    """10. Infrastructure: the episode ends there, without a verdict; the rest of its batch is not touched."""
     spec = catalogue().domain_spec("mock", failing.domain("mock").tools["endless"])
     broken = paying.model_copy(update={"id": "broken", "toolbox": (spec, *paying.toolbox)})
     policy = ScriptedPolicy(
@@ -77,7 +95,6 @@ def test_10_a_tool_that_fails_leaves_the_verdict_unknown(failing: Toolkit, payin
 
 
 def test_12_what_a_domain_example_changes_is_judged_on_its_own_copy(tools: Toolkit, paying: Example) -> None:
-    """12. Every episode has its own database: samples do not see each other's changes."""
     pay = call("pay_fine", reader="Brin")
     runs = rollout([paying], says(pay, "it was 7"), codec(), tools, RolloutOptions(LIMITS, PRICE, samples=3))
     assert [r.solved for r in runs] == [True] * 3
@@ -86,7 +103,6 @@ def test_12_what_a_domain_example_changes_is_judged_on_its_own_copy(tools: Toolk
 
 
 def test_13_groups_come_back_in_order_whatever_the_batch(tools: Toolkit) -> None:
-    """13. Order: examples as given, samples together, the same for any batch size."""
     items = [example(f"e{i}") for i in range(5)]
     policy = ScriptedPolicy("script", lambda c: f"{c.example.id} {c.sample}", codec().turn)
     seen: list[int] = []
@@ -98,7 +114,6 @@ def test_13_groups_come_back_in_order_whatever_the_batch(tools: Toolkit) -> None
 
 
 def test_15_policy_tokens_are_charged_by_turn(tools: Toolkit) -> None:
-    """15. The policy pays for every token it reads and writes, each turn, at its price and modelled speed."""
     run = play(tools, says(SUM, RIGHT))
     read = len(run.prompt_ids)
     for turn in run.turns:
@@ -110,7 +125,6 @@ def test_15_policy_tokens_are_charged_by_turn(tools: Toolkit) -> None:
 
 
 def test_16_an_episode_is_written_and_read_unchanged(tools: Toolkit) -> None:
-    """16. One line of JSON holds the whole episode, to the last cent."""
     run = play(tools, says(call("gpt-5"), call("search", query="<|im_end|> Norvik"), "", RIGHT))
     assert Episode.model_validate_json(run.model_dump_json()) == run
     assert run.simulated
@@ -129,3 +143,10 @@ def test_a_policy_error_reaches_the_caller(tools: Toolkit) -> None:
     with pytest.raises(ToolError, match="gone"):
         play(tools, policy)
     assert len(ended) == 1
+
+
+def test_every_rule_of_the_loop_has_one_test() -> None:
+    rules = re.findall(r"^(\d+)\. ", __doc__ or "", re.MULTILINE)
+    sources = [file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py")]
+    tests = [int(number) for source in sources for number in re.findall(r"^def test_(\d\d)_", source, re.MULTILINE)]
+    assert sorted(tests) == [int(number) for number in rules]

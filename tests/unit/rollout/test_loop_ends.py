@@ -1,4 +1,4 @@
-"""How an episode ends, numbered and locked: what is trained is what is measured is what is served."""
+"""How an episode ends (the numbered rules: test_loop.py)."""
 
 import asyncio
 from decimal import Decimal
@@ -17,7 +17,6 @@ from tests.support.worlds import PRICE, catalogue, codec, example
 
 
 def test_01_an_answer_ends_the_episode_and_is_judged(tools: Toolkit) -> None:
-    """1. Answered: the first turn without a call is the answer; its verdict compares it."""
     run = play(tools, says(SUM, RIGHT))
     assert (run.stop, run.answer, run.solved) == (StopReason.ANSWERED, "888", True)
     assert [t.observation for t in run.turns] == ["888", None]
@@ -27,7 +26,6 @@ def test_01_an_answer_ends_the_episode_and_is_judged(tools: Toolkit) -> None:
 
 
 def test_02_the_turn_limit_ends_the_episode_unsolved(tools: Toolkit) -> None:
-    """2. Turn limit: exactly `max_turns` turns; a verdict that says so."""
     run = play(tools, says(SUM))
     assert (run.stop, len(run.turns), run.answer) == (StopReason.TURN_LIMIT, 4, None)
     assert run.verdict is not None
@@ -35,7 +33,6 @@ def test_02_the_turn_limit_ends_the_episode_unsolved(tools: Toolkit) -> None:
 
 
 def test_03_a_turn_that_does_not_end_is_the_token_limit(tools: Toolkit) -> None:
-    """3. Token limit of a turn: the cut turn is kept, unparsed, as what the policy wrote."""
     run = play(tools, Typist("8" * 50), limits=Rollout(max_turns=4, max_turn_tokens=10, max_tokens=4000))
     assert (run.stop, run.answer, run.solved) == (StopReason.TOKEN_LIMIT, None, False)
     assert [len(t.ids) for t in run.turns] == [10]
@@ -44,7 +41,6 @@ def test_03_a_turn_that_does_not_end_is_the_token_limit(tools: Toolkit) -> None:
 
 @pytest.mark.parametrize("spare", range(0, 200, 7))
 def test_04_no_episode_outgrows_its_token_limit(tools: Toolkit, spare: int) -> None:
-    """4. Token limit of the episode: prompt, turns and observations together stay within `max_tokens`."""
     limit = len(codec().prompt(example())) + spare
     run = play(tools, Typist(SUM), limits=Rollout(max_turns=50, max_turn_tokens=400, max_tokens=limit))
     assert run.stop is StopReason.TOKEN_LIMIT
@@ -53,7 +49,6 @@ def test_04_no_episode_outgrows_its_token_limit(tools: Toolkit, spare: int) -> N
 
 
 def test_05_a_prompt_beyond_the_token_limit_has_no_turn(tools: Toolkit) -> None:
-    """5. A prompt too long is an episode of no turns, not a crash; others of its batch go on."""
     long = example("long", instruction="how " * 500)
     limits = Rollout(max_turns=4, max_turn_tokens=400, max_tokens=450)
     first, second = rollout([long, example()], says(RIGHT), codec(), tools, RolloutOptions(limits, PRICE))
@@ -62,7 +57,6 @@ def test_05_a_prompt_beyond_the_token_limit_has_no_turn(tools: Toolkit) -> None:
 
 
 def test_06_two_unreadable_turns_in_a_row_are_malformed(tools: Toolkit) -> None:
-    """6. Malformed: the first is answered with the reason, the second in a row ends the episode."""
     run = play(tools, says("<tool_call>\n{", ""))
     assert (run.stop, len(run.turns), run.solved) == (StopReason.MALFORMED, 2, False)
     assert run.turns[0].observation == "error: <tool_call> is not closed"
@@ -71,15 +65,13 @@ def test_06_two_unreadable_turns_in_a_row_are_malformed(tools: Toolkit) -> None:
     assert all(t.call is None and t.parse_error for t in run.turns)
 
 
-def test_07_one_unreadable_turn_can_be_mended(tools: Toolkit) -> None:
-    """7. Recovery: the count starts again after a readable turn."""
+def test_07_one_unreadable_turn_can_be_repaired(tools: Toolkit) -> None:
     run = play(tools, says("", SUM, "", RIGHT))
     assert (run.stop, run.solved, len(run.turns)) == (StopReason.ANSWERED, True, 4)
     assert [bool(t.parse_error) for t in run.turns] == [True, False, True, False]
 
 
 def test_11_a_call_that_could_cross_the_budget_is_not_made(tools: Toolkit) -> None:
-    """11. Budget: refused before it runs, by the most that it can cost; a turn of the policy as well."""
     item = example(instruction="who wrote Opal?", answer="Tesk")
     spec = catalogue().spec("gpt-5")
 
@@ -102,8 +94,7 @@ def test_11_a_call_that_could_cross_the_budget_is_not_made(tools: Toolkit) -> No
 
 @given(thousandths=st.integers(0, 120))
 @settings(deadline=None, max_examples=30)
-def test_11_no_episode_costs_more_than_its_budget(tools: Toolkit, thousandths: int) -> None:
-    """11. Budget: whatever it is, and wherever in the episode it ends, it is kept."""
+def test_no_episode_costs_more_than_its_budget(tools: Toolkit, thousandths: int) -> None:
     budget = Decimal(thousandths) / 1000
     item = example(instruction="who wrote Opal?", answer="Tesk")
 
@@ -116,12 +107,10 @@ def test_11_no_episode_costs_more_than_its_budget(tools: Toolkit, thousandths: i
 
 
 def test_14_an_outcome_that_cannot_be_known_is_no_zero(tools: Toolkit) -> None:
-    """14. Judge failure: answered, but without a verdict."""
     run = play(tools, says("anything"), example(kind="judge"))
     assert (run.stop, run.verdict, run.counted) == (StopReason.ANSWERED, None, False)
 
 
 def test_17_the_world_is_closed_when_something_breaks(tools: Toolkit) -> None:
-    """17. What is not the model's fault and not a tool's is raised, not swallowed."""
     with pytest.raises(DataError, match="without a domain"):
         play(tools, says("x"), example(kind="database"))

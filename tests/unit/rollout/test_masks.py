@@ -165,7 +165,6 @@ prices = st.builds(
 @settings(max_examples=60)
 @given(scripts=st.lists(st.lists(texts, min_size=1, max_size=4), min_size=1, max_size=4), price=prices)
 def test_18_masks_and_ledger_of_any_episodes(hostile_world: Toolkit, scripts: list[list[str]], price: Price) -> None:
-    """18. The mask is 1 exactly on the policy's own ids; dollars are exactly the sum of the parts."""
     written: dict[tuple[str, int], list[list[int]]] = {}
 
     def decide(conversation: Conversation) -> str:

@@ -72,7 +72,7 @@ def test_frequent_checkpoints_wait_for_their_turn(tmp_path: Path) -> None:
 
 def test_a_run_killed_in_between_goes_on(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 20, 1)
-    half = tmp_path / ".candidate-20.partial"
+    half = tmp_path / ".candidate-20.0123abcdef.partial"
     half.mkdir()
     (half / "config.json").write_text("half", encoding="utf-8")
     BestCheckpoint(tmp_path, after=10).propose(checkpoint)

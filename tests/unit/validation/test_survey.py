@@ -4,10 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from orchestra.types import Category, Example, ToolCall, ToolKind
-from orchestra.validation import survey as module
 from orchestra.validation.rows import COLUMNS, PROBLEMS, Flattener, Row
 from orchestra.validation.survey import cut, survey
 from tests.support.worlds import ROOT, catalogue, example, toolkit
@@ -42,12 +39,11 @@ def domain_example(**changes: Any) -> Example:
     return example(category=Category.LOOKUP, **(base | {"communicate": ("Basil",)} | changes))
 
 
-def test_any_number_of_processes_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINES", 3)
+def test_any_number_of_processes_finds_the_same(tmp_path: Path) -> None:
     sums = [example(f"e{n}", golden_calls=SUM).model_dump_json() for n in range(10)]
     (tmp_path / "train.jsonl").write_text("\n".join([*sums, "{", domain_example().model_dump_json()]) + "\n")
     (tmp_path / "heldout.jsonl").write_text("\n".join(sums[:4]))
-    pieces = cut({split: tmp_path / f"{split}.jsonl" for split in ("train", "heldout")}, fix="")
+    pieces = cut({split: tmp_path / f"{split}.jsonl" for split in ("train", "heldout")}, fix="", lines=3)
     done: list[int] = []
     one = survey(pieces, Flattener(toolkit(tmp_path)), on_progress=done.append)
     two = survey(pieces, Flattener(toolkit(tmp_path)), workers=2)

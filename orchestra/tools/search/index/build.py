@@ -1,12 +1,12 @@
 """An index from files of passages: one pass over them, memory that hardly grows, whole or not at all."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from orchestra.errors import ConfigError, DataError
+from orchestra.files import atomic
 from orchestra.files.tables import Row, read_rows
 from orchestra.text import is_text
 from orchestra.tools.search.corpus import Document
@@ -48,23 +48,13 @@ def build(
     """
     if out.exists() and not (out / MANIFEST).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("there is something that is no index", where=str(out), fix="name another folder")
-    partial, old = (out.with_name(f".{out.name}.{name}") for name in ("partial", "old"))
-    for left in (partial, old):
-        shutil.rmtree(left, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with atomic.whole_folder(out) as partial:
         names = [*passages.FILES, *lexical.FILES, *(dense.FILES if settings.model is not None else ())]
         count, dimension = _write(sources, partial, out, settings, on_progress)
         manifest = Manifest.of(
             partial, names, passages=count, dimension=dimension, sources=sources, at=out, settings=settings
         )
         manifest.write(partial)
-        if out.exists():
-            out.rename(old)
-        partial.rename(out)
-    finally:
-        for left in (partial, old):
-            shutil.rmtree(left, ignore_errors=True)
     return manifest
 
 

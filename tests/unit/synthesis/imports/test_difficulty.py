@@ -29,14 +29,11 @@ def solver(tmp_path: Path) -> Solver:
     return Solver(stumbling(codec().turn, 1, 0.3), codec(), toolkit(tmp_path), LIMITS, tries=4)
 
 
-def test_a_killed_measurement_goes_on_where_it_was(
-    tmp_path: Path, solver: Solver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestra.synthesis.imports.difficulty.BATCH", 2)
+def test_a_killed_measurement_goes_on_where_it_was(tmp_path: Path, solver: Solver) -> None:
     source, whole, resumed = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "resumed.jsonl"))
     write_examples(source, questions(5))
     said: list[str] = []
-    assert measure(source, whole, solver, "a", said.append) == 5
+    assert measure(source, whole, solver, "a", said.append, at_once=2) == 5
     assert said == ["2/5 examples (40%)", "4/5 examples (80%)", "5/5 examples (100%)"]
     made = read_examples(whole)
     assert [one.model_copy(update={"difficulty": None}) for one in made] == questions(5)
@@ -46,13 +43,13 @@ def test_a_killed_measurement_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(source, resumed, solver, "a", killed)
+        measure(source, resumed, solver, "a", killed, at_once=2)
     (partial,) = tmp_path.glob(".resumed*.partial")
     assert not resumed.exists() and len(read_examples(partial)) == 2
     with partial.open("ab") as file:
         file.write(b'{"id": "e2", "ki')  # what a kill in the middle of a line leaves
     said.clear()
-    measure(source, resumed, solver, "a", said.append)
+    measure(source, resumed, solver, "a", said.append, at_once=2)
     assert said[:2] == ["2 of 5 are measured already", "4/5 examples (80%)"]
     assert resumed.read_bytes() == whole.read_bytes() and not partial.exists()
 

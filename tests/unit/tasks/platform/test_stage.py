@@ -55,11 +55,12 @@ def test_a_new_folder_replaces_an_old_read_only_one(stage: Stage) -> None:
 
 
 def test_what_a_killed_run_left_is_not_taken_over(stage: Stage) -> None:
-    (stage.root / ".out.partial").mkdir()
-    (stage.root / ".out.partial" / "half").touch()
+    (stage.root / ".out.0123abcdef.partial").mkdir()
+    (stage.root / ".out.0123abcdef.partial" / "half").touch()
     with stage.write_dir("out"):
         pass
     assert names(stage.root / "out") == []
+    assert not list(stage.root.glob(".out*"))
 
 
 def test_a_file_is_written_whole_over_a_read_only_one(stage: Stage) -> None:

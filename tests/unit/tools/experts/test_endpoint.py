@@ -262,10 +262,10 @@ def test_what_an_expert_relies_on_is_checked_when_the_catalogue_loads(
 
 
 def test_the_documented_catalogue_loads_and_fits_the_price_book(tmp_path: Path) -> None:
-    """The entries in docs/reference/tools/catalogue.md, put into the shipped file."""
+    """The entries in docs/reference/tools/experts.md, put into the shipped file."""
     import yaml
 
-    page = (ROOT / "docs/reference/tools/catalogue.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/tools/experts.md").read_text(encoding="utf-8")
     shown = yaml.safe_load(re.findall(r"```yaml\n(providers:.*?)```", page, re.DOTALL)[0])
     file = yaml.safe_load((ROOT / "data/catalogue/tools.yaml").read_text(encoding="utf-8"))
     file["tools"] |= shown["tools"]

@@ -223,7 +223,7 @@ def test_long_texts_are_cut() -> None:
 def entries(folder: Path, **changes: Any) -> Catalogue:
     """The shipped catalogue with the documented entry of a web search in it."""
     block = (
-        (ROOT / "docs/reference/tools/catalogue.md")
+        (ROOT / "docs/reference/tools/search.md")
         .read_text(encoding="utf-8")
         .split("<!-- web_search -->\n```yaml\n")[1]
         .split("```")[0]

@@ -10,7 +10,7 @@ from orchestra.errors import ConfigError
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Register(Mapping[str, T], Generic[T]):
     """Entries by name, in the order of their files and, within a file, of their lines.
 
     The files of `folder`, a package, are imported when an entry is looked up, so a new file stands in no list.

@@ -1,0 +1,183 @@
+"""Files and folders written whole: a reader finds the old one or the new one, whatever ends the writer.
+
+Each write makes a hidden partial one with a name of its own, flushes it to the disk, renames it and flushes the folder.
+A partial one is locked while its writer lives; the next writer removes those that a kill left.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2."""
+CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by UTF-8 text, and make the folders above it."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file, and make the folders above it."""
+    with whole_file(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 file to write to; it takes the place of `path` only if the block ends well."""
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """The path of an empty file to fill; it takes the place of `path`, with its mode, only if the block ends well."""
+    with _beside(path, folder=False) as partial:
+        yield partial
+        if path.is_file() and not path.is_symlink():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
+        replace(partial, path)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """An empty folder to fill; it takes the place of `path` only if the block ends well."""
+    with _beside(path, folder=True) as partial:
+        yield partial
+        replace(partial, path)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file or folder, with what it holds on the disk before and its new name on the disk after.
+
+    A folder takes the place of another in one step, as a file does; the other is removed. Where the file system has no
+    such step, a kill between two renames leaves no `target`, and the next write puts the old one back first.
+    """
+    _sync(source)
+    if not (source.is_dir() and target.is_dir()):
+        os.replace(source, target)
+    elif _exchange(source, target):
+        _sync_one(target.parent)
+        _remove(source)
+    else:
+        old = _hidden(target, "old")
+        with _locked(target):
+            os.rename(target, old)
+            os.rename(source, target)
+        _remove(old)
+    _sync_one(target.parent)
+
+
+@contextlib.contextmanager
+def _beside(target: Path, *, folder: bool) -> Iterator[Path]:
+    """A new hidden file or folder beside the target, locked; it goes at the end, unless it was renamed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _clear(target)
+    with contextlib.ExitStack() as stack:
+        path = None
+        # Another writer may take it for a leftover in the moment before it is locked.
+        while path is None or not path.exists():
+            path = _hidden(target, "partial")
+            if folder:
+                path.mkdir()
+            else:
+                path.touch()
+            with contextlib.suppress(FileNotFoundError):
+                stack.enter_context(_locked(path))
+        try:
+            yield path
+        finally:
+            _remove(path)
+
+
+def _hidden(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(5)}.{kind}")
+
+
+def _clear(target: Path) -> None:
+    """Remove what killed writers left beside the target; an old folder that nothing replaced goes back to its place."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{10}}\.(partial|old)")
+    with os.scandir(target.parent) as entries:
+        found = {Path(entry.path): match[1] for entry in entries if (match := pattern.fullmatch(entry.name))}
+    for path, kind in found.items():
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
+            continue
+        with contextlib.suppress(OSError), _locked(path, wait=False) as left:
+            if left and kind == "old" and not target.exists():
+                os.rename(path, target)
+            elif left:
+                _remove(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the kernel's lock on a file or folder, which ends with its holder; gives whether it was to be had.
+
+    Some network file systems lock no folder: there a leftover is never sure to be one, and stays.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            had = True
+        except OSError:
+            had = False
+        yield had
+    finally:
+        # Closing alone would leave the lock with a child that another thread forked meanwhile.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or a folder and all that is below it; links are not followed."""
+    if path.is_file():
+        _sync_one(path)
+    for folder, _, names in os.walk(path, topdown=False):
+        for file in (Path(folder, name) for name in sorted(names)):
+            if file.is_file() and not file.is_symlink():
+                _sync_one(file)
+        _sync_one(Path(folder))
+
+
+def _sync_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where the kernel or the file system cannot."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return False
+    names = (os.fsencode(one), os.fsencode(other))
+    if library.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in CANNOT_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(other))

@@ -1,0 +1,1 @@
+"""Implementations that a catalogue entry can name; a file here adds one."""

@@ -1,0 +1,59 @@
+"""The implementations that are shipped."""
+
+from orchestra.tools.base import Tool
+from orchestra.tools.calculator import Calculator
+from orchestra.tools.catalogue.entry import Entry
+from orchestra.tools.experts.simulated import SimulatedExpert
+from orchestra.tools.implementations.base import World, implementation
+from orchestra.tools.search.corpus import SearchTool
+
+
+@implementation("calculator", taped=False)
+def calculator(name: str, entry: Entry, world: World) -> Tool:
+    return Calculator()
+
+
+@implementation("search", taped=False)
+def search(name: str, entry: Entry, world: World) -> Tool:
+    """Over the pipeline's own corpus, or the built index that the entry names."""
+    if entry.index is None:
+        return SearchTool(world.index)
+    from orchestra.tools.search.index.local import By
+    from orchestra.tools.search.index.tool import IndexSearch
+
+    return IndexSearch(world.root / entry.index, count=entry.results, by=By(entry.by))
+
+
+@implementation("web_search")
+def web_search(name: str, entry: Entry, world: World) -> Tool:
+    from orchestra.tools.search.web import WebSearch
+
+    return WebSearch.of(name, entry)
+
+
+@implementation("python")
+def python(name: str, entry: Entry, world: World) -> Tool:
+    from orchestra.tools.sandbox.tool import Sandbox
+
+    return Sandbox()
+
+
+@implementation("simulated", taped=False)
+def simulated(name: str, entry: Entry, world: World) -> Tool:
+    return SimulatedExpert(name, entry, world.book, world.catalogue.hard_share)
+
+
+@implementation("openai", taped=False)
+def openai(name: str, entry: Entry, world: World) -> Tool:
+    from orchestra.tools.experts.endpoint import Endpoint
+
+    return Endpoint(name, entry, provider=world.resources.provider(entry.vendor), cassette=world.cassette)
+
+
+@implementation("mcp")
+def mcp(name: str, entry: Entry, world: World) -> Tool:
+    """A tool of an MCP server; all tools of a server share its connection."""
+    from orchestra.tools.mcp.tool import ServerTool
+
+    assert entry.mcp is not None
+    return ServerTool(entry.mcp, world.resources.connection(entry.mcp.server), entry.deadline_s)
