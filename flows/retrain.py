@@ -21,6 +21,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
+from tasks.evaluate import check_names
 from tasks.platform import dvc
 from tasks.platform.ledger import ledgers, run_ledger
 from tasks.platform.stage import Stage
@@ -126,7 +127,7 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
     """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace."""
     root = Path.cwd()
     with under_way(root, alone=True) as run:
-        load_params(root / "params.yaml")
+        check_names(load_params(root / "params.yaml"), root)
         recorder = Recorder.open(root, str(run.id), run.name)
         try:
             with run_ledger(root, recorder.parent):

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.accounting.ledger import parts, phase
-from orchestra.errors import DataError
+from orchestra.config.schema import Params
+from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines.base import STRONGEST, baseline_policy, needed
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons, who_is_right
 from orchestra.evaluation.promotion_gate import Evidence
-from orchestra.evaluation.report import REFERENCE, Comparison, evidence, markdown, write_report
+from orchestra.evaluation.report import REFERENCE, TRAINED, Comparison, evidence, markdown, write_report
 from orchestra.evaluation.run import Contender
 from orchestra.evaluation.statistics import flat_metrics, summarise
 from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
 from orchestra.files.jsonl import read_jsonl
 from orchestra.rollout.policies.base import Policy
+from orchestra.rollout.policies.named import POLICIES, PolicyWorld
 from orchestra.rollout.render import Codec
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.toolkit import Toolkit
@@ -32,11 +34,12 @@ def main(stage: Stage) -> None:
     examples = heldout(stage)
     budget = open_budget(stage)
     toolkit = Toolkit.from_params(params, root, budget=budget)
-    folders = {name: root / "models" / name for name in params.evaluate.policies}
+    check_names(params, root)
+    folders = {name: root / "models" / name for name in params.evaluate.policies if is_checkpoint(name, root)}
     for folder in folders.values():
         verify_manifest(folder)
     contenders = [
-        *(checkpoint(name, folder, toolkit.catalogue.policy_price) for name, folder in folders.items()),
+        *(contender(name, root, toolkit.catalogue.policy_price) for name in params.evaluate.policies),
         *rules(stage, examples, toolkit),
     ]
     file = stage.work_dir() / "episodes.jsonl"
@@ -89,6 +92,28 @@ def heldout(stage: Stage) -> list[Example]:
     return examples[: stage.params.evaluate.examples]
 
 
+def check_names(params: Params, root: Path) -> None:
+    """Raises `ConfigError` for a policy or baseline in `evaluate` that does not exist, with those that do."""
+    needed(params.evaluate.baselines)
+    for name in params.evaluate.policies:
+        if not is_checkpoint(name, root) and name not in POLICIES:
+            fix = f"one of: {', '.join([TRAINED, REFERENCE, *POLICIES])}; or a folder in models"
+            raise ConfigError(f"no policy named {name}", where="evaluate.policies", fix=fix)
+
+
+def is_checkpoint(name: str, root: Path) -> bool:
+    """Whether a name in `evaluate.policies` is a folder in models, or one that the pipeline makes."""
+    return name in (TRAINED, REFERENCE) or (root / "models" / name).is_dir()
+
+
+def contender(name: str, root: Path, price: Price) -> Contender:
+    """A name in `evaluate.policies` as what is measured: a checkpoint's folder in models, or a registered policy."""
+    if is_checkpoint(name, root):
+        return checkpoint(name, root / "models" / name, price)
+    build, codec = POLICIES.find(name), Codec.load(root / "models" / REFERENCE)
+    return Contender(name, lambda: build(PolicyWorld(root, codec)), codec, price)
+
+
 def checkpoint(name: str, folder: Path, price: Price) -> Contender:
     """A checkpoint folder as a greedy policy with its own tokenizer and template."""
 
@@ -119,10 +144,10 @@ def rules(
     knowledge = Knowledge(toolkit.catalogue, right, lessons, share, stage.params.rollout.max_turns)
     codec = Codec.load(stage.root / "models" / REFERENCE)
 
-    def contender(name: str) -> Contender:
+    def ready(name: str) -> Contender:
         return Contender(name, lambda: baseline_policy(name, knowledge, codec.turn), codec, Price())
 
-    return [contender(name) for name in names]
+    return [ready(name) for name in names]
 
 
 def _lessons(stage: Stage, toolkit: Toolkit, train: list[Example] | None) -> tuple[list[Lesson], float]:

@@ -169,8 +169,8 @@ class Forecaster:
             each = len(lessons[0])
             pieces.append(told.piece("what routers learn from", f"batch of {each}", len(train) / each))
         contenders = evaluate.rules(stage, batches[0], toolkit, train=lessons[0])
-        folders = {name: stage.root / "models" / name for name in params.evaluate.policies}
-        models = [evaluate.checkpoint(name, path, toolkit.catalogue.policy_price) for name, path in folders.items()]
+        price = toolkit.catalogue.policy_price
+        models = [evaluate.contender(name, stage.root, price) for name in params.evaluate.policies]
         for contender in [*models, *contenders]:
             file = self.work / f"{contender.name}.jsonl"
             built = contender.build()

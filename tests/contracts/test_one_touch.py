@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestra.config.schema import Rollout, parse_params
+from orchestra.config.schema import Rollout, load_params, parse_params
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, rivals
 from orchestra.evaluation.baselines.knowledge import Knowledge
@@ -20,14 +20,16 @@ from orchestra.evaluation.claims.claims import claims
 from orchestra.evaluation.claims.measures import SeedResult
 from orchestra.evaluation.probes.base import PROBES
 from orchestra.evaluation.probes.run import run_probes
-from orchestra.evaluation.run import Contender
+from orchestra.evaluation.run import Contender, evaluate
 from orchestra.register import Register
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
+from orchestra.rollout.policies.named import POLICIES
 from orchestra.tools.implementations.base import IMPLEMENTATIONS
 from orchestra.tools.session import ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Price, ToolCall
+from tasks.evaluate import check_names, contender
 from tests.support.worlds import catalogue, codec, example, toolkit
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +50,8 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
 
     def put(path: str, *registers: Register[object]) -> None:
         # Loads the shipped files first: a module that is imported during the test registers into the copy alone.
-        assert all(len(register) for register in registers)
+        for register in registers:
+            len(register)  # Imports the shipped files first.
         file = tmp_path / "added" / path
         file.parent.mkdir(parents=True)
         file.write_text(snippets()[path], encoding="utf-8")
@@ -138,6 +141,20 @@ def test_a_tool(add: Callable[..., None], tmp_path: Path) -> None:
     outcome = asyncio.run(session.call(ToolCall(name="reverse", arguments={"text": "lapo"})))
     assert outcome.text == "opal" and outcome.error is None
     assert outcome.charge.cost_usd == made.spec("reverse").call_usd
+
+
+def test_a_policy(add: Callable[..., None], tmp_path: Path) -> None:
+    params = load_params(ROOT / "params.yaml")
+    params = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": ["unsure"]})})
+    with pytest.raises(ConfigError, match=r"no policy named unsure .*one of: grpo, sft"):
+        check_names(params, tmp_path)
+    add("orchestra/rollout/policies/unsure.py", POLICIES)
+    check_names(params, tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "sft").symlink_to(ROOT / "models/recipes/embedded")
+    made = contender("unsure", tmp_path, Price())
+    episodes = evaluate([made], [topic()], toolkit(tmp_path), LIMITS, file=tmp_path / "episodes.jsonl")
+    assert [episode.answer for episode in episodes["unsure"]] == ["I am not sure."]
 
 
 def test_a_domain() -> None:
