@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import date
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -15,6 +15,9 @@ Usd = Annotated[Decimal, Field(ge=0)]
 """Dollars, exact; written to JSON as a string so that nothing is lost."""
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow])
 """Arithmetic of dollars: wide enough that nothing is rounded, and an error where it would have to be."""
+Split = Literal["train", "heldout"]
+"""A part of the data set; no entity and no wording of a preference is in two."""
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def _unset(value: object) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from orchestra.errors import ConfigError
 from orchestra.files.yaml import parse_yaml
-from orchestra.types import Category, Usd
+from orchestra.types import Category, Split, Usd
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
@@ -42,7 +42,7 @@ class Extra(Section):
     file: Annotated[str, Field(pattern=EXTRA_FILE)]
     """Below data/extra, which the stage depends on: data/extra/thoughts.jsonl. `thoughts.answers.jsonl` (what simulated
     experts know) and `thoughts.corpus.jsonl` (what a search finds) beside it come along."""
-    split: Literal["train", "heldout"] = "train"
+    split: Split = "train"
 
 
 class Synthesize(Section):
