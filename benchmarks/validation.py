@@ -22,6 +22,7 @@ from typing import Any
 from orchestra.files.jsonl import stream_lines
 from orchestra.system.environment import cores, quiet
 from orchestra.system.processes import descendants
+from orchestra.types import SPLITS
 from tasks import synthesize, validate
 from tasks.platform.stage import Stage
 
@@ -61,7 +62,7 @@ def grow(made: Path, folder: Path, rows: int) -> None:
     folder.mkdir(parents=True)
     for name in CONTENTS:
         shutil.copy(made / name, folder / name)
-    sizes = {split: sum(1 for _ in stream_lines(made / f"{split}.jsonl")) for split in validate.SPLITS}
+    sizes = {split: sum(1 for _ in stream_lines(made / f"{split}.jsonl")) for split in SPLITS}
     total = sum(sizes.values())
     copies = -(-rows // total)
     counts = {split: rows * size // total for split, size in sizes.items()}

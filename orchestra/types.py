@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import date
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -17,6 +17,9 @@ Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """Seconds of one call. An infinite one would give every other episode of its group the highest advantage."""
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow])
 """Arithmetic of dollars: wide enough that nothing is rounded, and an error where it would have to be."""
+Split = Literal["train", "heldout"]
+"""A part of the data set; no entity and no wording of a preference is in two."""
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def _unset(value: object) -> bool:

@@ -14,8 +14,9 @@ from pathlib import Path
 from orchestra.domains.engine import load_domain
 from orchestra.errors import OrchestraError
 from orchestra.synthesis.domain_tasks.mutation import Mutation, Worth, worth
-from orchestra.synthesis.domain_tasks.tasks import Split, domain_tasks
+from orchestra.synthesis.domain_tasks.tasks import domain_tasks
 from orchestra.system.environment import quiet
+from orchestra.types import Split
 
 DOMAINS = Path(__file__).parents[1] / "data" / "domains"
 SIDES: tuple[Split, Split] = ("train", "heldout")

@@ -18,7 +18,7 @@ from orchestra.system.processes import die_with_parent
 from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example
+from orchestra.types import SPLITS, Example
 from orchestra.validation.frames import answers_frame, balance_frame, corpus_frame, examples_frame
 from orchestra.validation.gate.decontamination import Gate, report
 from orchestra.validation.page import Findings, Rule, chosen, page
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 INPUT, OUTPUT, QUARANTINE, DOCS = "data/generated", "data/validated", "data/quarantine", "reports/data_docs"
 PAGE = "reports/data.html"
-SPLITS = ("train", "heldout")
 CARD = ("generator", "licence", "seed", "price_date", "cost_usd")
 """What the page repeats of data/generated/card.json."""
 REASONS_NAMED = 3
@@ -48,7 +47,7 @@ def main(stage: Stage, workers: int | None = None) -> None:
     `DataError` when more than `validate.max_quarantined` of the rows are refused, or a set as a whole is; then nothing
     is written to data/validated.
     """
-    files = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
+    files: dict[str, Path] = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
     gate = Gate.open(stage.root)
     with _lasting():
         toolkit, known = _load(stage)

@@ -13,6 +13,7 @@ from orchestra.cli.common import workspace
 from orchestra.cli.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_chat
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
+from orchestra.types import Split
 
 app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
 
@@ -22,11 +23,6 @@ class Format(StrEnum):
     QUESTIONS = "questions"
     TOOLSCALE = "toolscale"
     CORPUS = "corpus"
-
-
-class Side(StrEnum):
-    TRAIN = "train"
-    HELDOUT = "heldout"
 
 
 NAMES = {Format.GENERAL_THOUGHT: "GeneralThought-430K", Format.TOOLSCALE: "nvidia/ToolScale", Format.CORPUS: "corpus"}
@@ -42,7 +38,7 @@ def import_(
     to: Annotated[Path, typer.Option(help="The file of examples to write: data/imported/NAME.jsonl.")],
     source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
     licence: Annotated[str | None, typer.Option(help="Of rows that state none.")] = None,
-    split: Annotated[Side, typer.Option(help="Whose wording of preferences is used.")] = Side.TRAIN,
+    split: Annotated[Split, typer.Option(help="Whose wording of preferences is used.")] = "train",
     question: Annotated[str, typer.Option(metavar="FIELD")] = "question",
     answer: Annotated[str, typer.Option(metavar="FIELD")] = "answer",
     id_: Annotated[str | None, typer.Option("--id", metavar="FIELD", help="Default: the row's number.")] = None,
@@ -72,7 +68,7 @@ def import_(
     params = rooted(load_params(root / "params.yaml"), root)
     world = params.world
     catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
-    offer = Offer(catalogue, params.synthesize, split.value)
+    offer = Offer(catalogue, params.synthesize, split)
     name, terms = source or NAMES.get(format_), licence or LICENCES.get(format_, UNKNOWN)
     if name is None:
         raise ConfigError("the data set has no name", where="--source", fix="name it: it begins the examples' ids")

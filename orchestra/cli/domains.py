@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,17 +21,13 @@ from orchestra.cli.writer import (
 )
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
+from orchestra.types import Split
 
 if TYPE_CHECKING:
     from orchestra.config.schema import Params
     from orchestra.rollout.users import UserSimulator
 
 app = typer.Typer(help="Write domains and examples, by rule or by a model, make them harder, and check them.")
-
-
-class SplitName(StrEnum):
-    TRAIN = "train"
-    HELDOUT = "heldout"
 
 
 Count = Annotated[int, typer.Option(min=1)]
@@ -102,7 +97,7 @@ def examples(
     name: str,
     count: Count = 100,
     evolve: Annotated[bool, typer.Option("--evolve", help="Harder ones, from those of the version.")] = False,
-    split: Annotated[SplitName, typer.Option(help="Whose entities they are about.")] = SplitName.TRAIN,
+    split: Annotated[Split, typer.Option(help="Whose entities they are about.")] = "train",
     version: VersionFolder = VERSION,
     model: Annotated[str | None, typer.Option(help="Have this model write; default: by rule.")] = None,
     price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
@@ -139,7 +134,7 @@ def examples(
         raise ConfigError("no model to play them", where="--model-user", fix="name one with --model")
     tried_by = solver_named(solver, params, toolkit, root, user)
     maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
-    made = maker.evolved(name, split.value, count) if evolve else maker.examples(name, split.value, count)
+    made = maker.evolved(name, split, count) if evolve else maker.examples(name, split, count)
     print(plain("\n".join([*made.lines(), f"in {version}"])))
     if made.ended is not None:
         raise typer.Exit(2)

@@ -11,7 +11,7 @@ from orchestra.config.reward import RewardParams
 from orchestra.config.section import Fraction, Positive, Section, switch
 from orchestra.errors import ConfigError
 from orchestra.files.yaml import parse_yaml
-from orchestra.types import Category, Usd
+from orchestra.types import Category, Split, Usd
 
 EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
 """The stages depend on data/extra: what lies elsewhere could change unseen."""
@@ -36,7 +36,7 @@ class Extra(Section):
     file: Annotated[str, Field(pattern=EXTRA_FILE)]
     """Below data/extra, which the stage depends on: data/extra/thoughts.jsonl. `thoughts.answers.jsonl` (what simulated
     experts know) and `thoughts.corpus.jsonl` (what a search finds) beside it come along."""
-    split: Literal["train", "heldout"] = "train"
+    split: Split = "train"
 
 
 class Synthesize(Section):

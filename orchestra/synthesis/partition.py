@@ -6,7 +6,7 @@ A set of one shard owns everything, and is made as if there were no shards.
 import hashlib
 from dataclasses import dataclass
 
-from orchestra.synthesis.preferences.sentences import Split
+from orchestra.types import Split
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
 from orchestra.evaluation.probes.base import Change, Setting, experts, probe
 from orchestra.evaluation.probes.trials import Trial
 from orchestra.synthesis.assembly.rename import vary
-from orchestra.synthesis.preferences.sentences import NEUTRAL, Split, say, stated
+from orchestra.synthesis.preferences.sentences import NEUTRAL, say, stated
 from orchestra.tools.catalogue.catalogue import Catalogue, scaled
-from orchestra.types import Example, ToolKind, ToolSpec
+from orchestra.types import SPLITS, Example, ToolKind, ToolSpec
 
 SUITED = 0.38
 """Skill in the topic from which an expert is worth considering: that of a fair generalist."""
 WISHES = ("prefer", "avoid", "cheap", "fast")
-SPLITS: tuple[Split, ...] = ("train", "heldout")
 UNSEEN_SPREAD = 1.2
 """Unseen experts' prices are drawn from a range this many times wider, at both ends, than training's."""
 

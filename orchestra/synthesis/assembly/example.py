@@ -8,9 +8,9 @@ from orchestra.config.schema import Synthesize
 from orchestra.synthesis.assembly.toolbox import dated, sample_toolbox
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.preferences import templates
-from orchestra.synthesis.preferences.sentences import NEUTRAL, Split
+from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.tools.catalogue.catalogue import Catalogue, DomainToolLike
-from orchestra.types import Category, Example, Provenance, Verifier
+from orchestra.types import Category, Example, Provenance, Split, Verifier
 
 NO_TOOLS: Mapping[str, DomainToolLike] = {}
 

@@ -4,10 +4,9 @@ import random
 import string
 
 from orchestra.synthesis.names import MIDDLES, TAILS
-from orchestra.synthesis.preferences.sentences import Split
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import MASTERED
-from orchestra.types import Example, ToolKind, ToolSpec
+from orchestra.types import Example, Split, ToolKind, ToolSpec
 
 SPECIALIST: dict[Split, tuple[str, ...]] = {
     "train": (

@@ -17,9 +17,8 @@ from orchestra.synthesis.domain_tasks.evolve import evolved
 from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.filters.filters import Duplicates, Solver, kept
 from orchestra.synthesis.partition import Shard
-from orchestra.synthesis.preferences.sentences import Split
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, Provenance
+from orchestra.types import Category, Example, Provenance, Split
 
 SPARE = 50
 """Candidates that the filters may refuse, beyond those needed."""

@@ -19,10 +19,9 @@ from orchestra.synthesis.filters.solver import solver_named
 from orchestra.synthesis.imports.export import stream
 from orchestra.synthesis.imports.intake import beside, take
 from orchestra.synthesis.imports.offer import Outside
-from orchestra.synthesis.preferences.sentences import Split
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example
+from orchestra.types import Category, Example, Split
 from orchestra.validation.gate.decontamination import Gate
 from orchestra.validation.rows import marks
 

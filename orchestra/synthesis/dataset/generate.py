@@ -18,18 +18,16 @@ from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.filters.filters import Solver
 from orchestra.synthesis.names import Names
 from orchestra.synthesis.partition import Shard
-from orchestra.synthesis.preferences.sentences import Split
 from orchestra.synthesis.questions.arithmetic import arithmetic
 from orchestra.synthesis.questions.facts import PER_WORLD, FactWorld, fact, two_hop
 from orchestra.synthesis.questions.topics import topic_questions
 from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example
+from orchestra.types import SPLITS, Category, Example, Split
 from orchestra.validation.card import Tally
 from orchestra.validation.replay import answerable, replay
 
-SPLITS: tuple[Split, ...] = ("train", "heldout")
 MAX_UNANSWERABLE = 0.12
 """Share of topic questions that no expert of their toolbox gets right: some must be lost, as in the world."""
 SPARE_WORLDS = 2

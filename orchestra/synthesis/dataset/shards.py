@@ -20,13 +20,13 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
 from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.dataset import extra
-from orchestra.synthesis.dataset.generate import SPLITS, card, generate
+from orchestra.synthesis.dataset.generate import card, generate
 from orchestra.synthesis.filters.filters import Solver
 from orchestra.synthesis.filters.solver import solver_named
 from orchestra.synthesis.partition import Shard
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Record
+from orchestra.types import SPLITS, Record
 
 SHARD_SIZE = 5_120
 """Examples of one shard, at most: what a process holds in memory at a time. The shipped set is one shard."""

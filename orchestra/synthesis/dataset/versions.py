@@ -15,13 +15,12 @@ from orchestra.errors import BudgetError, DataError, ToolError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.synthesis.assembly.example import ExampleBuilder
 from orchestra.synthesis.domain_tasks.drafts import draft_of
-from orchestra.synthesis.domain_tasks.tasks import Split
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.filters.filters import Duplicates, Solver, kept
 from orchestra.synthesis.imports.intake import take
 from orchestra.synthesis.writers.generator import Dropped, Generator
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Charge, Example
+from orchestra.types import Charge, Example, Split
 from orchestra.validation.gate.decontamination import Gate
 
 CASSETTE, LEDGER = "cassette.jsonl", "ledger.jsonl"

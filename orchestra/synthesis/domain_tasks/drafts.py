@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.partition import WHOLE, SetPart
-from orchestra.synthesis.preferences.sentences import Split
-from orchestra.types import Category
+from orchestra.types import Category, Split
 
 if TYPE_CHECKING:
     from orchestra.domains.engine import Domain

@@ -19,9 +19,8 @@ from orchestra.domains.spec import SLOT, Intent, Scalar
 from orchestra.errors import DataError, ToolError
 from orchestra.synthesis.partition import WHOLE, SetPart
 from orchestra.tools.experts.simulated import normalise
-from orchestra.types import ToolCall, User, asked
+from orchestra.types import Split, ToolCall, User, asked
 
-Split = Literal["train", "heldout"]
 Slots = dict[str, Scalar]
 Drawn = tuple[Intent, Slots, str]
 """An intent, what fills it, and one of its wordings."""

@@ -8,10 +8,9 @@ from orchestra.config.schema import Synthesize
 from orchestra.synthesis.assembly.example import NO_TOOLS, ExampleBuilder
 from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.imports.answers import wrong_answers
-from orchestra.synthesis.preferences.sentences import Split
 from orchestra.tools.catalogue.catalogue import Catalogue, DomainToolLike
 from orchestra.tools.experts.simulated import BookEntry
-from orchestra.types import Category, Example, Provenance, Verifier
+from orchestra.types import Category, Example, Provenance, Split, Verifier
 
 GENERATOR = "orchestra.synthesis.sources"
 """The generator of rows that nobody generated: which code turned them into examples."""

@@ -8,9 +8,9 @@ import re
 
 from orchestra.errors import DataError
 from orchestra.provenance import LICENCE
-from orchestra.synthesis.preferences.sentences import WORDS, Split
+from orchestra.synthesis.preferences.sentences import WORDS
 from orchestra.synthesis.preferences.templates import SLOTS, Kind, PreferenceTemplate, fixed, key, other
-from orchestra.types import Provenance
+from orchestra.types import Provenance, Split
 
 GENERATOR = "orchestra.synthesis.wish_grammar"
 HELDOUT_EVERY = 5

@@ -2,11 +2,8 @@
 
 import random
 from collections.abc import Collection, Sequence
-from typing import Literal
 
-from orchestra.types import Preference
-
-Split = Literal["train", "heldout"]
+from orchestra.types import Preference, Split
 
 WORDS: dict[str, dict[Split, tuple[str, ...]]] = {
     "cheap": {

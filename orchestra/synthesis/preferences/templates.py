@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 from orchestra.config.schema import Synthesize
 from orchestra.errors import DataError
 from orchestra.files.jsonl import read_jsonl
-from orchestra.synthesis.preferences.sentences import WORDS, Split, preference, sayable, weighed
-from orchestra.types import Preference, Provenance, Record, ToolKind, ToolSpec
+from orchestra.synthesis.preferences.sentences import WORDS, preference, sayable, weighed
+from orchestra.types import Preference, Provenance, Record, Split, ToolKind, ToolSpec
 from orchestra.validation.gate.overlap import words as plain_words
 
 Kind = Literal["cheap", "fast", "accurate", "prefer", "avoid"]

@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 from orchestra.domains.session import Domain
 from orchestra.provenance import LICENCE
 from orchestra.synthesis.domain_tasks.evolve import evolved
-from orchestra.synthesis.domain_tasks.tasks import DomainTask, Split, domain_tasks
-from orchestra.types import Example, Provenance
+from orchestra.synthesis.domain_tasks.tasks import DomainTask, domain_tasks
+from orchestra.types import Example, Provenance, Split
 
 VERSIONS = "orchestra.synthesis.versions"
 """The generator of the rows that a data-set version gets by rule."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestra.domains.session import Domain, Row
 from orchestra.errors import DataError
-from orchestra.synthesis.domain_tasks.tasks import Split, domain_tasks, intent_tasks, refuted
+from orchestra.synthesis.domain_tasks.tasks import domain_tasks, intent_tasks, refuted
+from orchestra.types import SPLITS, Split
 
 MIN_TOOLS, MIN_INTENTS = 4, 4
 TRIED_ROWS = 40
@@ -65,7 +66,7 @@ def check_domain(domain: Domain) -> None:
             reasons.append(why)
         else:
             raise DataError(f"intent {intent.name}: {reasons[0]} (asked: {tasks[0].instruction})")
-    splits: tuple[Split, ...] = ("train", "heldout")
+    splits: tuple[Split, ...] = SPLITS
     for split in splits:
         next(domain_tasks(domain, 0, 1, split))
 

@@ -9,13 +9,12 @@ from pydantic import Field
 
 from orchestra.errors import BudgetError, DataError, ToolError
 from orchestra.synthesis.preferences.grammar import HELDOUT_EVERY
-from orchestra.synthesis.preferences.sentences import Split
 from orchestra.synthesis.preferences.templates import SLOTS, Kind, PreferenceTemplate, fixed, key, meant, other, parts
 from orchestra.synthesis.writers.generator import Dropped
 from orchestra.synthesis.writers.prompts import REPAIR, SYSTEM, WISH, WISH_READ
 from orchestra.synthesis.writers.structured import Writer, as_json
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.types import Provenance, Record, ToolKind, ToolSpec
+from orchestra.types import Provenance, Record, Split, ToolKind, ToolSpec
 
 KINDS: tuple[Kind, ...] = ("cheap", "fast", "accurate", "prefer", "avoid")
 UNITS = {"cents": "cent", "seconds": "second"}

@@ -13,11 +13,11 @@ from orchestra.domains.session import Domain
 from orchestra.domains.spec import Name
 from orchestra.errors import DataError
 from orchestra.synthesis.domain_tasks.evolve import MAX_WORDS
-from orchestra.synthesis.domain_tasks.tasks import DomainTask, Split, entity_split, refuted, sides
+from orchestra.synthesis.domain_tasks.tasks import DomainTask, entity_split, refuted, sides
 from orchestra.synthesis.writers.generator import Dropped, Origin
 from orchestra.synthesis.writers.prompts import EVOLVE, REPAIR, SYSTEM, TASK, WAYS, Prompt
 from orchestra.synthesis.writers.structured import Writer, as_json
-from orchestra.types import Example, Record, ToolCall, User
+from orchestra.types import Example, Record, Split, ToolCall, User
 
 SHOWN_ROWS = 6
 """Entries of each table that a prompt shows, drawn again for each example so that they are about different things."""

@@ -15,14 +15,14 @@ from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
 from orchestra.evaluation.claims.seeds import Measure, over_seeds
 from orchestra.evaluation.probes.base import Setting, experts, variants
 from orchestra.evaluation.probes.run import run_probes
-from orchestra.evaluation.probes.shipped import SPLITS, preference_changes, price_changes, unseen_changes
+from orchestra.evaluation.probes.shipped import preference_changes, price_changes, unseen_changes
 from orchestra.evaluation.probes.trials import ProbeResults
 from orchestra.evaluation.run import Contender
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.rollout.policies.scripted import ChooseExpert, follow
 from orchestra.synthesis.assembly.rename import GENERALIST, SPECIALIST, describe, invented_name
 from orchestra.synthesis.preferences.sentences import NEUTRAL, sayable
-from orchestra.types import Category, Example, Price, ToolKind, ToolSpec
+from orchestra.types import SPLITS, Category, Example, Price, ToolKind, ToolSpec
 from tests.support.worlds import catalogue, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=5, max_turn_tokens=64, max_tokens=4000)

@@ -13,11 +13,12 @@ from tokenizers import Tokenizer
 from orchestra.errors import DataError
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.synthesis.names import LONG, SHORT, Names
-from orchestra.synthesis.preferences.sentences import WORDS, Split, preference, sayable
+from orchestra.synthesis.preferences.sentences import WORDS, preference, sayable
 from orchestra.synthesis.questions.arithmetic import arithmetic
 from orchestra.synthesis.questions.facts import FactWorld, fact, two_hop
 from orchestra.synthesis.questions.topics import FORMS, SUBJECTS, topic_questions
 from orchestra.tools.calculator import evaluate
+from orchestra.types import Split
 from tests.support.worlds import ROOT, catalogue, example
 
 seeds = st.integers(0, 10**6)

@@ -21,10 +21,8 @@ from orchestra.provenance import GENERATOR
 from orchestra.synthesis.dataset.shards import dataset_fingerprint
 from orchestra.synthesis.dataset.workers import synthesize
 from orchestra.synthesis.imports.answers import wrong_answers
-from orchestra.types import Example
+from orchestra.types import SPLITS, Example
 from tests.support.worlds import ROOT, example
-
-SPLITS = ("train", "heldout")
 
 
 def workspace(root: Path, domains: list[str], **section: Any) -> Params:

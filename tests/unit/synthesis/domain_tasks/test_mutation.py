@@ -8,8 +8,8 @@ import pytest
 from orchestra.domains import compare
 from orchestra.domains.engine import Domain, load_domain
 from orchestra.synthesis.domain_tasks.mutation import Values, Worth, mutants, worth
-from orchestra.synthesis.domain_tasks.tasks import DomainTask, Split, domain_tasks
-from orchestra.types import ToolCall
+from orchestra.synthesis.domain_tasks.tasks import DomainTask, domain_tasks
+from orchestra.types import Split, ToolCall
 from tests.support.worlds import PUBLISHED
 
 DOMAINS = Path(__file__).parents[4] / "data" / "domains"

@@ -10,8 +10,8 @@ import pytest
 from orchestra.domains.compare import judge, replay
 from orchestra.domains.engine import Domain, load_domain
 from orchestra.errors import DataError
-from orchestra.synthesis.domain_tasks.tasks import MAX_WORDS, DomainTask, Split, domain_tasks, entity_split, verified
-from orchestra.types import ToolCall
+from orchestra.synthesis.domain_tasks.tasks import MAX_WORDS, DomainTask, domain_tasks, entity_split, verified
+from orchestra.types import Split, ToolCall
 
 DOMAINS = Path(__file__).parents[4] / "data" / "domains"
 SHOP = load_domain(DOMAINS / "ecommerce")

@@ -6,13 +6,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from orchestra.types import SPLITS
 from orchestra.validation.frames import BALANCE
 from orchestra.validation.rows import COLUMNS, PROBLEMS
 from tasks.platform.expectations import Checked, check
 from tasks.platform.rules import PROBLEM_WORDS, suites
 
 MIX = {"topic": 0.5, "fact": 0.5, "change": 0.0}
-SPLITS = ("train", "heldout")
 ROWS = 60
 GOOD: dict[str, Any] = {
     "kind": "question",
