@@ -28,10 +28,10 @@ pipeline: setup  ## everything: synthesize, validate, sft, grpo, evaluate, promo
 	@.venv/bin/orchestra run
 
 learn: .venv/.stamp  ## the claims table anew, over three training seeds: docs/claims.md and the README
-	@.venv/bin/orchestra learn
+	@.venv/bin/orchestra learn --split test
 
 learn-ablations: .venv/.stamp  ## the same, with the trainings that leave a part of the reward out
-	@.venv/bin/orchestra learn --ablations
+	@.venv/bin/orchestra learn --split test --ablations
 
 up: .venv/.stamp  ## Prefect and MLflow servers with their UIs, on 127.0.0.1
 	@.venv/bin/orchestra up

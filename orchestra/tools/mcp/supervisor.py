@@ -1,8 +1,8 @@
 """Supervises a server: it and all that it started end when we do, however we end. A process of its own.
 
-`python -I -S supervisor.py OWNER COMMAND…`: OWNER is the pid that must stay alive. The kernel tells of its death; whatever
-the server started and abandoned comes back to this process (it is their subreaper) and ends too. It imports the
-standard library alone: it is started in the bare environment that servers get. Linux only.
+`python -I -S supervisor.py OWNER COMMAND…`: OWNER is the pid that must stay alive. The kernel tells of its death;
+whatever the server started and abandoned comes back to this process (it is their subreaper) and ends too. It imports
+the standard library alone: it is started in the bare environment that servers get. Linux only.
 """
 
 import ctypes
