@@ -88,11 +88,19 @@ def learn(
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Held-out examples; default: evaluate.examples.")] = None,
     probe_examples: Annotated[int | None, typer.Option(help="Topic examples of the probes; default: all.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Anew, though results are kept.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run every stage again.")] = False,
+    split: Annotated[
+        str, typer.Option(help="Examples to measure on: dev for tuning, heldout, or the sealed test set.")
+    ] = "dev",
+    freeze: Annotated[
+        int | None, typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of that size; stop.")
+    ] = None,
 ) -> None:
     """Measure over training seeds what the method claims; writes docs/claims.md and the README's table."""
     workspace()
-    options = ["--seeds", seeds]
+    if freeze is not None:
+        hand_over("tasks.experiments.sealed", str(freeze))
+    options = ["--seeds", seeds, "--split", split]
     for assignment in set_ or []:
         options += ["--set", assignment]
     options += [] if examples is None else ["--examples", str(examples)]

@@ -32,6 +32,7 @@ from orchestra.system.environment import cores, quiet
 from orchestra.system.workspace import Screen, locked
 from orchestra.types import Category
 from tasks.experiments.runner import Learning, seed_overrides
+from tasks.experiments.sealed import SealedSet, log_read
 from tasks.experiments.store import Keeper
 from tasks.platform.registry import git_commit
 from tasks.platform.stage import EXIT_ERROR, Stage
@@ -41,6 +42,8 @@ SEEDS = "0,1,2"
 PROBE_EXAMPLES = 1_000
 """More than there are topic examples: all of them."""
 README = "README.md"
+SPLIT, MEASURED_ON = "dev", ("dev", "heldout", "test")
+"""The examples that are measured on: a sealed set for tuning, the pipeline's held-out ones, the sealed test set."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Options:
     examples: int | None
     probe_examples: int
     force: bool
+    split: str = SPLIT
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> "Options":
@@ -61,6 +65,7 @@ class Options:
         parser.add_argument("--examples", type=int)
         parser.add_argument("--probe-examples", type=int, default=PROBE_EXAMPLES)
         parser.add_argument("--force", action="store_true")
+        parser.add_argument("--split", choices=MEASURED_ON, default=SPLIT)
         found = parser.parse_args(arguments)
         seeds = tuple(dict.fromkeys(found.seeds.replace(" ", "").split(",")))
         if not all(seed.isdigit() for seed in seeds):
@@ -76,6 +81,7 @@ class Options:
             found.examples,
             found.probe_examples,
             found.force,
+            found.split,
         )
 
     @property
@@ -90,6 +96,7 @@ class Options:
         if self.seeds != tuple(map(int, SEEDS.split(","))):
             words += ["--seeds", ",".join(map(str, self.seeds))]
         words += ["--ablations"] if self.ablations else []
+        words += [] if self.split == SPLIT else ["--split", self.split]
         for override in self.overrides:
             words += ["--set", override]
         words += [] if self.examples is None else ["--examples", str(self.examples)]
@@ -126,10 +133,12 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
     keeper = Keeper(root, screen, options.all_overrides, options.force)
-    learning = Learning(root, params, keeper, recorder, options.probe_examples)
+    learning = Learning(root, params, keeper, recorder, options.probe_examples, sealed_set(options.split))
     error = "interrupted"
     try:
         learning.prepare()
+        if learning.frozen:
+            log_read(root, learning.read_of(commit, options.command))
         results = learning.seeds(options.seeds)
         if not results:
             raise ConfigError("no seed reached the end", where="learn", fix=learning.failures[0])
@@ -143,6 +152,11 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     finally:
         recorder.finish(recorder.parent, error)
     return EXIT_ERROR if learning.failures else 0
+
+
+def sealed_set(split: str) -> SealedSet | None:
+    """None for the pipeline's own held-out examples."""
+    return "dev" if split == "dev" else "test" if split == "test" else None
 
 
 def effective(root: Path, overrides: Sequence[str]) -> Params:

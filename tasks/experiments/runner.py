@@ -16,17 +16,22 @@ from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.page import StageRun
 from orchestra.evaluation.outcomes import Outcome
 from orchestra.evaluation.report import REFERENCE, TRAINED
+from orchestra.files.atomic import whole_folder
 from orchestra.files.examples import read_examples
 from orchestra.types import Example
+from tasks.experiments import sealed
 from tasks.experiments.results import Measured, dollars, read_episodes, read_probes
+from tasks.experiments.sealed import GENERATED, VALIDATED, SealedSet
 from tasks.experiments.store import Keeper, Kept
 from tasks.platform import dvc
 from tasks.platform.stage import stage_fingerprint
 from tasks.platform.tracking import Recorder, read_metrics
 
 T = TypeVar("T")
+MEASURING = ("evaluate", "probes")
+"""Stages that measure policies instead of making anything."""
 
-DATA = {"data/generated": "synthesize", "data/validated": "validate"}
+DATA = {GENERATED: "synthesize", VALIDATED: "validate"}
 """The stage that makes each folder of data."""
 
 
@@ -40,20 +45,29 @@ class Learning:
     keeper: Keeper
     recorder: Recorder
     probe_examples: int
+    on: SealedSet | None = None
+    """The sealed set that policies are measured on; None: the held-out examples."""
     parts: list[StageRun] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     simulated: bool = False
     data: dict[str, Path] = field(default_factory=dict)
-    """Where the folders of `DATA` are."""
+    """Where the folders of `DATA` are: what is trained on."""
+    measured: dict[str, Path] = field(default_factory=dict)
+    """The same folders with the examples that policies are measured on."""
+    count: int = 0
+    """Examples that policies are measured on, at most."""
+    frozen: str = ""
+    """The commit whose hash is the test set's seed; empty for the other sets."""
     examples: dict[str, Example] = field(default_factory=dict)
-    """Held out, by id, in order."""
+    """Those that policies are measured on, by id, in order."""
     rules: dict[str, tuple[Outcome, ...]] = field(default_factory=dict)
     """Outcomes by rule."""
 
     def prepare(self) -> None:
         """Data and rules: neither depends on a training seed."""
-        self.data = self._data()
-        heldout = read_examples(self.data["data/validated"] / "heldout.jsonl")[: self.params.evaluate.examples]
+        self.data, self.count = self._data(), self.params.evaluate.examples
+        self.measured = self.data if self.on is None else self._sealed(self.on)
+        heldout = read_examples(self.measured[VALIDATED] / "heldout.jsonl")[: self.count]
         self.examples = {example.id: example for example in heldout}
         rules = list(dict.fromkeys([*rivals(), *self.params.evaluate.baselines]))
         # Of an SFT model, rules need the tokenizer only, which is that of the base.
@@ -77,6 +91,21 @@ class Learning:
             found[folder] = self.stage(self.recorder, "data", name, [], found).folder / folder
         return found
 
+    def _sealed(self, name: SealedSet) -> dict[str, Path]:
+        """The folders of a sealed set, made where they are not there yet."""
+        seed = sealed.seed_of(name)
+        if name == "test":
+            self.frozen, frozen = sealed.frozen_commit(self.root, self.params)
+            self.count, seed = frozen.examples, sealed.seed_of(self.frozen)
+        changes = sealed.overrides(seed, self.count)
+        fresh: dict[str, Path] = {}
+        for folder, stage in DATA.items():
+            fresh[folder] = self.stage(self.recorder, f"data · {name}", stage, changes, fresh).folder / folder
+        with whole_folder(self.keeper.store / f"data-{name}") as merged:
+            left = sealed.merge(name, self.data, fresh, merged)
+        self.keeper.say(f"data · {name}: {left} of {self.count} examples share nothing with training")
+        return {folder: self.keeper.store / f"data-{name}" / folder for folder in DATA}
+
     def stage(
         self, recorder: Recorder, of: str, name: str, overrides: Sequence[str], links: Mapping[str, Path]
     ) -> Kept:
@@ -88,7 +117,9 @@ class Learning:
             return recorder.environment(runs[0])
 
         arguments = [str(self.probe_examples)] if name == "probes" else []
-        inputs = {**self.data, **links}
+        inputs = {**self._inputs(name), **links}
+        if name in MEASURING:
+            overrides = [*overrides, f"evaluate.examples={self.count}"]
         error = "interrupted"
         try:
             kept = self.keeper.run(name, of, overrides=overrides, links=inputs, arguments=arguments, env=env)
@@ -101,6 +132,17 @@ class Learning:
                 recorder.finish(run, error)
         self.parts.append(StageRun(of=of, stage=name, minutes=kept.minutes, dollars=dollars(kept), reused=kept.reused))
         return kept
+
+    def _inputs(self, name: str) -> Mapping[str, Path]:
+        """The data that a stage reads, where `links` do not say otherwise; the stages that make data read none."""
+        if name in DATA.values():
+            return {}
+        return self.measured if name in MEASURING else self.data
+
+    def read_of(self, commit: str, command: str) -> sealed.Read:
+        """The line that tells of this look at the test set."""
+        count = len(self.examples)
+        return sealed.Read(date=sealed.today(), commit=commit, frozen=self.frozen, examples=count, command=command)
 
     def read(self, kept: Kept) -> Measured:
         found = read_episodes(kept.folder, self.examples)

@@ -22,15 +22,18 @@ from orchestra.evaluation.probes.base import PROBES
 from orchestra.evaluation.probes.run import run_probes
 from orchestra.evaluation.run import Contender, evaluate
 from orchestra.register import Register
+from orchestra.rewards import parts
+from orchestra.rewards.group import group_rewards
+from orchestra.rewards.registry import FEATURES
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.rollout.policies.named import POLICIES
 from orchestra.tools.implementations.base import IMPLEMENTATIONS
 from orchestra.tools.session import ToolSession
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, Price, ToolCall
+from orchestra.types import Category, Example, Preference, Price, ToolCall
 from tasks.evaluate import check_names, contender
-from tests.support.worlds import catalogue, codec, example, toolkit
+from tests.support.worlds import catalogue, codec, episode, example, toolkit
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -106,6 +109,15 @@ def test_a_probe(add: Callable[..., None], tmp_path: Path) -> None:
     rows = {claim.name: claim for claim in claims([result], [topic()], bootstrap=10)}
     assert "any order of tools: accuracy kept" in rows
     assert rows["any order of tools: accuracy kept"].bar == "≥ 95 %"
+
+
+def test_a_reward_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FEATURES, "turns", FEATURES["outcome"])  # The end of the test puts the register back.
+    del FEATURES["turns"]
+    exec(snippets()["orchestra/rewards/parts.py"], dict(vars(parts)))
+    brief = Preference(kind="brief", words="", outcome=1, compute=0, latency=0, weights={"brevity": 0.4})
+    short, long = group_rewards([episode(calls={"search": count}) for count in (0, 3)], brief)
+    assert (short.parts["turns"], long.parts["turns"]) == pytest.approx((0.4, 0.0))
 
 
 def test_a_reason_to_stop(tmp_path: Path) -> None:
