@@ -11,7 +11,7 @@ EPSILON = 1e-4
 """Added to a standard deviation before dividing by it."""
 
 Parts = Literal["outcome", "efficiency", "full"]
-"""Which weights of P count: being right alone, also compute and latency, or also the tools that the user wishes for."""
+"""Which weights of P count: being right alone, also compute and latency, or also the tools that the user prefers."""
 Normalise = Literal["sum_then_normalise", "normalise_then_sum"]
 
 
