@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         screen(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        screen("stopped; the same command goes on from here")
+        screen("stopped; the same command continues from here")
         return 130
     except Exception as error:
         file = root / ".state" / "logs" / "flow-error.log"

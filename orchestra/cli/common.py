@@ -1,4 +1,4 @@
-"""What commands share: the workspace, the exit code, and how amounts and days are read from options."""
+"""Shared by the commands: the workspace, the exit code, and the reading of amounts and dates."""
 
 import os
 import sys
@@ -19,16 +19,16 @@ def parse_usd(text: str, option: str) -> Decimal:
     except InvalidOperation:
         amount = Decimal(-1)
     if not (amount.is_finite() and amount >= 0):
-        raise ConfigError(f"{text!r} is no amount", where=option, fix="write dollars: 1.50")
+        raise ConfigError(f"{text!r} is not an amount", where=option, fix="write dollars, such as 1.50")
     return amount
 
 
 def parse_date(text: str, option: str = "--as-of") -> date:
-    """Raises `ConfigError` for what is no ISO date."""
+    """Raises `ConfigError` unless the text is an ISO date."""
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no date", where=option, fix="write YYYY-MM-DD") from None
+        raise ConfigError(f"{text!r} is not a date", where=option, fix="write YYYY-MM-DD") from None
 
 
 def workspace() -> Path:
@@ -41,6 +41,6 @@ def workspace() -> Path:
 
 
 def hand_over(*arguments: str) -> NoReturn:
-    """Go on as `python -m ...` in this very process: the library imports no flow, and a kill meets the right pid."""
+    """Continue as `python -m ...` in this process: the library imports no flow, and a kill meets the right pid."""
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", *arguments])

@@ -1,4 +1,4 @@
-"""`orchestra data`: take data in from outside, through the gate; hand data out; say what a file holds."""
+"""`orchestra data`: import data through the data gate, export data, and count what a file holds."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
 from orchestra.types import Split
 
-app = typer.Typer(help="Data from outside, data that goes out, and what a file holds.", no_args_is_help=True)
+app = typer.Typer(help="Import and export data, and describe a file.", no_args_is_help=True)
 
 
 class Format(StrEnum):
@@ -37,18 +37,20 @@ def import_(
     format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
     to: Annotated[Path, typer.Option(help="The file of examples to write: data/imported/NAME.jsonl.")],
     source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
-    licence: Annotated[str | None, typer.Option(help="Of rows that state none.")] = None,
-    split: Annotated[Split, typer.Option(help="Whose wording of preferences is used.")] = "train",
-    question: Annotated[str, typer.Option(metavar="FIELD")] = "question",
-    answer: Annotated[str, typer.Option(metavar="FIELD")] = "answer",
-    id_: Annotated[str | None, typer.Option("--id", metavar="FIELD", help="Default: the row's number.")] = None,
-    licence_field: Annotated[str | None, typer.Option(metavar="FIELD")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="FIELD")] = None,
-    judged: Annotated[bool, typer.Option("--judged", help="Take answers that only a judge can check.")] = False,
+    licence: Annotated[str | None, typer.Option(help="The licence of rows that state none.")] = None,
+    split: Annotated[Split, typer.Option(help="The split whose wording of preferences is used.")] = "train",
+    question: Annotated[str, typer.Option(metavar="FIELD", help="The field of the question.")] = "question",
+    answer: Annotated[str, typer.Option(metavar="FIELD", help="The field of the answer.")] = "answer",
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="FIELD", help="The field of the id; default: the row's number.")
+    ] = None,
+    licence_field: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of a row's licence.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of the topic.")] = None,
+    judged: Annotated[bool, typer.Option("--judged", help="Accept answers that only a judge can check.")] = False,
     tools: Annotated[Path | None, typer.Option(help="ToolScale's tools, as an OpenAI tools array (JSON).")] = None,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and go on.")] = False,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and continue.")] = False,
 ) -> None:
-    """Make examples of outside data, through the contamination and licence gate."""
+    """Make examples from outside data, through the data gate (licences, contamination)."""
     from orchestra.config.schema import load_params
     from orchestra.synthesis.dataset.shards import rooted
     from orchestra.synthesis.imports.corpus import corpus_questions, records
@@ -91,11 +93,13 @@ def import_(
 @app.command()
 def measure(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
-    to: Annotated[Path, typer.Option(help="The same with difficulties: data/extra/NAME.jsonl.")],
-    solver: Annotated[str, typer.Option(help="known: the solution with mistakes; or a checkpoint's folder.")] = "known",
-    tries: Annotated[int, typer.Option(min=1)] = 8,
+    to: Annotated[Path, typer.Option(help="The file to write, with difficulties: data/extra/NAME.jsonl.")],
+    solver: Annotated[
+        str, typer.Option(help="known (the solution, with mistakes) or a checkpoint's folder.")
+    ] = "known",
+    tries: Annotated[int, typer.Option(min=1, help="Number of tries per example.")] = 8,
 ) -> None:
-    """Measure how often a solver solves each example; after a kill, the same command goes on."""
+    """Measure how often a solver solves each example; after a kill, the same command continues."""
     from dataclasses import replace
 
     from orchestra.config.schema import load_params
@@ -114,7 +118,7 @@ def measure(
     toolkit = measuring.toolkit_for(file, params, root)
     found = solver_named(solver if checkpoint is None else str(checkpoint), params, toolkit, root)
     if found is None:
-        raise ConfigError("somebody must try them", where="--solver", fix="known, or a checkpoint's folder")
+        raise ConfigError("no solver is named", where="--solver", fix="known, or a checkpoint's folder")
     identity = f"seed {params.synthesize.seed}" if checkpoint is None else hash_dir(checkpoint)
     measuring.measure(file, to, replace(found, tries=tries), identity, Screen())
     print("\n".join(lines({"difficulties": Tally.of(stream(to)).counts()["difficulties"]})))
@@ -127,16 +131,18 @@ def _say(text: str) -> None:
 @app.command()
 def preferences(
     out: Annotated[Path, typer.Option(help="The file to write, JSON lines: data/extra/preferences.jsonl.")],
-    count: Annotated[int, typer.Option(min=1, help="Wishes, of which every fifth is held out.")] = 200,
-    model: Annotated[str | None, typer.Option(help="Have this model write them; default: by rule.")] = None,
-    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of preferences; every fifth is held out.")] = 200,
+    model: Annotated[str | None, typer.Option(help="The model that writes them; default: by rule.")] = None,
+    price: Annotated[
+        str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
+    ] = None,
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
-    """Write ways to state a preference; `synthesize.preferences` names the file, and examples are worded from it."""
+    """Write ways to state a preference, for `synthesize.preferences`."""
     import asyncio
 
     from orchestra.config.schema import load_params
@@ -152,7 +158,9 @@ def preferences(
     if model is None:
         made = grammar.wishes(count, seed)
     elif price is None:
-        raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
+        raise ConfigError(
+            "the model's price is unknown", where="--model", fix="name its row of the price book: --price"
+        )
     else:
         world = params.world
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
@@ -160,7 +168,7 @@ def preferences(
         spread = params.synthesize.price_spread
         made, lines = asyncio.run(collected(writer, catalogue, count, seed, licence, spread))
     out.parent.mkdir(parents=True, exist_ok=True)
-    print("\n".join([*lines, f"{write_jsonl(out, made)} wishes in {os.path.relpath(out, here)}"]))
+    print("\n".join([*lines, f"{write_jsonl(out, made)} preferences in {os.path.relpath(out, here)}"]))
 
 
 @app.command("export")
@@ -168,7 +176,7 @@ def export_(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
     to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
 ) -> None:
-    """Write examples in the schema of nvidia/ToolScale; importing them gives the same examples back."""
+    """Write examples in the schema of nvidia/ToolScale; an import gives the same examples back."""
     from orchestra.synthesis.imports.export import export
 
     print(f"{export(file, to)} examples in {to}")
@@ -177,9 +185,9 @@ def export_(
 @app.command("card")
 def card_(
     files: Annotated[list[Path], typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Count what files of examples hold: categories, domains, sources, licences, generators and seeds."""
+    """Count examples by category, domain, source, licence, generator and seed."""
     from orchestra.synthesis.imports.export import stream
     from orchestra.validation.card import Tally, lines
 

@@ -1,4 +1,4 @@
-"""What this machine lacks, and the command that fixes each."""
+"""Checks of this machine, each with the command that fixes it."""
 
 import json
 import os

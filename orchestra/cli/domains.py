@@ -1,4 +1,4 @@
-"""`orchestra domains`: write domains and examples, by rule or by a model, make them harder, and check them."""
+"""`orchestra domains`: write, extend and check domains and their examples, by rule or by a model."""
 
 import asyncio
 import sys
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from orchestra.config.schema import Params
     from orchestra.rollout.users import UserSimulator
 
-app = typer.Typer(help="Write domains and examples, by rule or by a model, make them harder, and check them.")
+app = typer.Typer(help="Write, extend and check domains and their examples.")
 
 
-Count = Annotated[int, typer.Option(min=1)]
+Count = Annotated[int, typer.Option(min=1, help="How many to make.")]
 
 
 @app.command()
@@ -41,9 +41,9 @@ def subjects(
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
 ) -> None:
-    """Have a model name subjects for new domains."""
+    """Ask a model for subjects of new domains."""
     from orchestra.synthesis.writers.domains import propose_subjects
     from orchestra.synthesis.writers.structured import Writer
 
@@ -56,17 +56,17 @@ def subjects(
 
 @app.command()
 def write(
-    name: str,
-    subject: Annotated[str, typer.Option(help="Who asks, what is recorded, what is changed.")],
+    name: Annotated[str, typer.Argument(help="The domain.")],
+    subject: Annotated[str, typer.Option(help="The users, the records and the changes of the domain, in words.")],
     model: Model,
     price: PriceKey,
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
-    """Have a model write data/domains/NAME; what the engine still refuses after two repairs is dropped."""
+    """Ask a model to write data/domains/NAME; after two repairs, refused parts are dropped."""
     from orchestra.synthesis.writers.domains import write_domain
     from orchestra.synthesis.writers.structured import Writer
 
@@ -78,8 +78,8 @@ def write(
 
 
 @app.command()
-def check(name: str) -> None:
-    """Load a domain as an episode would, and check that it is plausible; changes nothing."""
+def check(name: Annotated[str, typer.Argument(help="The domain.")]) -> None:
+    """Load a domain as an episode does, and check that it is plausible. Changes nothing."""
     from orchestra.domains.engine import load_domain
     from orchestra.synthesis.writers.plausible import check_domain
 
@@ -94,21 +94,25 @@ def check(name: str) -> None:
 
 @app.command()
 def examples(
-    name: str,
+    name: Annotated[str, typer.Argument(help="The domain.")],
     count: Count = 100,
-    evolve: Annotated[bool, typer.Option("--evolve", help="Harder ones, from those of the version.")] = False,
-    split: Annotated[Split, typer.Option(help="Whose entities they are about.")] = "train",
+    evolve: Annotated[bool, typer.Option("--evolve", help="Make harder examples from those of the version.")] = False,
+    split: Annotated[Split, typer.Option(help="The split whose entities they are about.")] = "train",
     version: VersionFolder = VERSION,
-    model: Annotated[str | None, typer.Option(help="Have this model write; default: by rule.")] = None,
-    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model that writes; default: by rule.")] = None,
+    price: Annotated[
+        str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
+    ] = None,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    solver: Annotated[str, typer.Option(help="known: the solution with mistakes; none; or a checkpoint.")] = "known",
-    model_user: Annotated[bool, typer.Option("--model-user", help="The model plays the users, too.")] = False,
-    seed: int = 0,
+    solver: Annotated[
+        str, typer.Option(help="known (the solution, with mistakes), none, or a checkpoint's folder.")
+    ] = "known",
+    model_user: Annotated[bool, typer.Option("--model-user", help="The model also plays the users.")] = False,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
-    """Examples of a domain, by rule or by a model, filtered, into a data-set version."""
+    """Make examples of a domain, by rule or by a model, filter them, and add them to a data-set version."""
     from orchestra.rollout.users import ModelUser
     from orchestra.synthesis.dataset.versions import DatasetVersion, Maker
     from orchestra.synthesis.filters.solver import solver_named

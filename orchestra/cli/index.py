@@ -1,4 +1,4 @@
-"""`orchestra index`: make a folder of passages that can be searched, and search it."""
+"""`orchestra index`: build a searchable index of passages, and search it."""
 
 import json
 import sys
@@ -12,21 +12,24 @@ from orchestra.errors import ConfigError
 
 SAY_S = 15
 """Seconds between two lines of progress."""
-app = typer.Typer(help="Local search: build an index of passages, ask it.", no_args_is_help=True)
+app = typer.Typer(help="Build and search a local index of passages.", no_args_is_help=True)
 
 
 @app.command("build")
 def build_(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE…", help="JSON lines, Parquet, JSON, CSV or TSV.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; an index that is there is replaced.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; an existing index is replaced.")],
     dense: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Vectors too: a sentence-transformers model's folder or name.")
+        str | None,
+        typer.Option(metavar="MODEL", help="Add vectors of this sentence-transformers model (folder or name)."),
     ] = None,
-    id_: Annotated[str, typer.Option("--id", metavar="FIELD", help="Rows without it are numbered.")] = "id",
-    title: Annotated[str, typer.Option(metavar="FIELD", help="Rows may lack it.")] = "title",
-    text: Annotated[str, typer.Option(metavar="FIELD")] = "text",
+    id_: Annotated[
+        str, typer.Option("--id", metavar="FIELD", help="The field of the id; rows without it are numbered.")
+    ] = "id",
+    title: Annotated[str, typer.Option(metavar="FIELD", help="The field of the title, optional.")] = "title",
+    text: Annotated[str, typer.Option(metavar="FIELD", help="The field of the text.")] = "text",
 ) -> None:
-    """Index passages, one a row; says `unchanged` where the folder holds that index already."""
+    """Index passages, one per row; report `unchanged` where the folder already holds that index."""
     from orchestra.tools.search.index.build import build, current, settings_of
 
     said = time.monotonic()
@@ -47,13 +50,13 @@ def build_(
 
 @app.command("query")
 def query_(
-    folder: Annotated[Path, typer.Argument(help="An index that was built.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of an index.")],
     queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY…", help="Default: the lines of stdin.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Passages for each query.")] = 3,
+    top: Annotated[int, typer.Option(min=1, help="Number of passages per query.")] = 3,
     by: Annotated[str, typer.Option(help="bm25, dense or hybrid.")] = "bm25",
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each query.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
 ) -> None:
-    """Search an index; one that is damaged or stale is refused."""
+    """Search an index. A damaged or stale index is refused."""
     from orchestra.tools.search.index.local import By, LocalIndex
 
     if by not in list(By):

@@ -1,4 +1,4 @@
-"""`orchestra`: run the pipeline, see how it stands, ask what serves, and end it."""
+"""The command `orchestra`: run the pipeline, show its state, ask the served model, and stop it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from orchestra.system.environment import quiet
 
 app = typer.Typer(
     name="orchestra",
-    help="A pipeline that makes, proves, releases and watches a small model that orchestrates tools and larger models.",
+    help="Train, test, release and monitor a small model that orchestrates tools and larger models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,20 +53,24 @@ def version_line(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[bool, typer.Option("--version", callback=version_line, is_eager=True, help="Say it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=version_line, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """A pipeline that makes, proves, releases and watches a small model that orchestrates tools and larger models."""
+    """Train, test, release and monitor a small model that orchestrates tools and larger models."""
 
 
 @app.command()
 def run(
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Edit params.yaml first: grpo.seed=1.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change params.yaml first: grpo.seed=1.")
     ] = None,
-    force: Annotated[list[str] | None, typer.Option(metavar="STAGE", help="Run it although it is current.")] = None,
+    force: Annotated[
+        list[str] | None, typer.Option(metavar="STAGE", help="Run this stage even if it is current.")
+    ] = None,
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
 ) -> None:
-    """Run every stale stage, promote what passes the gate, serve it."""
+    """Run every stale stage, ask the promotion gate, serve the champion."""
     from orchestra.config.overrides import apply
 
     root = workspace()
@@ -84,11 +88,16 @@ def learn(
     seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
     ablations: Annotated[bool, typer.Option("--ablations", help="Also train without parts of the reward.")] = False,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
     ] = None,
-    examples: Annotated[int | None, typer.Option(help="Held-out examples; default: evaluate.examples.")] = None,
-    probe_examples: Annotated[int | None, typer.Option(help="Topic examples of the probes; default: all.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run every stage again.")] = False,
+    examples: Annotated[
+        int | None, typer.Option(help="Number of held-out examples; default: evaluate.examples.")
+    ] = None,
+    probe_examples: Annotated[
+        int | None, typer.Option(help="Number of topic examples for the probes; default: all.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run again even if results are kept.")] = False,
     split: Annotated[
         str, typer.Option(help="Examples to measure on: dev for tuning, heldout, or the sealed test set.")
     ] = "dev",
@@ -96,7 +105,7 @@ def learn(
         int | None, typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of that size; stop.")
     ] = None,
 ) -> None:
-    """Measure over training seeds what the method claims; writes docs/claims.md and the README's table."""
+    """Measure the claims over training seeds; write docs/claims.md and the README's table."""
     workspace()
     if freeze is not None:
         hand_over("tasks.experiments.sealed", str(freeze))
@@ -111,19 +120,21 @@ def learn(
 @app.command()
 def synthesize(
     examples: Annotated[
-        int | None, typer.Option(min=2, help="Training and held-out together; default: params.yaml's.")
+        int | None, typer.Option(min=2, help="Number of training and held-out examples; default: params.yaml.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write; default: data/generated.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of synthesize.seed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; default: data/generated.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Use this seed in place of synthesize.seed.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For this once; params.yaml stays.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
     ] = None,
     runner: Annotated[
-        str | None, typer.Option(help="As a flow, on a Prefect task runner: processes:2, dask:2, dask@ADDRESS, ray …")
+        str | None,
+        typer.Option(help="Run as a flow on a Prefect task runner: processes:2, dask:2, dask@ADDRESS, ray …"),
     ] = None,
 ) -> None:
-    """Make any number of examples on every core; after a kill, the same command goes on."""
+    """Make any number of examples on all cores; after a kill, the same command continues."""
     from orchestra.config.overrides import effective
     from orchestra.config.schema import params_file
     from orchestra.synthesis.dataset import workers as pool
@@ -161,22 +172,22 @@ def synthesize(
 
 @app.command()
 def status() -> None:
-    """What is current and what is stale, what the registry calls champion, and what runs."""
+    """Show current and stale stages, the champion, and running servers."""
     workspace()
     hand_over("flows.status")
 
 
 @app.command()
 def ask(
-    question: str,
+    question: Annotated[str, typer.Argument(help="The question, in words.")],
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="USD", help="Dollars it may spend.")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1)] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars to spend.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Most turns; default: rollout.max_turns.")] = None,
     domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
-    url: Annotated[str | None, typer.Option(help="A gateway elsewhere.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole response.")] = False,
+    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
 ) -> None:
-    """Ask what serves; prints its tool calls, its answer, and the bill."""
+    """Ask the served model; print its tool calls, its answer and the bill."""
     from orchestra.serving import client
 
     reply = client.ask(
@@ -193,11 +204,13 @@ def ask(
 
 @app.command()
 def mcp(
-    http: Annotated[int | None, typer.Option(metavar="PORT", help="On 127.0.0.1; default: stdin and stdout.")] = None,
-    url: Annotated[str | None, typer.Option(help="A gateway elsewhere.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Ask this one, in process, instead of the gateway.")] = None,
+    http: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Ask this checkpoint in process, not the gateway.")] = None,
 ) -> None:
-    """Be an MCP server whose one tool is the orchestrator: its result is answer, cost and calls."""
+    """Run an MCP server with one tool, the orchestrator; it returns answer, cost and calls."""
     import asyncio
 
     from orchestra.config.schema import load_params
@@ -217,10 +230,10 @@ def mcp(
 
 @app.command()
 def release(
-    rollback: Annotated[bool, typer.Option("--rollback", help="Back to the version that was champion before.")] = False,
-    to: Annotated[int | None, typer.Option(metavar="VERSION", help="To this one, which was champion once.")] = None,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Serve the previous champion.")] = False,
+    to: Annotated[int | None, typer.Option(metavar="VERSION", help="Serve this version; it was champion once.")] = None,
 ) -> None:
-    """Serve the champion again, the version before it, or another."""
+    """Serve the champion again, the previous champion, or a named version."""
     if rollback and to is not None:
         raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
     workspace()
@@ -229,15 +242,15 @@ def release(
 
 @app.command()
 def monitor() -> None:
-    """Check that what serves is the champion and answers."""
+    """Check that the served model is the champion and answers."""
     workspace()
     hand_over("flows", "monitor")
 
 
 @app.command()
 def up(
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535)] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
 ) -> None:
     """Start Prefect's and MLflow's servers with their UIs on 127.0.0.1; `orchestra stop` ends them."""
     from orchestra.system.servers import start
@@ -248,9 +261,9 @@ def up(
 
 @app.command()
 def stop(
-    name: Annotated[list[str] | None, typer.Argument(help="Only these: gateway, prefect, mlflow.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, mlflow.")] = None,
 ) -> None:
-    """End the servers that were started here."""
+    """End the servers of this workspace."""
     from orchestra.system.processes import services, stop_services
 
     root = workspace()
@@ -262,8 +275,8 @@ def stop(
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """What is missing on this machine, and the command that fixes it. Exit code 1 when the pipeline cannot run."""
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List what this machine lacks, with the command that fixes it. Exit code 1: the pipeline cannot run."""
     from orchestra.cli import doctor as examination
 
     findings = examination.examine(workspace())

@@ -1,4 +1,4 @@
-"""`orchestra prices`, `reprice`, `forecast` and `ledger`: what things cost, would have cost, will cost, and did."""
+"""`orchestra prices`, `reprice`, `forecast` and `ledger`: prices, past costs and expected costs."""
 
 import json
 from datetime import date
@@ -12,7 +12,7 @@ from orchestra.cli.common import hand_over, parse_date, workspace
 from orchestra.errors import DataError
 from orchestra.text import aligned
 
-app = typer.Typer(help="The dated price book.", no_args_is_help=True)
+app = typer.Typer(help="Check the dated price book.", no_args_is_help=True)
 
 STALE_DAYS = 365
 
@@ -23,20 +23,20 @@ class Forecasted(StrEnum):
     EVALUATE = "evaluate"
 
 
-AsOf = Annotated[str | None, typer.Option("--as-of", metavar="DATE", help="YYYY-MM-DD.")]
+AsOf = Annotated[str | None, typer.Option("--as-of", metavar="DATE", help="The day, YYYY-MM-DD; default: today.")]
 
 
 @app.callback()
 def prices() -> None:
-    """The dated price book."""
+    """Check the dated price book."""
 
 
 @app.command()
 def check(
     as_of: AsOf = None,
-    days: Annotated[int, typer.Option(min=0, help="A price is stale when nobody looked for longer.")] = STALE_DAYS,
+    days: Annotated[int, typer.Option(min=0, help="A price whose last check is older is stale.")] = STALE_DAYS,
 ) -> None:
-    """Find tools without a price, prices that nobody looked at for long (default: today), and figures without a source.
+    """Find tools without a price, prices without a recent check, and figures without a source.
 
     Exit code 1 when there is something to fix.
     """
@@ -59,12 +59,14 @@ def check(
 
 def reprice(
     run: Annotated[str, typer.Argument(help="A report folder, an episodes file, or the id of an MLflow run.")],
-    as_of: Annotated[str, typer.Option("--as-of", metavar="DATE", help="The day whose prices to take: YYYY-MM-DD.")],
-    examples: Annotated[Path | None, typer.Option(help="Of that run; default: data/validated/heldout.jsonl.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
+    as_of: Annotated[str, typer.Option("--as-of", metavar="DATE", help="The day whose prices to use: YYYY-MM-DD.")],
+    examples: Annotated[
+        Path | None, typer.Option(help="The run's examples; default: data/validated/heldout.jsonl.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Show only this policy.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every figure exactly, as JSON.")] = False,
 ) -> None:
-    """What a past run would have cost under the prices of another day, by component and policy."""
+    """Compute what a past run would have cost on another day, by component and policy."""
     here = Path.cwd()
     root = workspace()
     day = parse_date(as_of)
@@ -78,20 +80,20 @@ def reprice(
 
 
 def forecast(
-    stage: Annotated[Forecasted, typer.Argument(help="What to run a sample of.")],
-    sample: Annotated[int, typer.Option(min=2, help="Batches (evaluate, sft) or steps (grpo) to run.")] = 4,
+    stage: Annotated[Forecasted, typer.Argument(help="The stage to sample.")],
+    sample: Annotated[int, typer.Option(min=2, help="Number of batches (evaluate, sft) or steps (grpo) to run.")] = 4,
 ) -> None:
-    """Dollars and time of a stage before it starts, with 95 % intervals, from a sample that is run and paid for."""
+    """Estimate dollars and time of a stage, with 95 % intervals, from a sample that is run and paid for."""
 
     workspace()
     hand_over("tasks.experiments.forecast", stage.value, "--sample", str(sample))
 
 
 def ledger(
-    file: Annotated[Path | None, typer.Argument(help="A ledger; default: the last run's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Every figure, exact.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="A ledger file; default: the last run's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every figure exactly, as JSON.")] = False,
 ) -> None:
-    """What was spent, by phase and component: calls, cache hits, tokens, dollars, seconds."""
+    """Show spending by phase and component: calls, cache hits, tokens, dollars, seconds."""
     from orchestra.accounting.ledger import LEDGERS, Spending, parts, run_of
     from orchestra.files.jsonl import read_jsonl
     from orchestra.types import Charge

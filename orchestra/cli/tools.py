@@ -1,4 +1,4 @@
-"""`orchestra tools`: what can be called here and at what price, and tools of MCP servers for the catalogue."""
+"""`orchestra tools`: list the tools with their prices, import tools of MCP servers, describe experts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from orchestra.errors import ConfigError
 if TYPE_CHECKING:
     from orchestra.tools.mcp.spec import McpServer
 
-app = typer.Typer(help="What can be called, at what price, and more of it.", no_args_is_help=True)
+app = typer.Typer(help="List, import and describe tools.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(
-    as_of: Annotated[str | None, typer.Option(metavar="DATE", help="Prices of that day; default: today.")] = None,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Use the prices of that day; default: today.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Every tool: kind, provider, price, latency, and whether it is available here or what is missing."""
+    """List every tool with kind, provider, price, latency, and what it lacks here."""
     from orchestra.config.schema import load_params
     from orchestra.tools.catalogue.price_book import PriceBook
     from orchestra.tools.reports.availability import survey, table
@@ -44,24 +46,25 @@ def list_(
 
 @app.command("import-mcp")
 def import_mcp(
-    name: Annotated[str, typer.Argument(help="What the catalogue calls the server.")],
+    name: Annotated[str, typer.Argument(help="The server's name in the catalogue.")],
     command: Annotated[
         list[str] | None, typer.Argument(help="-- PROGRAM ARGUMENTS: a server on stdin and stdout.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Or its address, for streamable HTTP.")] = None,
+    url: Annotated[str | None, typer.Option(help="The server's address, for streamable HTTP.")] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME[=VALUE]", help="Pass a variable on; VALUE may be ${OURS}.")
+        list[str] | None,
+        typer.Option(metavar="NAME[=VALUE]", help="Set a variable for the program; VALUE may be ${OURS}."),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="E.g. 'authorization=Bearer ${TOKEN}'.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Send a header: 'authorization=Bearer ${TOKEN}'.")
     ] = None,
     tool: Annotated[
-        list[str] | None, typer.Option(help="Only these; default: those there are already, or all.")
+        list[str] | None, typer.Option(help="Import only these tools; default: those in the catalogue, or all.")
     ] = None,
-    per_call: Annotated[str, typer.Option(metavar="USD", help="Price of a call, where there is none yet.")] = "0",
-    latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Expected of new tools.")] = 1.0,
+    per_call: Annotated[str, typer.Option(metavar="USD", help="The price of a call, where there is none yet.")] = "0",
+    latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="The expected seconds of new tools.")] = 1.0,
 ) -> None:
-    """Write tools of an MCP server into the catalogue, with its schemas and words as they are now."""
+    """Write tools of an MCP server into the catalogue, with its present schemas and words."""
     from orchestra.config.schema import load_params
     from orchestra.tools.catalogue.import_mcp import Freezer
     from orchestra.tools.mcp.session import Connection
@@ -96,21 +99,21 @@ def import_mcp(
 
 @app.command()
 def describe(
-    expert: Annotated[str, typer.Argument(help="Its name in the catalogue.")],
-    examples: Annotated[int, typer.Option(min=1, help="Training examples to run it on.")] = 40,
-    seed: Annotated[int, typer.Option(help="Which examples are drawn.")] = 0,
+    expert: Annotated[str, typer.Argument(help="The expert's name in the catalogue.")],
+    examples: Annotated[int, typer.Option(min=1, help="Number of training examples to run it on.")] = 40,
+    seed: Annotated[int, typer.Option(help="The seed of the draw.")] = 0,
     data: Annotated[Path, typer.Option(help="The examples to draw from.")] = Path("data/validated/train.jsonl"),
-    out: Annotated[
-        Path | None, typer.Option(help="Where outcomes are kept; default: work/describe/EXPERT.jsonl.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file of outcomes; default: work/describe/EXPERT.jsonl.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Have this model write; default: a template over the measured skills.")
+        str | None, typer.Option(help="The model that writes; default: a template over the measured skills.")
     ] = None,
-    price: Annotated[str | None, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")] = None,
-    cap_usd: Annotated[str, typer.Option(metavar="USD", help="Dollars that all of it may cost.")] = "1",
-    write: Annotated[bool, typer.Option("--write", help="Change the catalogue.")] = False,
+    price: Annotated[
+        str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
+    ] = None,
+    cap_usd: Annotated[str, typer.Option(metavar="USD", help="Most dollars to spend.")] = "1",
+    write: Annotated[bool, typer.Option("--write", help="Write the description into the catalogue.")] = False,
 ) -> None:
-    """Run an expert on sampled training examples, and propose the description that its outcomes warrant."""
+    """Run an expert on sampled training examples, and propose a description from its outcomes."""
     from orchestra.accounting.budget import Budget
     from orchestra.accounting.ledger import phase
     from orchestra.cli.writer import writing_chat
@@ -162,7 +165,9 @@ def _server(
 
     if not (command or url):
         if known is None or env or headers:
-            raise ConfigError("how is it reached?", where=f"MCP server {name}", fix="give --url URL or -- PROGRAM …")
+            raise ConfigError(
+                "no address and no program", where=f"MCP server {name}", fix="give --url URL or -- PROGRAM …"
+            )
         return known
     try:
         return McpServer(

@@ -1,4 +1,4 @@
-"""The model that writes data: its options, and the endpoint behind them under a cap of dollars."""
+"""Options of the model that writes data, and its endpoint under a cap of dollars."""
 
 import os
 from enum import StrEnum
@@ -28,11 +28,11 @@ class CassetteMode(StrEnum):
 
 
 Model = Annotated[str, typer.Option(help=f"The model that writes; its address is ${URL}, its key ${KEY}.")]
-PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="Its row in the price book.")]
-Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="Dollars that the whole version may cost.")]
+PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="The model's row in the price book.")]
+Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="Most dollars for the whole version.")]
 VersionFolder = Annotated[Path, typer.Option("--version", metavar="FOLDER", help="The data-set version.")]
-Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: replay what is there, record the rest.")]
-Licence = Annotated[str, typer.Option(help="Of what the model writes.")]
+Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: replay recorded replies, record the rest.")]
+Licence = Annotated[str, typer.Option(help="The licence of the model's data.")]
 
 
 def paid_chat(
@@ -60,7 +60,9 @@ def writing_chat(
     from orchestra.types import Component
 
     if price is None:
-        raise ConfigError("its price is not known", where="--model", fix="name its row of the price book: --price")
+        raise ConfigError(
+            "the model's price is unknown", where="--model", fix="name its row of the price book: --price"
+        )
     found = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
     url = "" if tape is not None and tape.mode == "replay" else required(URL, tool="writer")
     chat = Chat(model, model=model, url=url, key=os.environ.get(KEY, ""), cassette=tape)

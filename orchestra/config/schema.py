@@ -41,11 +41,15 @@ class Extra(Section):
 
 class Synthesize(Section):
     seed: int
+    """Decides every draw: the same seed gives the same bytes."""
     train_examples: Positive
+    """Number of training examples."""
     heldout_examples: Positive
+    """Number of held-out examples."""
     mix: dict[Category, Fraction]
     """Share of each category; adds up to 1."""
     experts_per_toolbox: tuple[Positive, Positive]
+    """Fewest and most experts that an example offers."""
     price_spread: Annotated[float, Field(ge=1)]
     """Each example multiplies each tool's price by a log-uniform factor in [1/spread, spread]."""
     preference_share: Fraction
@@ -86,6 +90,7 @@ class Model(Section):
 
 class Rollout(Section):
     max_turns: Positive
+    """Most turns of one episode."""
     max_turn_tokens: Positive
     """Tokens the policy may write in one turn."""
     max_tokens: Positive
@@ -108,25 +113,34 @@ class Habits(Section):
     weigh_value: Fraction
     """How often, when nothing else moves it, it weighs what an expert promises against its price."""
     patience: Fraction
-    """How often it asks on after an unsure reply, while somebody suited is left."""
+    """How often it asks on after an unsure reply, while another suited expert is left."""
 
 
 class Sft(Section):
     seed: int
+    """Decides the teacher's choices and the order of training."""
     teacher: Habits
     epochs: Positive
+    """Passes over the teacher's episodes."""
     batch_size: Positive
+    """Episodes of one optimizer step."""
     learning_rate: Annotated[float, Field(gt=0)]
+    """Peak learning rate."""
     warmup: Fraction
+    """Share of the steps in which the learning rate rises."""
     save_steps: Positive
+    """Steps between two checkpoints."""
 
 
 class Grpo(RewardParams):
     seed: int
+    """Decides sampling and the order of examples."""
     steps: Positive
     """Optimizer steps."""
     examples_per_step: Positive
+    """Examples, each with one group of episodes, of one step."""
     group_size: Annotated[int, Field(ge=2)]
+    """Episodes of one example."""
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon: hidden matrices step with Muon, the rest with AdamW; adamw: everything with AdamW."""
     muon_ratio: Annotated[float, Field(gt=0)] = 5.0
@@ -136,39 +150,48 @@ class Grpo(RewardParams):
     strategy: Literal["ddp", "zero2", "zero3"] = "ddp"
     """ddp: each rank holds everything; DeepSpeed's zero2 shards optimizer and gradients, zero3 the weights too."""
     learning_rate: Annotated[float, Field(gt=0)]
+    """Peak learning rate of AdamW."""
     schedule: Literal["constant", "linear"] = "constant"
     """Of the learning rate after its warm-up; linear: down to 0, which averages the noise of late steps away."""
     mix: dict[Category, Fraction] = Field(default_factory=dict)
     """Shares of the categories among the examples trained on; empty: as in the data. What SFT has mastered teaches
     nothing: its groups are all alike."""
     difficulty_range: tuple[Fraction, Fraction] | None = None
-    """Difficulties (share of tries solved) that are trained on, from the first to the second; examples that nobody
-    measured are kept. None: all."""
+    """Difficulties (share of tries solved) that are trained on, from the first to the second; examples without a
+    measured difficulty are kept. None: all."""
     difficulty_file: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
     """What `orchestra data measure` wrote of the training examples, below data/extra; None: what the examples say."""
     temperature: Annotated[float, Field(gt=0)]
+    """Sampling temperature of the episodes."""
     clip_low: Fraction
+    """How far a token's probability ratio may fall below 1 before its gradient is clipped."""
     clip_high: Annotated[float, Field(ge=0)]
+    """How far it may rise above 1."""
     kl: Annotated[float, Field(ge=0)]
+    """Weight of the divergence from the SFT model; 0: none."""
     top_entropy_quantile: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the policy's tokens that learn, those of greatest entropy (arXiv 2506.01939); 1: all. Decisions are few;
     what is merely copied has nothing to learn, and the noise of its gradient wears it down."""
     entropy: Annotated[float, Field(ge=0)] = 0.0
     """Weight of an entropy bonus on the tokens that learn, so that exploring goes on."""
     advantage_clip: Annotated[float, Field(gt=0)]
+    """Largest size of an advantage."""
     min_group_std: Annotated[float, Field(ge=0)]
     """Homogeneity filter: groups whose reward std is below it carry no advantage."""
     malformed: Literal["zero", "drop"]
     """Format and invalid-output filters: keep such an episode at reward 0, or leave it out as the paper does."""
     reward: Literal["outcome", "efficiency", "full"] = "full"
-    """Which weights of P count: being right alone; also compute and latency; or also the tools the user wishes for."""
+    """Which weights of P count: outcome alone; also compute and latency; or also the tools that the user prefers."""
     normalise: Literal["sum_then_normalise", "normalise_then_sum"] = "sum_then_normalise"
     """Eq. 2 summed, then normalised over the group (Eq. 3); or each part normalised on its own, then summed by P."""
     max_infrastructure_failures: Fraction
     """Above this share of failed episodes the run stops."""
     eval_every: Positive
+    """Steps between two evaluations on the watched examples."""
     eval_examples: Positive
+    """Number of watched training examples, which SFT leaves out."""
     save_steps: Positive
+    """Steps between two checkpoints."""
 
     @model_validator(mode="after")
     def _band_has_room(self) -> Self:
@@ -200,15 +223,20 @@ class Evaluate(Section):
     examples: Positive
     """Held-out examples, from the first."""
     policies: list[str]
+    """Trained models to evaluate: grpo, sft."""
     baselines: list[str]
+    """Rules to evaluate."""
     bootstrap: Positive
     """Resamples behind each interval."""
     seed: int
+    """Decides the resamples and the random rule."""
 
 
 class Promote(Section):
     model_name: str
+    """Name in the registry."""
     min_accuracy: Fraction
+    """Least accuracy of a candidate."""
     min_valid: Fraction
     """Share of turns that parse."""
     max_cost_ratio: Annotated[float, Field(gt=0)]
@@ -227,11 +255,15 @@ class Deploy(Section):
     engine: Literal["vllm", "in_process", "auto"]
     """auto: vLLM where its environment exists, otherwise in process, said so."""
     host: Literal["127.0.0.1"]
+    """Address that the gateway listens on."""
     gateway_port: Annotated[int, Field(ge=0, le=65535)]
+    """The gateway's port; 0: any free port."""
     vllm_port: Annotated[int, Field(ge=0, le=65535)]
     """0: any free port."""
     start_timeout_s: Positive
+    """Seconds that a server may take to start."""
     smoke_examples: Positive
+    """Held-out examples that a new server must end as the checkpoint does."""
 
 
 class BudgetLimits(Section):
@@ -245,6 +277,7 @@ class Params(Section):
     """The whole of params.yaml."""
 
     profile: str
+    """Name of this set of parameters."""
     budget: BudgetLimits = BudgetLimits()
     world: World
     synthesize: Synthesize

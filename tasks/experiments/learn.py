@@ -1,4 +1,4 @@
-"""`orchestra learn`: trains with several seeds, measures what the method claims, writes docs/claims.md and the README.
+"""`orchestra learn`: trains with several seeds, measures the claims, writes docs/claims.md and the README.
 
 Every stage runs through its own main, in a folder of its own (store.py): the pipeline's outputs stay as they are.
 """
@@ -69,11 +69,13 @@ class Options:
         found = parser.parse_args(arguments)
         seeds = tuple(dict.fromkeys(found.seeds.replace(" ", "").split(",")))
         if not all(seed.isdigit() for seed in seeds):
-            raise ConfigError(f"{found.seeds!r} is no list of seeds", where="--seeds", fix="write --seeds 0,1,2")
+            raise ConfigError(f"{found.seeds!r} is not a list of seeds", where="--seeds", fix="write --seeds 0,1,2")
         for name in ("examples", "probe_examples"):
             number = getattr(found, name)
             if number is not None and number < 1:
-                raise ConfigError(f"{number} is no number of examples", where=f"--{name.replace('_', '-')}", fix="≥ 1")
+                raise ConfigError(
+                    f"{number} is not a number of examples", where=f"--{name.replace('_', '-')}", fix="≥ 1"
+                )
         return cls(
             tuple(map(int, seeds)),
             found.ablations,
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen(f"error: {error}")
         return EXIT_ERROR
     except KeyboardInterrupt:
-        screen("stopped; the same command goes on from here")
+        screen("stopped; the same command continues from here")
         return 130
     except Exception as error:
         traceback.print_exc()

@@ -172,7 +172,7 @@ def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
     ended = re.search(r"exited with (-?\d+)", text)
     if (ended and (int(ended[1]) < 0 or int(ended[1]) > 128)) or code < 0:
         signal = ended[1] if ended else code
-        return StageKilled(f"ended by a signal ({signal})", where=name, fix="run the same command again: it goes on")
+        return StageKilled(f"ended by a signal ({signal})", where=name, fix="run the same command again: it continues")
     if "is busy" in text or "Unable to acquire lock" in text:
         return ServiceError("another DVC command works here", where=name, fix="wait for it to end, then try again")
     errors = [line for line in tail if line.startswith("ERROR:")] or tail[-1:] or [f"exit code {code}"]

@@ -129,7 +129,7 @@ def _read(suite: str, result: Any, refused: dict[str, list[str]]) -> SuiteResult
         raise OrchestraError(
             f"the check {expectation.type} on {column} could not run: {raised}",
             where="validate",
-            fix="fix tasks/platform/rules.py: this says nothing about the data",
+            fix="fix tasks/platform/rules.py; the data are not at fault",
         )
     if result.success:
         return SuiteResult(suite, column, reason, severity, passed=True)

@@ -76,7 +76,7 @@ PARTS: dict[str, dict[Kind, tuple[str, ...]]] = {
         "fast": ("fast", "quick", "prompt"),
         "accurate": ("right", "accurate", "sure", "correct", "exact"),
     },
-    "bad": {"cheap": ("dear", "expensive", "costly"), "fast": ("slow", "late"), "accurate": ("wrong", "random_choice")},
+    "bad": {"cheap": ("dear", "expensive", "costly"), "fast": ("slow", "late"), "accurate": ("wrong", "careless")},
     "how": {
         "cheap": ("cheaply", "for little money", "at a low price", "at low cost", "for a few cents"),
         "fast": ("soon", "now", "at once", "quickly", "without a wait", "in no time"),

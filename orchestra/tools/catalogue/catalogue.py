@@ -79,7 +79,9 @@ class Catalogue:
         try:
             day = date.fromisoformat(price_date)
         except ValueError:
-            raise ConfigError(f"price_date {price_date!r} is no date", where="world", fix="write YYYY-MM-DD") from None
+            raise ConfigError(
+                f"price_date {price_date!r} is not a date", where="world", fix="write YYYY-MM-DD"
+            ) from None
         file = read_catalogue(catalogue_path)
         book = PriceBook.load(prices_path)
         prices = {name: book.at(entry.price, day) for name, entry in file.tools.items()}

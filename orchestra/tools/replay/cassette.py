@@ -119,7 +119,7 @@ class Cassette:
         mode, _, path = setting.partition(":")
         if mode not in get_args(Mode) or not path:
             fix = f"write MODE:FILE, the mode one of {', '.join(get_args(Mode))}"
-            raise ConfigError(f"{setting!r:.80} is no cassette", where=SETTING, fix=fix)
+            raise ConfigError(f"{setting!r:.80} is not a cassette setting", where=SETTING, fix=fix)
         return cls(Path(path), mode)  # type: ignore[arg-type]  # Checked above.
 
     def slot(self, request: dict[str, Any], entry: str = "", *, secret: str = "") -> Slot:

@@ -77,7 +77,7 @@ async def run(expert: str, examples: Sequence[Example], toolkit: Toolkit, judge:
     """
     spec = toolkit.catalogue.spec(expert)
     if spec.kind is not ToolKind.EXPERT:
-        raise ConfigError(f"{expert} is no expert", where="the catalogue", fix="name one of kind expert")
+        raise ConfigError(f"{expert} is not an expert", where="the catalogue", fix="name one of kind expert")
     earlier = read_jsonl(file, Tried, fix="fix or remove it") if file.exists() else []
     known = {one.example_id: one for one in earlier if one.expert == expert and one.failure is None}
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def test_what_simulated_experts_know_is_written_beside_and_judged_rows_are_told(
 
 def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
     said = orchestra("preferences", "--count", "50", "--out", "data/extra/p.jsonl")
-    assert said == "50 wishes in data/extra/p.jsonl\n"
+    assert said == "50 preferences in data/extra/p.jsonl\n"
     edit = (
         (workspace / "params.yaml")
         .read_text(encoding="utf-8")

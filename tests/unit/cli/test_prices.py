@@ -47,7 +47,7 @@ def test_check_finds_nothing_then_what_is_stale_and_missing(workspace: Path) -> 
     said = orchestra("prices", "check", "--as-of", "2025-11-15", "--days", "30", code=1)
     assert "the price of openai/gpt-5 was looked at 100 days before 2025-11-15" in said and "fix: compare it" in said
     assert "gpt-5 has no price on 2025-01-02" in orchestra("prices", "check", "--as-of", "2025-01-02", code=1)
-    with pytest.raises(ConfigError, match="'soon' is no date"):
+    with pytest.raises(ConfigError, match="'soon' is not a date"):
         orchestra("prices", "check", "--as-of", "soon")
 
 

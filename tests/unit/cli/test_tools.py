@@ -59,11 +59,11 @@ def test_import_then_list(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        (["import-mcp", "sums"], ConfigError, "how is it reached"),
+        (["import-mcp", "sums"], ConfigError, "no address and no program"),
         (["import-mcp", "sums", "--url", "http://127.0.0.1:9/mcp", "--env", "A"], ConfigError, "env belongs"),
         (["import-mcp", "sums", "--url", "http://127.0.0.1:9/mcp"], ToolError, "cannot be opened"),
-        (["import-mcp", "sums", "--per-call", "nan", "--", *FAKE], ConfigError, "'nan' is no amount"),
-        (["list", "--as-of", "soon"], ConfigError, "'soon' is no date"),
+        (["import-mcp", "sums", "--per-call", "nan", "--", *FAKE], ConfigError, "'nan' is not an amount"),
+        (["list", "--as-of", "soon"], ConfigError, "'soon' is not a date"),
     ],
 )
 def test_what_a_person_gets_wrong(workspace: Path, arguments: list[str], kind: type[Exception], said: str) -> None:

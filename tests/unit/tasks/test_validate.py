@@ -231,7 +231,7 @@ def test_an_expectation_that_raises_is_not_a_finding_about_the_data(project: Pat
 
     rules = [rule for rule in suites(MIX, [], [])["examples"] if rule.column == "tools"]
     frame = pd.DataFrame({"row": ["train:1"], "tools": ["many"]})
-    with pytest.raises(OrchestraError, match=r"on tools could not run: .*says nothing about the data") as error:
+    with pytest.raises(OrchestraError, match=r"on tools could not run: .*the data are not at fault") as error:
         expectations.check({"examples": frame}, {"examples": rules}, project / "docs")
     assert not isinstance(error.value, DataError)
 

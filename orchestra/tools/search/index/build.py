@@ -47,7 +47,7 @@ def build(
     Raises `DataError` naming file, line and field for a row that is no passage; then `out` stays as it was.
     """
     if out.exists() and not (out / MANIFEST).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("there is something that is no index", where=str(out), fix="name another folder")
+        raise ConfigError("this folder holds something other than an index", where=str(out), fix="name another folder")
     with atomic.whole_folder(out) as partial:
         names = [*passages.FILES, *lexical.FILES, *(dense.FILES if settings.model is not None else ())]
         count, dimension = _write(sources, partial, out, settings, on_progress)

@@ -244,3 +244,9 @@ def test_a_cap_ends_it_early_and_keeps_what_was_made(tmp_path: Path) -> None:
         paid = writer(tmp_path, double.url, cap="0.0125")
         made, lines = asyncio.run(collected(paid, catalogue(), 25, 0, "MIT", 3.0))
     assert 0 < len(made) < 25 and lines[-1].startswith("ended early")
+
+
+def test_no_sentence_holds_a_name_of_ours() -> None:
+    """A rename over the code must not reach what a model reads: sentences have no underscore."""
+    said = [row.words for row in lesson(0)] + [row.words for row in wishes(400, 0)]
+    assert [words for words in said if "_" in words] == []

@@ -103,7 +103,7 @@ def test_before_the_first_price_there_is_none() -> None:
 
 
 def test_a_date_that_is_none_and_a_tool_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="is no date"):
+    with pytest.raises(ConfigError, match="is not a date"):
         Catalogue.load(TOOLS, PRICES, "yesterday")
     with pytest.raises(ConfigError, match="no tool named gpt-9"):
         catalogue().spec("gpt-9")

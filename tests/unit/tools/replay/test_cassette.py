@@ -125,7 +125,7 @@ def test_the_setting_names_mode_and_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert made is not None and (made.mode, made.path.name) == ("record", "a:b.jsonl")
     for wrong in ("replay", "play:x", ":x", "auto:"):
         monkeypatch.setenv(SETTING, wrong)
-        with pytest.raises(ConfigError, match=r"is no cassette .* record, replay, auto"):
+        with pytest.raises(ConfigError, match=r"is not a cassette setting .* record, replay, auto"):
             Cassette.from_environment()
 
 

@@ -113,7 +113,7 @@ def test_failed_calls_are_asked_again(tools: Toolkit, tmp_path: Path) -> None:
 
 
 def test_only_experts_are_described(tools: Toolkit, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="calculator is no expert"):
+    with pytest.raises(ConfigError, match="calculator is not an expert"):
         measured(tools, tmp_path / "o.jsonl", 3, "calculator")
 
 

@@ -187,7 +187,7 @@ def test_a_bad_row_is_named_and_the_old_index_stays(tmp_path: Path, row: dict[st
 def test_nothing_else_is_overwritten_and_nothing_is_no_index(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     (tmp_path / "index/thesis.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="something that is no index"):
+    with pytest.raises(ConfigError, match="something other than an index"):
         made(tmp_path)
     assert (tmp_path / "index/thesis.txt").read_text() == "dear"
     with pytest.raises(DataError, match="no row in it"):
