@@ -1,6 +1,7 @@
 """The documentation: links lead somewhere, figures show what the tables say, references match the code."""
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in headings(file)):
             broken.append(target)
     assert broken == []
+
+
+def test_the_readme_names_every_folder() -> None:
+    tree = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The tree")[2].partition("\n## ")[0]
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = [Path(line) for line in done.stdout.splitlines()]
+    top = {file.parts[0] for file in files if len(file.parts) > 1 and not file.parts[0].startswith(".")}
+    library = {file.parts[1] for file in files if len(file.parts) > 2 and file.parts[0] == "orchestra"}
+    assert [folder for folder in sorted(top | library) if f"{folder}/" not in tree] == []
 
 
 def test_the_figure_shows_the_tables() -> None:

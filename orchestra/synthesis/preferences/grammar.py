@@ -160,7 +160,7 @@ def wishes(count: int, seed: int) -> list[PreferenceTemplate]:
     for number in range(count):
         split: Split = "heldout" if number % HELDOUT_EVERY == HELDOUT_EVERY - 1 else "train"
         if not left[split]:
-            raise DataError(f"the grammar has only {len(made)} wishes", where="--count", fix="ask for fewer")
+            raise DataError(f"the grammar has only {len(made)} preferences", where="--count", fix="ask for fewer")
         kind, words = left[split].pop()
         made.append(_wish(split, kind, words, seed))
     return made

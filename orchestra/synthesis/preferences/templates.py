@@ -145,7 +145,7 @@ def _load(path: Path, state: tuple[int, int] | None) -> dict[Split, dict[Kind, l
         found[wish.split][wish.kind].append(wish)
     for split, kinds in found.items():
         if not set(kinds) & set(SLOTS[""]):
-            raise DataError(f"no wish of the split {split} for any example", where=str(path), fix=fix)
+            raise DataError(f"no preference of the split {split} for any example", where=str(path), fix=fix)
     return found
 
 

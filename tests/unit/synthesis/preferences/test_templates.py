@@ -58,7 +58,7 @@ def test_the_grammar_words_the_splits_apart() -> None:
         for split in OPENERS
     }
     assert not every["train"] & every["heldout"] and not (every["train"] | every["heldout"]) & fixed
-    with pytest.raises(DataError, match=r"only \d+ wishes"):
+    with pytest.raises(DataError, match=r"only \d+ preferences"):
         wishes(5_000, 0)
 
 
@@ -146,7 +146,7 @@ def test_the_set_is_another_when_the_file_is(tmp_path: Path) -> None:
     [
         ([wish("watch it.", "cheap"), wish("Watch, it!", "fast", "heldout")], "as one of the other split"),
         ([wish("Keep the cost low", "cheap")], "as one of the other split"),
-        ([wish("start with {x}.", "prefer"), wish("go.", "fast", "heldout")], "no wish of the split train"),
+        ([wish("start with {x}.", "prefer"), wish("go.", "fast", "heldout")], "no preference of the split train"),
     ],
 )
 def test_a_file_that_mixes_the_splits_is_refused(rows: list[PreferenceTemplate], says: str, tmp_path: Path) -> None:
