@@ -17,7 +17,7 @@ from benchmarks.bench import Bench, machine, open_bench
 from orchestra.system.environment import quiet
 
 BAR = 0.7
-"""Share of a step that the model's own forward and backward passes must have (issue 3)."""
+"""Share of a step that the model's own forward and backward passes must have."""
 OWN = ("rollout: the model", "training: forward", "training: backward")
 REST = "TRL, transformers, logging"
 

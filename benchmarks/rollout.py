@@ -18,7 +18,7 @@ from orchestra.system.environment import quiet
 from orchestra.types import Episode
 
 BARS = {"trl": 6.0, "one_by_one": 12.0, "recomputed": 2.0}
-"""How many times faster ours must be (issue 3)."""
+"""How many times faster ours must be."""
 TITLES = {
     "ours": "this project's rollout",
     "trl": "(a) TRL's environment_factory",

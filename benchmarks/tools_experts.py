@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.rate_limits import Provider, ProviderLimits
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.tools.replay.cassette import Cassette
 from tests.support.endpoint import answer, serving
 
@@ -53,7 +53,7 @@ async def _one_by_one(url: str) -> tuple[float, float]:
 
 
 async def _at_once(url: str) -> float:
-    chat = Chat("many", model="m", url=url, provider=Provider(ProviderLimits(concurrency=AT_ONCE)))
+    chat = Chat("many", model="m", url=url, provider=RateLimiter(ProviderLimits(concurrency=AT_ONCE)))
     began = time.perf_counter()
     await asyncio.gather(*(chat.ask(_body(number)) for number in range(CALLS)))
     taken = time.perf_counter() - began

@@ -23,7 +23,7 @@ from orchestra.system.environment import cores, quiet
 T = TypeVar("T")
 PASSAGES = 100_000
 BAR = 1000
-"""Queries a second on two cores for 100,000 passages (issue 5)."""
+"""Queries a second on two cores for 100,000 passages."""
 VOCABULARY = 100_000
 QUERIES = 2_000
 BATCH = 500

@@ -14,6 +14,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
+from orchestra.files import atomic
 from orchestra.system.processes import alive, started_at
 from orchestra.system.workspace import locked
 
@@ -30,9 +31,8 @@ def under_way(root: Path, *, alone: bool) -> Iterator[FlowRun]:
     with locked(root) if alone else contextlib.nullcontext():
         crash_stale(root, run.id)
         file = root / RUNS / f"{run.id}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
         pid = os.getpid()
-        file.write_text(json.dumps({"host": socket.gethostname(), "pid": pid, "started": started_at(pid)}))
+        atomic.write_text(file, json.dumps({"host": socket.gethostname(), "pid": pid, "started": started_at(pid)}))
         try:
             yield run
         finally:

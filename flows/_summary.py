@@ -12,7 +12,7 @@ FILE = ".state/last_run.json"
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """The last finished run, as kept in `.state/last_run.json`."""
 
     outcomes: dict[str, str]
@@ -29,7 +29,7 @@ class Summary:
     mlflow_run: str
 
     @classmethod
-    def of(cls, root: Path, outcomes: dict[str, str], decision: Any, deployment: Any, mlflow_run: str) -> "Summary":
+    def of(cls, root: Path, outcomes: dict[str, str], decision: Any, deployment: Any, mlflow_run: str) -> "RunSummary":
         table = root / "reports" / "evaluation" / "table.md"
         return cls(
             outcomes=outcomes,
@@ -47,7 +47,7 @@ class Summary:
         atomic.write_text(root / FILE, json.dumps(asdict(self), indent=2))
 
     @classmethod
-    def load(cls, root: Path) -> "Summary | None":
+    def load(cls, root: Path) -> "RunSummary | None":
         file = root / FILE
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8")))

@@ -14,7 +14,7 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from flows._runs import under_way
-from flows._summary import Summary
+from flows._summary import RunSummary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
 from orchestra.config.schema import load_params
@@ -165,7 +165,7 @@ def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str])
             return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
     decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
     deployment: Any = run_deploy.with_options(name="deploy")(root, decision)
-    summary = Summary.of(root, outcomes, decision, deployment, recorder.parent)
+    summary = RunSummary.of(root, outcomes, decision, deployment, recorder.parent)
     summary.save(root)
     screen(summary.text(root))
     if not decision.promoted:

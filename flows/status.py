@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from flows._summary import Summary, places
+from flows._summary import RunSummary, places
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.system.environment import quiet
@@ -51,7 +51,7 @@ def main() -> int:
         print("Stages", *stage_lines(root), sep="\n")
         print("Registry", *registry_lines(root), sep="\n")
         print("Servers", *service_lines(root), sep="\n")
-        last = Summary.load(root)
+        last = RunSummary.load(root)
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 from orchestra.text import one_line
 
+EXIT_ERROR = 2
+"""Exit code of a command or stage that said in one line what is wrong."""
+
 
 class Fault(StrEnum):
     """Who has to act."""

@@ -9,8 +9,6 @@ from typing import NoReturn
 
 from orchestra.errors import ConfigError
 
-EXIT_ERROR = 2
-
 
 def parse_usd(text: str, option: str) -> Decimal:
     """Dollars, zero or more; raises `ConfigError` for anything else."""

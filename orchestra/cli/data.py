@@ -54,8 +54,8 @@ def import_(
     from orchestra.config.schema import load_params
     from orchestra.synthesis.dataset.shards import rooted
     from orchestra.synthesis.imports.corpus import corpus_questions, records
+    from orchestra.synthesis.imports.importer import ExampleImporter
     from orchestra.synthesis.imports.intake import take
-    from orchestra.synthesis.imports.offer import Offer
     from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, UNKNOWN, Fields, Questions
     from orchestra.synthesis.imports.toolscale import ToolScale, read_tools
     from orchestra.tools.catalogue.catalogue import Catalogue
@@ -70,21 +70,21 @@ def import_(
     params = rooted(load_params(root / "params.yaml"), root)
     world = params.world
     catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
-    offer = Offer(catalogue, params.synthesize, split)
+    importer = ExampleImporter(catalogue, params.synthesize, split)
     name, terms = source or NAMES.get(format_), licence or LICENCES.get(format_, UNKNOWN)
     if name is None:
         raise ConfigError("the data set has no name", where="--source", fix="name it: it begins the examples' ids")
     match format_:
         case Format.TOOLSCALE:
-            rows = ToolScale(terms, name, read_tools(tools) if tools else {}, lenient).load(files, offer)
+            rows = ToolScale(terms, name, read_tools(tools) if tools else {}, lenient).load(files, importer)
         case Format.CORPUS:
-            rows = corpus_questions(files, offer, name, terms)
+            rows = corpus_questions(files, importer, name, terms)
         case _:
             own = Fields(question, answer, id_, licence_field, topic=topic)
             fields = GENERAL_THOUGHT if format_ is Format.GENERAL_THOUGHT else own
-            rows = Questions(fields, name, terms, judged, lenient).load(files, offer)
+            rows = Questions(fields, name, terms, judged, lenient).load(files, importer)
     documents = records(files) if format_ is Format.CORPUS else None
-    card = take(rows, Gate.open(root), to, _say, known=offer.entry, documents=documents)
+    card = take(rows, Gate.open(root), to, _say, known=importer.entry, documents=documents)
     print(plain("\n".join(lines(card))))
     if count := card["verifiers"].get("judge"):
         print(f"{count} of them only a judge can check, and none is configured: they cannot be trained on yet")

@@ -24,7 +24,7 @@ Level = Literal["ok", "warning", "error"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line: what was looked at, how it is, and the command that fixes it."""
 
     level: Level
@@ -33,24 +33,24 @@ class Finding:
     fix: str = ""
 
 
-def examine(root: Path) -> list[Finding]:
+def examine(root: Path) -> list[CheckResult]:
     """Every check; none of them changes anything."""
-    checks: list[Callable[[Path], Iterator[Finding]]] = [
+    checks: list[Callable[[Path], Iterator[CheckResult]]] = [
         _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _memory, _ports,
     ]  # fmt: skip
     return [finding for check in checks for finding in check(root)]
 
 
-def _python(_root: Path) -> Iterator[Finding]:
+def _python(_root: Path) -> Iterator[CheckResult]:
     good = (3, 11) <= sys.version_info[:2] <= (3, 12)
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    yield Finding("ok" if good else "error", "python", found, "" if good else "rm -rf .venv && make setup")
+    yield CheckResult("ok" if good else "error", "python", found, "" if good else "rm -rf .venv && make setup")
 
 
-def _packages(root: Path) -> Iterator[Finding]:
+def _packages(root: Path) -> Iterator[CheckResult]:
     missing = [name for name in PACKAGES if _version(name) is None]
     if missing:
-        yield Finding("error", "packages", f"missing: {', '.join(missing)}", "rm -f .venv/.stamp && make setup")
+        yield CheckResult("error", "packages", f"missing: {', '.join(missing)}", "rm -f .venv/.stamp && make setup")
         return
     pinned = dict(
         line.split("==") for line in (root / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
@@ -61,48 +61,54 @@ def _packages(root: Path) -> Iterator[Finding]:
         if name.replace("_", "-") in pinned and (_version(name) or "").split("+")[0] != pinned[name.replace("_", "-")]
     ]
     fix = "rm -f .venv/.stamp && make setup"
-    yield Finding("warning", "packages", "; ".join(other), fix) if other else Finding("ok", "packages", "as pinned")
+    yield (
+        CheckResult("warning", "packages", "; ".join(other), fix)
+        if other
+        else CheckResult("ok", "packages", "as pinned")
+    )
 
 
-def _git(root: Path) -> Iterator[Finding]:
+def _git(root: Path) -> Iterator[CheckResult]:
     if shutil.which("git") is None:
-        yield Finding("error", "git", "not installed", "sudo apt-get install git")
+        yield CheckResult("error", "git", "not installed", "sudo apt-get install git")
     elif _output("git", "-C", str(root), "rev-parse", "--is-inside-work-tree") != "true":
-        yield Finding("error", "git", "this folder is not a repository", "git init && git add . && git commit -m start")
+        yield CheckResult(
+            "error", "git", "this folder is not a repository", "git init && git add . && git commit -m start"
+        )
     else:
-        yield Finding("ok", "git", "in a repository")
+        yield CheckResult("ok", "git", "in a repository")
 
 
-def _dvc(root: Path) -> Iterator[Finding]:
+def _dvc(root: Path) -> Iterator[CheckResult]:
     if (root / ".dvc" / "config").is_file():
-        yield Finding("ok", "dvc", "initialised")
+        yield CheckResult("ok", "dvc", "initialised")
     else:
-        yield Finding("error", "dvc", "no .dvc/config here", "git checkout .dvc")
+        yield CheckResult("error", "dvc", "no .dvc/config here", "git checkout .dvc")
 
 
-def _params(root: Path) -> Iterator[Finding]:
+def _params(root: Path) -> Iterator[CheckResult]:
     if os.environ.get("ORCHESTRA_PARAMS"):
-        yield Finding("warning", "ORCHESTRA_PARAMS", "is set; the pipeline reads params.yaml only", "unset it")
+        yield CheckResult("warning", "ORCHESTRA_PARAMS", "is set; the pipeline reads params.yaml only", "unset it")
     try:
         params = load_params(root / "params.yaml")
     except OrchestraError as error:
-        yield Finding("error", "params.yaml", error.what, error.fix)
+        yield CheckResult("error", "params.yaml", error.what, error.fix)
         return
-    yield Finding("ok", "params.yaml", f"valid, profile {params.profile}")
+    yield CheckResult("ok", "params.yaml", f"valid, profile {params.profile}")
     needed = [params.world.catalogue, params.world.prices, *(f"data/domains/{name}" for name in params.world.domains)]
     for path in [*needed, params.model.recipe]:
         if not (root / path).exists():
-            yield Finding("error", path, "not there", f"git checkout {path}, or name another in params.yaml")
+            yield CheckResult("error", path, "not there", f"git checkout {path}, or name another in params.yaml")
 
 
-def _vllm(root: Path) -> Iterator[Finding]:
+def _vllm(root: Path) -> Iterator[CheckResult]:
     if (root / ".venv-vllm" / ".orchestra-stamp").is_file():
-        yield Finding("ok", "vllm", "its environment is ready")
+        yield CheckResult("ok", "vllm", "its environment is ready")
     else:
-        yield Finding("warning", "vllm", "no environment: serving runs in process", "make setup-vllm")
+        yield CheckResult("warning", "vllm", "no environment: serving runs in process", "make setup-vllm")
 
 
-def _sandbox(_root: Path) -> Iterator[Finding]:
+def _sandbox(_root: Path) -> Iterator[CheckResult]:
     import asyncio
 
     from orchestra.tools.sandbox.tool import Sandbox
@@ -112,23 +118,23 @@ def _sandbox(_root: Path) -> Iterator[Finding]:
     try:
         used = asyncio.run(Sandbox().isolation())
     except OrchestraError as error:
-        yield Finding("warning", "code sandbox", f"refuses every program: {error.what}", error.fix)
+        yield CheckResult("warning", "code sandbox", f"refuses every program: {error.what}", error.fix)
         return
     if used is Isolation.BUBBLEWRAP:
-        yield Finding("ok", "code sandbox", "isolated by bubblewrap")
+        yield CheckResult("ok", "code sandbox", "isolated by bubblewrap")
     else:
         lacks = "does not work here" if shutil.which("bwrap") else "is not installed"
-        yield Finding("warning", "code sandbox", f"isolated by the kernel's namespaces; bubblewrap {lacks}", fix)
+        yield CheckResult("warning", "code sandbox", f"isolated by the kernel's namespaces; bubblewrap {lacks}", fix)
 
 
-def _disk(root: Path) -> Iterator[Finding]:
+def _disk(root: Path) -> Iterator[CheckResult]:
     free_gb = shutil.disk_usage(root).free / 1e9
     good = free_gb >= MIN_DISK_GB
     fix = "" if good else "make clean, or free some space"
-    yield Finding("ok" if good else "warning", "disk", f"{free_gb:.0f} GB free", fix)
+    yield CheckResult("ok" if good else "warning", "disk", f"{free_gb:.0f} GB free", fix)
 
 
-def _memory(_root: Path) -> Iterator[Finding]:
+def _memory(_root: Path) -> Iterator[CheckResult]:
     file = Path("/proc/meminfo")
     if not file.is_file():
         return
@@ -136,10 +142,10 @@ def _memory(_root: Path) -> Iterator[Finding]:
     free_gb = int(fields.get("MemAvailable", "0 kB").split()[0]) / 1e6
     good = free_gb >= MIN_MEMORY_GB
     fix = "" if good else "end other programs: training and vLLM need about 3 GB"
-    yield Finding("ok" if good else "warning", "memory", f"{free_gb:.1f} GB free, {cores()} cores", fix)
+    yield CheckResult("ok" if good else "warning", "memory", f"{free_gb:.1f} GB free, {cores()} cores", fix)
 
 
-def _ports(root: Path) -> Iterator[Finding]:
+def _ports(root: Path) -> Iterator[CheckResult]:
     ours = {service.port: service.name for service in services(root)}
     try:
         gateway = load_params(root / "params.yaml").deploy.gateway_port
@@ -148,15 +154,15 @@ def _ports(root: Path) -> Iterator[Finding]:
     wanted = {"gateway": gateway, "prefect": 4200, "mlflow": 5000}
     for name, port in wanted.items():
         if port in ours:
-            yield Finding("ok", f"port {port}", f"ours: {ours[port]}")
+            yield CheckResult("ok", f"port {port}", f"ours: {ours[port]}")
         elif port and port_busy(port):
             fix = "--set deploy.gateway_port=…" if name == "gateway" else f"orchestra up --{name}-port …"
-            yield Finding("warning", f"port {port}", f"taken by another program; {name} wants it", fix)
+            yield CheckResult("warning", f"port {port}", f"taken by another program; {name} wants it", fix)
         else:
-            yield Finding("ok", f"port {port}", f"free for {name}")
+            yield CheckResult("ok", f"port {port}", f"free for {name}")
 
 
-def as_json(findings: list[Finding]) -> str:
+def as_json(findings: list[CheckResult]) -> str:
     """For scripts."""
     return json.dumps([finding.__dict__ for finding in findings], indent=2)
 

@@ -15,8 +15,8 @@ from orchestra.cli import domains as cli_domains
 from orchestra.cli import index as cli_index
 from orchestra.cli import prices as cli_prices
 from orchestra.cli import tools as cli_tools
-from orchestra.cli.common import EXIT_ERROR, hand_over, parse_usd, workspace
-from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.cli.common import hand_over, parse_usd, workspace
+from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 
 app = typer.Typer(
@@ -219,13 +219,13 @@ def mcp(
     if url is not None and checkpoint is not None:
         raise ConfigError("--url and --checkpoint exclude each other", where="mcp", fix="leave one out")
     here, root = Path.cwd(), workspace()
-    source: mcp_server.Source = mcp_server.Deployed(root, url)
+    answerer: mcp_server.Answerer = mcp_server.Deployed(root, url)
     if checkpoint is not None:
-        source = mcp_server.InProcess.load(root, here / checkpoint, load_params())
+        answerer = mcp_server.InProcess.load(root, here / checkpoint, load_params())
     if http is not None:
-        mcp_server.serve_http(source, http)
+        mcp_server.serve_http(answerer, http)
     else:
-        asyncio.run(mcp_server.serve_stdio(source))
+        asyncio.run(mcp_server.serve_stdio(answerer))
 
 
 @app.command()

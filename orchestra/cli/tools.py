@@ -68,7 +68,7 @@ def import_mcp(
     from orchestra.config.schema import load_params
     from orchestra.tools.catalogue.import_mcp import Freezer
     from orchestra.tools.mcp.session import Connection
-    from orchestra.tools.mcp.spec import Offer
+    from orchestra.tools.mcp.spec import ToolOffer
     from orchestra.tools.toolkit import Toolkit
 
     root = workspace()
@@ -76,7 +76,7 @@ def import_mcp(
     toolkit = Toolkit.of(world, root)
     server = _server(name, command or [], url, env or [], header or [], toolkit.catalogue.mcp_servers.get(name))
 
-    async def offers() -> dict[str, Offer]:
+    async def offers() -> dict[str, ToolOffer]:
         connection = Connection(name, server)
         try:
             return await connection.offers()

@@ -54,13 +54,13 @@ def _golden(domain: Domain, calls: tuple[str, ...]) -> Golden:
     """Kept, since a group judges one example many times."""
     session = domain.open()
     try:
-        replay(session, [ToolCall.model_validate_json(call) for call in calls])
+        run_calls(session, [ToolCall.model_validate_json(call) for call in calls])
         return Golden({place: session.row(*place) for place in session.touched}, session.seen)
     finally:
         session.close()
 
 
-def replay(session: Session, calls: Sequence[ToolCall]) -> list[str]:
+def run_calls(session: Session, calls: Sequence[ToolCall]) -> list[str]:
     """What each call returned; raises `DataError` when one is refused."""
     texts = []
     for call in calls:

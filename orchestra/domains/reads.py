@@ -37,7 +37,7 @@ _NO_ALIAS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceTable:
     """A table that a statement reads."""
 
     table: str
@@ -51,14 +51,16 @@ class Statement:
     """A statement of a tool, as it is run, and how to know the rows that its result is made of."""
 
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceTable, ...]
     """The tables of its FROM, without those of subqueries; all that it reads where their rows cannot be told."""
     keys: int = 0
     """How many columns at the end are the sources' keys in turn, and no part of the result."""
     beside: str | None = None
     """The query that gives the keys instead, where one row of the result is made of many."""
 
-    def seen(self, keys: Sequence[Sequence[Scalar]], values: Mapping[str, Scalar]) -> Iterator[tuple[Place, Source]]:
+    def seen(
+        self, keys: Sequence[Sequence[Scalar]], values: Mapping[str, Scalar]
+    ) -> Iterator[tuple[Place, SourceTable]]:
         """The rows with these keys (null where an outer join found none). The call's arguments, `values`, stand for
         rows that cannot be told: there are none, too many, or the statement is no plain select."""
         if not 0 < len(keys) <= MAX_READ_ROWS:
@@ -117,9 +119,11 @@ class Select:
         return Statement(text, sources, keys=len(keys))
 
 
-def source_of(table: Table, columns: Collection[tuple[str, str]]) -> Source:
+def source_of(table: Table, columns: Collection[tuple[str, str]]) -> SourceTable:
     """The columns of one table; the column "" (of a statement that only counts rows) is none."""
-    return Source(table.name, table.key, frozenset(column for name, column in columns if name == table.name and column))
+    return SourceTable(
+        table.name, table.key, frozenset(column for name, column in columns if name == table.name and column)
+    )
 
 
 def _words(statement: str) -> list[tuple[str, int]]:

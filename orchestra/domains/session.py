@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from orchestra.domains.entries import Table
 from orchestra.domains.guard import LOG, ROOM_PAGES, Guard
-from orchestra.domains.reads import MAX_READ_ROWS, Place, Select, Source, Statement, source_of
+from orchestra.domains.reads import MAX_READ_ROWS, Place, Select, SourceTable, Statement, source_of
 from orchestra.domains.spec import Intent, Scalar, ToolFile
 from orchestra.errors import CallError, DataError, ToolError
 
@@ -222,7 +222,7 @@ class Session:
             for statement in statements:
                 self._db.execute(statement)
 
-    def _run(self, tool: DomainTool, values: dict[str, Scalar]) -> tuple[str, list[tuple[Place, Source]]]:
+    def _run(self, tool: DomainTool, values: dict[str, Scalar]) -> tuple[str, list[tuple[Place, SourceTable]]]:
         """The result, and the rows that it is made of."""
         for condition in tool.file.preconditions:
             if self._db.execute(condition.query, values).fetchone() is None:
@@ -231,7 +231,7 @@ class Session:
                     message = message.replace(f"{{{name}}}", short(value))
                 raise CallError(message)
         text = "done" if tool.writes else "none"
-        seen: list[tuple[Place, Source]] = []
+        seen: list[tuple[Place, SourceTable]] = []
         for statement in tool.statements:
             cursor = self._db.execute(statement.text, values)
             rows = cursor.fetchmany(MAX_ROWS + 1)

@@ -9,7 +9,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import BASELINES, ORACLE
 from orchestra.evaluation.preference import COST_UNIT_USD, LATENCY_UNIT_S
 from orchestra.evaluation.promotion_gate import Evidence
-from orchestra.evaluation.statistics import Interval, Summary
+from orchestra.evaluation.statistics import Interval, PolicySummary
 from orchestra.types import Record
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Comparison(Record):
     seed: int
     checkpoints: dict[str, str]
     """Hash by policy, of those that are checkpoints."""
-    policies: dict[str, Summary]
+    policies: dict[str, PolicySummary]
 
 
 def read_comparison(file: Path) -> Comparison:

@@ -35,7 +35,7 @@ class CategorySummary(Record):
     """Mean dollars per example."""
 
 
-class Summary(Record):
+class PolicySummary(Record):
     """One policy over the evaluated examples; infrastructure failures are in `failed` and nowhere else."""
 
     policy: str
@@ -78,8 +78,8 @@ def summarise(
     strongest: str,
     bootstrap: int,
     seed: int,
-) -> dict[str, Summary]:
-    """One `Summary` for each policy, in the order given; comparisons with a policy that is not there stay empty."""
+) -> dict[str, PolicySummary]:
+    """One summary for each policy, in the order given; comparisons with a missing policy stay empty."""
     by_id = {example.id: example for example in examples}
     first = {name: _by_example(found) for name, found in episodes.items()}
     return {
@@ -137,7 +137,7 @@ def paired_ratio(ours: Mapping[str, float], theirs: Mapping[str, float], resampl
     return _interval(float(mean[0] / mean[1]), means[:, 0] / means[:, 1])
 
 
-def flat_metrics(summaries: Mapping[str, Summary]) -> dict[str, float]:
+def flat_metrics(summaries: Mapping[str, PolicySummary]) -> dict[str, float]:
     """Numbers by `<policy>.<metric>` for DVC and MLflow; what was not measured is left out."""
     metrics: dict[str, float] = {}
     for name, summary in summaries.items():
@@ -178,12 +178,12 @@ def _summary(
     strongest: Mapping[str, Episode] | None,
     bootstrap: int,
     seed: int,
-) -> Summary:
+) -> PolicySummary:
     counted = [episode for episode in episodes if episode.counted]
     own = _by_example(episodes)
     turns = [turn for episode in counted for turn in episode.turns]
     solved, cost = _solved(own), _cost(own)
-    summary = Summary(
+    summary = PolicySummary(
         policy=name,
         examples=len(counted),
         failed=len(episodes) - len(counted),

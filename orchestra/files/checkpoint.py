@@ -14,7 +14,7 @@ from orchestra.types import Record
 MANIFEST = "manifest.json"
 
 
-class Manifest(Record):
+class CheckpointManifest(Record):
     """What a checkpoint was made from, and the SHA-256 of each of its files."""
 
     base: str | None
@@ -61,10 +61,10 @@ def write_manifest(
     git_commit: str,
     price_date: str,
     extra: Mapping[str, JsonValue] | None = None,
-) -> Manifest:
+) -> CheckpointManifest:
     """Write `folder`/manifest.json over the files that are there now; write it last."""
     files = {name: file_hash for name, file_hash in _hashes(folder).items() if name != MANIFEST}
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         base=base,
         data_hash=data_hash,
         params=dict(params),
@@ -77,18 +77,18 @@ def write_manifest(
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """The manifest as written; `DataError` when it is missing or unreadable."""
     file = folder / MANIFEST
     try:
-        return Manifest.model_validate_json(file.read_text(encoding="utf-8"))
+        return CheckpointManifest.model_validate_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"no manifest: {error.strerror}", where=str(file), fix="train the checkpoint again") from None
     except (ValidationError, UnicodeDecodeError):
         raise DataError("the manifest is corrupt", where=str(file), fix="train the checkpoint again") from None
 
 
-def verify_manifest(folder: Path) -> Manifest:
+def verify_manifest(folder: Path) -> CheckpointManifest:
     """Check every file against the manifest; `DataError` names the first that is missing, changed or unknown."""
     manifest = read_manifest(folder)
     found = {name: file_hash for name, file_hash in _hashes(folder).items() if name != MANIFEST}

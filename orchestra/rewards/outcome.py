@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestra.tools.session import ToolSession
 
 
-def normalise(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Case, spaces, surrounding punctuation and articles do not decide whether an answer is right."""
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     words = [word for part in re.sub(r"[^\w.+/-]+", " ", plain).split() if (word := part.strip("."))]
@@ -47,7 +47,7 @@ def verify(example: Example, answer: str, session: "ToolSession") -> Verdict:
     if verifier.kind == "numeric":
         solved = same_number(answer, verifier.answer, verifier.tolerance)
     elif verifier.kind == "exact":
-        solved = normalise(answer) == normalise(verifier.answer)
+        solved = normalise_text(answer) == normalise_text(verifier.answer)
     else:
         raise JudgeError("no judge is configured", where=example.id, fix="use exact or numeric, or configure a judge")
     return Verdict(solved=solved, why="right" if solved else "wrong answer")

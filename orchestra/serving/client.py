@@ -30,7 +30,7 @@ class Called(Record):
     latency_s: float
 
 
-class Reply(Record):
+class AskResponse(Record):
     """An answer and what it took."""
 
     question: str
@@ -91,7 +91,7 @@ def ask(
     root: Path | None = None,
     url: str | None = None,
     timeout_s: float = 300.0,
-) -> Reply:
+) -> AskResponse:
     """Ask the gateway at `url` (default: this workspace's).
 
     Raises `ConfigError` when the request is at fault, `ServiceError` when a server or tool is. A model that could not
@@ -112,10 +112,10 @@ def ask(
     try:
         found = answer.json()
         if answer.status_code == 200:
-            return Reply.of(question, found["choices"][0]["message"]["content"], found["orchestra"])
+            return AskResponse.of(question, found["choices"][0]["message"]["content"], found["orchestra"])
         if found["error"]["type"] == "model_error":
             # The model's own failure is an outcome to look at: what it tried and what that cost.
-            return Reply.of(question, "", found["orchestra"])
+            return AskResponse.of(question, "", found["orchestra"])
         message = str(found["error"]["message"])
     except (ValueError, KeyError, IndexError, TypeError, ValidationError):
         what = f"HTTP {answer.status_code} with a body that is no chat completion"

@@ -15,7 +15,7 @@ import orchestra
 from orchestra.errors import ServiceError
 from orchestra.serving.client import GATEWAY
 from orchestra.serving.vllm import SAY_EVERY_S, Say, last_error
-from orchestra.system.processes import Service, remember, services, start_service, stop_services
+from orchestra.system.processes import LOCALHOST, Service, remember, services, start_service, stop_services
 
 LEAVING = "gateway-old"
 """Name of a gateway while its successor starts."""
@@ -37,7 +37,7 @@ def start_gateway(root: Path, port: int, timeout_s: float, say: Say) -> str:
         remember(root, replace(old, name=LEAVING))
     # A log of its own: the old one may still write to its.
     (root / ".state/logs" / f"{GATEWAY}.log").unlink(missing_ok=True)
-    service = start_service(root, GATEWAY, command, port=port, url=f"http://127.0.0.1:{port}", env=env)
+    service = start_service(root, GATEWAY, command, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
     try:
         _wait_ready(root, service, old is None, timeout_s, say)
     except BaseException:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestra import __version__
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving import client
-from orchestra.serving.client import Reply
+from orchestra.serving.client import AskResponse
+from orchestra.system.processes import LOCALHOST
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from orchestra.config.schema import Params
     from orchestra.serving.backend import Backend
 
-HOST = "127.0.0.1"
 TOOL = "orchestrate"
 DESCRIPTION = (
     "Solves a task with tools and larger models at a fraction of their cost, and says what it called and what that "
@@ -49,11 +49,11 @@ class Ask(BaseModel):
     domain: Annotated[str | None, Field(description="Offer this domain's tools, over a copy of its database.")] = None
 
 
-class Source(Protocol):
-    """What answers."""
+class Answerer(Protocol):
+    """The side that answers a question: the deployed gateway, or a checkpoint in this process."""
 
-    async def ask(self, asked: Ask) -> Reply:
-        """Raises `OrchestraError`."""
+    async def ask(self, asked: Ask) -> AskResponse:
+        """The answer and its price; raises `OrchestraError`."""
         ...
 
 
@@ -64,7 +64,7 @@ class Deployed:
     root: Path
     url: str | None = None
 
-    async def ask(self, asked: Ask) -> Reply:
+    async def ask(self, asked: Ask) -> AskResponse:
         return await asyncio.to_thread(
             client.ask,
             asked.question,
@@ -105,7 +105,7 @@ class InProcess:
         )
         return cls(Backend.load(root, serving))
 
-    async def ask(self, asked: Ask) -> Reply:
+    async def ask(self, asked: Ask) -> AskResponse:
         from orchestra.serving import api
         from orchestra.serving.api import ApiError, ChatMessage, ChatRequest
 
@@ -122,10 +122,10 @@ class InProcess:
         refused = api.refusal(episode, made)
         if refused is not None and refused.kind != "model_error":
             raise ServiceError(refused.message, where=serving.version)
-        return Reply.of(asked.question, episode.answer or "", made)
+        return AskResponse.of(asked.question, episode.answer or "", made)
 
 
-def build(source: Source) -> Server[Any]:
+def build(answerer: Answerer) -> Server[Any]:
     """The server: one tool, whose result is the answer and the account as text, and the whole reply as data."""
     from mcp.server import Server
     from mcp_types import ListToolsResult, Tool
@@ -134,7 +134,7 @@ def build(source: Source) -> Server[Any]:
         name=TOOL,
         description=DESCRIPTION,
         input_schema=Ask.model_json_schema(),
-        output_schema=Reply.model_json_schema(),
+        output_schema=AskResponse.model_json_schema(),
     )
 
     async def listed(_context: Any, _params: Any) -> ListToolsResult:
@@ -144,7 +144,7 @@ def build(source: Source) -> Server[Any]:
         if params.name != TOOL:
             return failed(f"no tool named {params.name[:60]}; there is: {TOOL}")
         try:
-            return result(await source.ask(Ask.model_validate(params.arguments or {})))
+            return result(await answerer.ask(Ask.model_validate(params.arguments or {})))
         except ValidationError as error:
             first = error.errors()[0]
             return failed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
@@ -154,7 +154,7 @@ def build(source: Source) -> Server[Any]:
     return Server("orchestra", version=__version__, on_list_tools=listed, on_call_tool=called)
 
 
-def result(reply: Reply) -> CallToolResult:
+def result(reply: AskResponse) -> CallToolResult:
     """Answer, then calls and bill; an error where a limit came before an answer."""
     from mcp_types import CallToolResult, TextContent
 
@@ -173,27 +173,27 @@ def failed(why: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=f"error: {why}")], is_error=True)
 
 
-async def serve_stdio(source: Source) -> None:
+async def serve_stdio(answerer: Answerer) -> None:
     """Serve one client over stdin and stdout until it hangs up."""
     from mcp.server.stdio import stdio_server
 
-    server = build(source)
+    server = build(answerer)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
-def serve_http(source: Source, port: int) -> None:
+def serve_http(answerer: Answerer, port: int) -> None:
     """Serve on 127.0.0.1 until told to end; 0 is any free port. Raises `ServiceError` when the port is taken."""
     import uvicorn
 
-    app = build(source).streamable_http_app(host=HOST)
+    app = build(answerer).streamable_http_app(host=LOCALHOST)
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((HOST, port))
+        listening.bind((LOCALHOST, port))
         # Before the address is told: who connects at once waits for us.
         listening.listen()
     except OSError as error:
-        raise ServiceError(f"port {port}: {error.strerror}", where=HOST, fix="give another --http") from None
-    print(f"MCP server at http://{HOST}:{listening.getsockname()[1]}/mcp", flush=True)
+        raise ServiceError(f"port {port}: {error.strerror}", where=LOCALHOST, fix="give another --http") from None
+    print(f"MCP server at http://{LOCALHOST}:{listening.getsockname()[1]}/mcp", flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)).run(sockets=[listening])

@@ -19,7 +19,7 @@ from orchestra.files import atomic
 from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving import vllm
-from orchestra.serving.client import GATEWAY, Reply, ask
+from orchestra.serving.client import GATEWAY, AskResponse, ask
 from orchestra.serving.control import STOP_S, gateway_service, health, port_holder, reload, settle, start_gateway
 from orchestra.serving.parity import Proof
 from orchestra.serving.state import SERVING, Engine, Serving, read, serving_fingerprint, write
@@ -42,7 +42,7 @@ class Deployment(Record):
     outcome: Literal["released", "unchanged", "nothing"] = "nothing"
     note: str = ""
     """Why this engine, where it is not the one wanted; or why nothing serves."""
-    sample: Reply | None = None
+    sample: AskResponse | None = None
     """One question asked through the gateway."""
     smoke: str = ""
     """What the smoke set gave."""

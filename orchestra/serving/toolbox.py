@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestra.tools.catalogue.entry import DECENT
 from orchestra.tools.search.corpus import words
 from orchestra.types import Preference, ToolKind, ToolSpec
 
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from orchestra.tools.catalogue.catalogue import Catalogue
     from orchestra.tools.toolkit import Toolkit
 
-DECENT = 0.6
-"""Skill from which an expert covers a topic."""
 DOMAIN_TOOLS = 6
 """Tools of the request's domain that are offered, the fitting ones first: a longer prompt costs every turn."""
 

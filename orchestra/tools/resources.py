@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.errors import ConfigError
 from orchestra.tools.arguments import ArgumentCheck, checker, refusal
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.tools.rate_limits import Provider
+from orchestra.tools.rate_limits import RateLimiter
 from orchestra.types import ToolSpec
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Resources:
         """By the server's name in the catalogue."""
         self._domains: dict[str, Domain] = {}
         self._checks: dict[str, ArgumentCheck] = {}
-        self._providers: dict[str, Provider] = {}
+        self._providers: dict[str, RateLimiter] = {}
 
     def domain(self, name: str) -> Domain:
         """Loaded once; raises `ConfigError` for a name params.yaml lacks."""
@@ -50,10 +50,10 @@ class Resources:
         if problem is not None:
             raise refusal(spec, problem)
 
-    def provider(self, vendor: str) -> Provider:
+    def provider(self, vendor: str) -> RateLimiter:
         """The limits and the state of a provider, which all of its models share."""
         limits = self.catalogue.providers.get(vendor)
-        return self._providers.setdefault(vendor, Provider(limits))
+        return self._providers.setdefault(vendor, RateLimiter(limits))
 
     def connection(self, server: str) -> Connection:
         """The connection to an MCP server, which all of its tools share."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestra.provenance import GENERATOR
-from orchestra.tools.experts.simulated import BookEntry, normalise
+from orchestra.tools.experts.simulated import BookEntry, question_key
 from orchestra.tools.search.corpus import Document
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import ToolKind
@@ -69,7 +69,7 @@ def answers_frame(entries: Sequence[BookEntry]) -> "pd.DataFrame":
 
     columns: dict[str, Iterable[Any]] = {
         "row": (f"answers:{number}" for number in range(1, len(entries) + 1)),
-        "question": (normalise(entry.question) for entry in entries),
+        "question": (question_key(entry.question) for entry in entries),
         "topic": (entry.topic for entry in entries),
         "answer_chars": (len(entry.answer.strip()) for entry in entries),
         "right_among_wrong": (int(entry.answer in entry.wrong) for entry in entries),

@@ -24,7 +24,7 @@ import yaml
 
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params, parse_params
-from orchestra.errors import ConfigError, OrchestraError
+from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
 from orchestra.evaluation.claims.ablations import Row
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
@@ -35,7 +35,7 @@ from tasks.experiments.runner import Learning, seed_overrides
 from tasks.experiments.sealed import SealedSet, log_read
 from tasks.experiments.store import Keeper
 from tasks.platform.registry import git_commit
-from tasks.platform.stage import EXIT_ERROR, Stage
+from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
 
 SEEDS = "0,1,2"

@@ -6,9 +6,8 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from orchestra.errors import DataError, OrchestraError
+from orchestra.errors import EXIT_ERROR, DataError, OrchestraError
 from orchestra.evaluation.repricing import repriced
-from tasks.platform.stage import EXIT_ERROR
 from tasks.platform.tracking import STAGE, connect
 
 ARTIFACTS = "evaluation"

@@ -139,10 +139,10 @@ class Learning:
             return {}
         return self.measured if name in MEASURING else self.data
 
-    def read_of(self, commit: str, command: str) -> sealed.Read:
+    def read_of(self, commit: str, command: str) -> sealed.ReadEntry:
         """The line that tells of this look at the test set."""
         count = len(self.examples)
-        return sealed.Read(date=sealed.today(), commit=commit, frozen=self.frozen, examples=count, command=command)
+        return sealed.ReadEntry(date=sealed.today(), commit=commit, frozen=self.frozen, examples=count, command=command)
 
     def read(self, kept: Kept) -> Measured:
         found = read_episodes(kept.folder, self.examples)

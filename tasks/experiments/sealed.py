@@ -18,15 +18,14 @@ from typing import Literal
 from pydantic import ValidationError
 
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import DataError, OrchestraError
+from orchestra.errors import EXIT_ERROR, DataError, OrchestraError
 from orchestra.files import atomic
 from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import copy_lines, read_jsonl, stream_lines, write_jsonl
 from orchestra.system.code_hash import CODE
-from orchestra.tools.experts.simulated import BookEntry, normalise
+from orchestra.tools.experts.simulated import BookEntry, question_key
 from orchestra.types import Record
 from orchestra.validation.rows import marks
-from tasks.platform.stage import EXIT_ERROR
 
 SealedSet = Literal["dev", "test"]
 GENERATED, VALIDATED = "data/generated", "data/validated"
@@ -54,7 +53,7 @@ class Frozen(Record):
     """Examples of the test set, before those that training knows are left out."""
 
 
-class Read(Record):
+class ReadEntry(Record):
     """A line of `READS`: somebody measured on the test set."""
 
     date: str
@@ -134,7 +133,7 @@ def merge(name: str, ours: Mapping[str, Path], fresh: Mapping[str, Path], folder
     copy_lines(ours[VALIDATED] / "train.jsonl", validated / "train.jsonl", without=set())
     copy_lines(heldout, validated / "heldout.jsonl", without=leaks)
     answers = {
-        normalise(entry.question): entry
+        question_key(entry.question): entry
         for part in (ours, fresh)
         for entry in read_jsonl(part[GENERATED] / ANSWERS, BookEntry)
     }
@@ -149,7 +148,7 @@ def merge(name: str, ours: Mapping[str, Path], fresh: Mapping[str, Path], folder
     return len(examples) - len(leaks)
 
 
-def log_read(root: Path, read: Read) -> None:
+def log_read(root: Path, read: ReadEntry) -> None:
     """Add a line to `READS`; it is part of the repository, so that everybody sees how often the test set was read."""
     with (root / READS).open("a", encoding="utf-8") as file:
         file.write(read.model_dump_json() + "\n")

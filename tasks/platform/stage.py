@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, overload
 import yaml
 
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import BudgetError, ConfigError, DataError, OrchestraError
+from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, DataError, OrchestraError
 from orchestra.files import atomic
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
@@ -25,8 +25,6 @@ from orchestra.text import one_line, plain
 
 T = TypeVar("T")
 
-EXIT_ERROR = 2
-"""Exit code of a stage that said in one line what is wrong."""
 CAPPED = "capped: "
 """How the line of a stage begins that a cap of dollars has ended."""
 

@@ -132,6 +132,15 @@ def _reached(module: str) -> set[str]:
     return {found for found in seen if _file(found).name != "__init__.py"}
 
 
+def test_no_two_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for file in sorted([*(ROOT / "orchestra").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")]):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def profiles() -> list[Path]:
     return [ROOT / "params.yaml", *sorted((ROOT / "models" / "recipes").glob("*/params.yaml"))]
 

@@ -11,7 +11,7 @@ from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving import vllm
-from orchestra.serving.client import Reply, ask
+from orchestra.serving.client import AskResponse, ask
 from orchestra.serving.parity import Proof
 from orchestra.serving.release import Deployment, Release, ReleaseCandidate
 from orchestra.system.processes import services, stop_services
@@ -88,7 +88,7 @@ def test_a_server_with_other_weights_is_found_out(root: Path, green: ReleaseCand
 
 @pytest.mark.slow
 def test_blue_green_loses_no_request(root: Path, green: ReleaseCandidate, deployed: Deployment) -> None:
-    replies: list[Reply] = []
+    replies: list[AskResponse] = []
     failures: list[Exception] = []
     done = threading.Event()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.import_mcp import Freezer
 from orchestra.tools.mcp.session import Connection
-from orchestra.tools.mcp.spec import McpServer, McpTool, Offer
+from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer
 from tests.support.worlds import ROOT
 
 DAY = "2025-11-15"
@@ -51,7 +51,7 @@ def fake(*faults: str) -> McpServer:
     return McpServer(command=(sys.executable, "-S", str(ROOT / "tests/support/mcp_fake.py"), *faults))
 
 
-def frozen(offer: Offer, server: str = "t") -> McpTool:
+def frozen(offer: ToolOffer, server: str = "t") -> McpTool:
     """A tool as an import now would freeze it."""
     return McpTool(
         server=server,
@@ -61,8 +61,8 @@ def frozen(offer: Offer, server: str = "t") -> McpTool:
     )
 
 
-def offers(server: McpServer) -> dict[str, Offer]:
-    async def ask() -> dict[str, Offer]:
+def offers(server: McpServer) -> dict[str, ToolOffer]:
+    async def ask() -> dict[str, ToolOffer]:
         connection = Connection("t", server)
         try:
             return await connection.offers()

@@ -13,7 +13,7 @@ from orchestra.files.checkpoint import hash_dir, keep, write_manifest
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Policy, ScriptedPolicy
 from orchestra.serving.backend import Backend
-from orchestra.serving.client import Reply
+from orchestra.serving.client import AskResponse
 from orchestra.serving.release import ReleaseCandidate
 from orchestra.serving.state import Serving
 from orchestra.types import ToolCall
@@ -46,9 +46,9 @@ def params(**deploy: Any) -> Params:
     return parse_params(raw)
 
 
-def reply(**changes: Any) -> Reply:
+def reply(**changes: Any) -> AskResponse:
     """What a client has of such an answer."""
-    return Reply.model_validate({"question": "who wrote Opal?", "answer": "Tesk", **MADE, **changes})
+    return AskResponse.model_validate({"question": "who wrote Opal?", "answer": "Tesk", **MADE, **changes})
 
 
 def workspace(root: Path) -> Path:

@@ -16,7 +16,7 @@ from orchestra.serving.client import Called
 from orchestra.system.workspace import Screen
 from orchestra.text import PlainFormatter, one_line, plain
 from orchestra.tools.base import MAX_OBSERVATION, readable
-from orchestra.tools.chat.reply import Reply as Recorded
+from orchestra.tools.chat.reply import ChatReply as Recorded
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.search.corpus import Document
 from tasks.platform.stage import Stage

@@ -8,12 +8,11 @@ from datetime import date
 from orchestra.config.schema import Synthesize
 from orchestra.synthesis.draft import Draft
 from orchestra.tools.catalogue.catalogue import Catalogue, DomainToolLike
+from orchestra.tools.catalogue.entry import DECENT
 from orchestra.types import Category, ToolKind, ToolSpec
 
 FRONTIER = 0.55
 """Experts at least this strong on the whole are the strongest tier."""
-DECENT = 0.6
-"""Skill from which another expert suits a topic."""
 FRONTIER_SHARE, DECENT_SHARE = 0.85, 0.75
 """How often a toolbox has one of each; at least one of the two is always there."""
 RIVAL_SHARE = 0.85

@@ -17,8 +17,8 @@ from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.filters.filters import Duplicates, kept, refused
 from orchestra.synthesis.filters.solver import solver_named
 from orchestra.synthesis.imports.export import stream
+from orchestra.synthesis.imports.importer import Outside
 from orchestra.synthesis.imports.intake import beside, take
-from orchestra.synthesis.imports.offer import Outside
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Split

@@ -13,12 +13,12 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from orchestra.domains.compare import judge, mentions, replay
+from orchestra.domains.compare import judge, mentions, run_calls
 from orchestra.domains.session import Domain, short
 from orchestra.domains.spec import SLOT, Intent, Scalar
 from orchestra.errors import DataError, ToolError
 from orchestra.synthesis.partition import WHOLE, SetPart
-from orchestra.tools.experts.simulated import normalise
+from orchestra.tools.experts.simulated import question_key
 from orchestra.types import Split, ToolCall, User, asked
 
 Slots = dict[str, Scalar]
@@ -143,7 +143,7 @@ def _different(domain: Domain, split: Split, category: str | None) -> tuple[tupl
         every = []
         for row in rows:
             for wording in intent.wordings:
-                mark = _mark(normalise(_fill(wording, row)))
+                mark = _mark(question_key(_fill(wording, row)))
                 if mark not in seen:
                     seen.add(mark)
                     every.append((intent, row, wording))
@@ -180,7 +180,7 @@ def refuted(domain: Domain, task: DomainTask, max_words: int | None = MAX_WORDS)
                 if not mentions(facts, value):
                     return f"nothing tells {value} before {call.name} needs it"
                 asked = True
-            known += " ; " + replay(session, (call,))[0]
+            known += " ; " + run_calls(session, (call,))[0]
         if task.category == "change" and not session.touched:
             return "the golden calls change nothing"
         if not asked:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestra.config.schema import Rollout
-from orchestra.rewards.outcome import normalise
+from orchestra.rewards.outcome import normalise_text
 from orchestra.synthesis.domain_tasks.evolve import MAX_WORDS
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, refuted
 from orchestra.synthesis.draft import Refused
@@ -75,7 +75,7 @@ class Duplicates:
         A repetition asks the same words in the same order, whatever its solution, or the same words in another order
         for the same golden calls. Case, punctuation and articles do not count.
         """
-        world, words = example.domain or "", normalise(example.asked)
+        world, words = example.domain or "", normalise_text(example.asked)
         calls = json.dumps([call.model_dump(mode="json") for call in example.verifier.golden_calls], sort_keys=True)
         asked, solution = _mark(world, words), _mark(world, " ".join(sorted(words.split())), calls)
         if asked in self._asked:

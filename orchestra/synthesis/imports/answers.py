@@ -3,7 +3,7 @@
 import random
 import re
 
-from orchestra.rewards.outcome import normalise
+from orchestra.rewards.outcome import normalise_text
 from orchestra.synthesis.names import made_up
 from orchestra.types import Verifier
 
@@ -74,8 +74,8 @@ def wrong_answers(answer: str, rng: random.Random) -> tuple[str, ...]:
         wrong = DIGITS.sub(lambda digits: _other(digits[0], rng), answer) if DIGITS.search(answer) else " ".join(
             made_up(rng) if word[0].isupper() else made_up(rng).lower() for word in answer.split()
         )  # fmt: skip
-        if normalise(wrong) != normalise(answer):
-            found.setdefault(normalise(wrong), wrong)
+        if normalise_text(wrong) != normalise_text(answer):
+            found.setdefault(normalise_text(wrong), wrong)
     return tuple(found.values())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestra.files.tables import parse_row, read_rows
 from orchestra.synthesis.draft import Draft, Refused
-from orchestra.synthesis.imports.offer import Offer, Origin, Outside
+from orchestra.synthesis.imports.importer import ExampleImporter, Outside, RowOrigin
 from orchestra.synthesis.questions.facts import ASK
 from orchestra.tools.search.corpus import Document
 from orchestra.types import Category, ToolCall, Verifier
@@ -16,7 +16,7 @@ STATED = re.compile(r"The (\w+) of (\w+) is (\w+)\.")
 """A record that states one fact: relation, subject, value."""
 
 
-def corpus_questions(paths: Iterable[Path], offer: Offer, source: str, licence: str) -> Iterator[Outside]:
+def corpus_questions(paths: Iterable[Path], importer: ExampleImporter, source: str, licence: str) -> Iterator[Outside]:
     """A question for each record of a corpus.jsonl that states a fact whose relation has a wording.
 
     Raises `DataError` naming file, line and field for a row that is no record.
@@ -32,7 +32,7 @@ def corpus_questions(paths: Iterable[Path], offer: Offer, source: str, licence: 
             name = f"{source}-{document.id}"
             draft = Draft(
                 category=Category.FACT,
-                instruction=random.Random(f"{offer.settings.seed}:{name}").choice(ASK[relation]).format(x=subject),
+                instruction=random.Random(f"{importer.settings.seed}:{name}").choice(ASK[relation]).format(x=subject),
                 answer=value,
                 verifier="exact",
                 entities=(subject,),
@@ -40,7 +40,7 @@ def corpus_questions(paths: Iterable[Path], offer: Offer, source: str, licence: 
                 tools_needed=("search",),
             )
             verifier = Verifier(kind="exact", answer=value, golden_calls=(call,))
-            yield where, offer.example(name, draft, verifier, Origin(source, licence, document.id))
+            yield where, importer.example(name, draft, verifier, RowOrigin(source, licence, document.id))
 
 
 def records(paths: Iterable[Path]) -> Iterator[Document]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
 from orchestra.synthesis.draft import Refused
-from orchestra.synthesis.imports.offer import Outside
+from orchestra.synthesis.imports.importer import Outside
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.types import Example
 from orchestra.validation.card import Tally

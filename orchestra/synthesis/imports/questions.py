@@ -16,7 +16,7 @@ from orchestra.errors import DataError
 from orchestra.files.tables import Row, read_rows
 from orchestra.synthesis.draft import Draft, Refused
 from orchestra.synthesis.imports.answers import verifier_of
-from orchestra.synthesis.imports.offer import Offer, Origin, Outside
+from orchestra.synthesis.imports.importer import ExampleImporter, Outside, RowOrigin
 from orchestra.types import Category, Example
 from orchestra.validation.gate.overlap import words
 
@@ -69,7 +69,7 @@ class Questions:
     lenient: bool = False
     """Count a row that cannot be read as refused, and go on."""
 
-    def load(self, paths: Iterable[Path], offer: Offer) -> Iterator[Outside]:
+    def load(self, paths: Iterable[Path], importer: ExampleImporter) -> Iterator[Outside]:
         """Every question once, in order; memory grows by a hash for each different question.
 
         Raises `DataError` (file, line, field, what to do) for a row that cannot be read, unless `lenient`.
@@ -78,13 +78,13 @@ class Questions:
         for path in paths:
             for number, (where, row) in enumerate(read_rows(path, self.fields.all), start=1):
                 try:
-                    yield where, self._one(row, where, f"{path.stem}-{number}", offer, seen)
+                    yield where, self._one(row, where, f"{path.stem}-{number}", importer, seen)
                 except DataError as error:
                     if not self.lenient:
                         raise
                     yield where, Refused("", self.source, f"cannot be read: {error.what}")
 
-    def _one(self, row: Row, where: str, number: str, offer: Offer, seen: set[bytes]) -> Example | Refused:
+    def _one(self, row: Row, where: str, number: str, importer: ExampleImporter, seen: set[bytes]) -> Example | Refused:
         fields = self.fields
         question = _text(row, fields.question, where, "--question").strip()
         answer = _text(row, fields.answer, where, "--answer")
@@ -113,10 +113,12 @@ class Questions:
             answer=verifier.answer,
             verifier="exact",
             entities=(f"{self.source}:{name}",),
-            topic=_topic(row.get(fields.topic) if fields.topic else None, offer.catalogue.topics),
+            topic=_topic(row.get(fields.topic) if fields.topic else None, importer.catalogue.topics),
         )
         licence = str(row.get(fields.licence) or "") if fields.licence else ""
-        return offer.example(f"{self.source}-{name}", draft, verifier, Origin(source, licence or self.licence, name))
+        return importer.example(
+            f"{self.source}-{name}", draft, verifier, RowOrigin(source, licence or self.licence, name)
+        )
 
 
 def _text(row: Row, field: str, where: str, option: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 from orchestra.errors import DataError
 from orchestra.files.tables import parse_row, problem, read_rows
 from orchestra.synthesis.draft import Draft, Refused
-from orchestra.synthesis.imports.offer import Offer, Origin, Outside
+from orchestra.synthesis.imports.importer import ExampleImporter, Outside, RowOrigin
 from orchestra.tools.catalogue.catalogue import DomainToolLike
 from orchestra.types import Category, Example, ToolCall, Verifier
 from orchestra.validation.gate.published import KEY, Action, Task, narrow
@@ -50,7 +50,7 @@ class ToolScale:
     lenient: bool = False
     """Count a row that cannot be read as refused, and go on."""
 
-    def load(self, paths: Iterable[Path], offer: Offer) -> Iterator[Outside]:
+    def load(self, paths: Iterable[Path], importer: ExampleImporter) -> Iterator[Outside]:
         """Every record in order. What we exported comes back as it was, the published rest as a domain example.
 
         Raises `DataError` (file, line, field, what to do) for a row that cannot be read, unless `lenient`.
@@ -60,13 +60,13 @@ class ToolScale:
                 try:
                     task = parse_row(row, Task, where, fix="a row has the fields of nvidia/ToolScale: fix or drop it")
                     published = task.orchestra is None
-                    yield where, self._published(task, where, offer) if published else ours(task, where)
+                    yield where, self._published(task, where, importer) if published else ours(task, where)
                 except DataError as error:
                     if not self.lenient:
                         raise
                     yield where, Refused("", self.source, f"cannot be read: {error.what}")
 
-    def _published(self, task: Task, where: str, offer: Offer) -> Example | Refused:
+    def _published(self, task: Task, where: str, importer: ExampleImporter) -> Example | Refused:
         criteria = task.evaluation_criteria
         actions = (criteria.actions if criteria else None) or ()
         reason = None
@@ -101,7 +101,7 @@ class ToolScale:
         verifier = Verifier(kind="database", golden_calls=calls, communicate=told)
         try:
             name = f"toolscale-{task.id}"
-            return offer.example(name, draft, verifier, Origin(self.source, self.licence, task.id), tools)
+            return importer.example(name, draft, verifier, RowOrigin(self.source, self.licence, task.id), tools)
         except ValidationError as error:
             raise DataError(
                 problem(error), where=where, fix="no tool can have that name: fix or drop the row"

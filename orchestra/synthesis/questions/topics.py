@@ -10,7 +10,7 @@ from orchestra.types import Category
 
 
 @dataclass(frozen=True)
-class Subject:
+class TopicWords:
     """The words of a topic: what is asked about, and what is asked of it."""
 
     things: tuple[str, ...]
@@ -19,11 +19,11 @@ class Subject:
     data/catalogue/tools.yaml."""
 
 
-def _subject(things: str, asked: str) -> Subject:
-    return Subject(tuple(things.split()), tuple(asked.split()))
+def _subject(things: str, asked: str) -> TopicWords:
+    return TopicWords(tuple(things.split()), tuple(asked.split()))
 
 
-SUBJECTS: dict[str, Subject] = {
+SUBJECTS: dict[str, TopicWords] = {
     "math": _subject(
         "matrix polynomial integral group sequence curve lemma equation prime theorem",
         "rank# root# order# degree# bound axiom proof! genus#!",

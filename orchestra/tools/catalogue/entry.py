@@ -16,6 +16,8 @@ WebProvider = Literal["tavily"]
 TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
 """Roles of real experts, and the argument of another tool that takes what they write; None: it is the answer."""
 HELPERS = {"code": "python", "query": "search"}
+DECENT = 0.6
+"""Skill from which an expert covers a topic."""
 MASTERED = 0.75
 """Skill from which a specialist's description names a topic without reserve."""
 

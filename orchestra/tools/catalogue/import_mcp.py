@@ -15,7 +15,7 @@ from orchestra.files import atomic
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.catalogue.schema import schema_problem
-from orchestra.tools.mcp.spec import McpServer, Offer
+from orchestra.tools.mcp.spec import McpServer, ToolOffer
 from orchestra.types import Component, ToolKind
 
 LONG = 300
@@ -36,7 +36,7 @@ class Freezer:
         self,
         name: str,
         server: McpServer,
-        offers: Mapping[str, Offer],
+        offers: Mapping[str, ToolOffer],
         tools: Collection[str],
         *,
         per_call: Decimal = Decimal(0),
@@ -95,7 +95,7 @@ def _set_server(document: Any, name: str, server: McpServer) -> list[str]:
     return [f"server {name}: {' '.join(server.command) or server.url}"]
 
 
-def _entry(server: str, offer: Offer, latency_s: float) -> Any:
+def _entry(server: str, offer: ToolOffer, latency_s: float) -> Any:
     written = {
         "kind": ToolKind.BASIC.value,
         "role": f"MCP {server}",
@@ -112,7 +112,7 @@ def _entry(server: str, offer: Offer, latency_s: float) -> Any:
     return _map(written)
 
 
-def _renew(written: Any, key: str, entry: Entry, offer: Offer) -> list[str]:
+def _renew(written: Any, key: str, entry: Entry, offer: ToolOffer) -> list[str]:
     """Take over what the server changed since the last import."""
     assert entry.mcp is not None
     said = []
@@ -157,7 +157,7 @@ def _place(tools: Any) -> int:
     return kinds.index(ToolKind.EXPERT.value) if ToolKind.EXPERT.value in kinds else len(kinds)
 
 
-def _hashes(offer: Offer) -> dict[str, str]:
+def _hashes(offer: ToolOffer) -> dict[str, str]:
     return {"schema_hash": offer.schema_hash, "description_hash": offer.description_hash}
 
 

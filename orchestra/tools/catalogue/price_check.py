@@ -12,14 +12,14 @@ LOCAL, ASSUMED = "local/", "assumed"
 
 
 @dataclass(frozen=True)
-class Finding:
+class PriceIssue:
     """One thing to fix."""
 
     what: str
     fix: str
 
 
-def check_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> list[Finding]:
+def check_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> list[PriceIssue]:
     """What a person has to look at on the day `as_of`; rows count as stale more than `days` days after they were
     checked last (or took effect, where that is later)."""
     return [
@@ -36,12 +36,12 @@ def price_keys(file: CatalogueFile) -> dict[str, str]:
     return tools | {"a domain's tools": file.domain_tool.price, "the orchestrator": file.policy_price}
 
 
-def _missing(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[Finding]:
+def _missing(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[PriceIssue]:
     for name, key in price_keys(file).items():
         if book.row(key, as_of) is None:
             later = book.rows(key)
             why = f": the first is from {later[0].effective_from}" if later else ""
-            yield Finding(f"{name} has no price on {as_of} ({key}){why}", f"add a row for {key}")
+            yield PriceIssue(f"{name} has no price on {as_of} ({key}){why}", f"add a row for {key}")
 
 
 def _in_use(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[tuple[str, PriceRow]]:
@@ -50,25 +50,27 @@ def _in_use(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[tuple
             yield key, row
 
 
-def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iterator[Finding]:
+def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iterator[PriceIssue]:
     for key, row in _in_use(file, book, as_of):
         if (age := (as_of - row.looked_at(as_of)).days) > days:
             what = f"the price of {key} was looked at {age} days before {as_of}, on {row.looked_at(as_of)}"
-            yield Finding(what, f"compare it with {row.source!r}; then add a row, or set its `checked`")
+            yield PriceIssue(what, f"compare it with {row.source!r}; then add a row, or set its `checked`")
 
 
-def _assumed(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[Finding]:
+def _assumed(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[PriceIssue]:
     """What somebody else charges and nobody published; what is our own to set may be assumed."""
     for key, row in _in_use(file, book, as_of):
         if not key.startswith(LOCAL) and row.source.startswith(ASSUMED):
             what = f"the price of {key} from {row.effective_from} is no published one: {row.source}"
-            yield Finding(what, "add a row with the provider's own price")
+            yield PriceIssue(what, "add a row with the provider's own price")
 
 
-def _sources(file: CatalogueFile, book: PriceBook) -> Iterator[Finding]:
+def _sources(file: CatalogueFile, book: PriceBook) -> Iterator[PriceIssue]:
     for row in book.every():
         if not row.source.strip():
-            yield Finding(f"the price of {row.key} from {row.effective_from} names no source", "say where it is from")
+            yield PriceIssue(
+                f"the price of {row.key} from {row.effective_from} names no source", "say where it is from"
+            )
     for name, entry in file.tools.items():
         if not entry.source.strip():
-            yield Finding(f"{name} names no source of its figures", "say where they are from, or assumed")
+            yield PriceIssue(f"{name} names no source of its figures", "say where they are from, or assumed")

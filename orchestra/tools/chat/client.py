@@ -3,7 +3,8 @@
 Requests go through the official `openai` SDK: authentication, pooled connections and the kinds of HTTP failure are its.
 Retries are ours, since a budget has to agree to each attempt and is told which may be billed, and so is reading the
 reply, since the SDK takes any JSON for a completion. litellm would add no provider that is needed, for all speak this
-protocol, and it sees every key of an installation: its releases 1.82.7 and 1.82.8 stole them (March 2026, issue 24521).
+protocol, and it sees every key of an installation: its releases 1.82.7 and 1.82.8 stole them (BerriAI/litellm issue
+24521, March 2026).
 """
 
 import asyncio
@@ -13,10 +14,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from orchestra.tools.chat.breaker import Breaker
-from orchestra.tools.chat.reply import Reply, read_reply
+from orchestra.tools.chat.reply import ChatReply, read_reply
 from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
 from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
-from orchestra.tools.rate_limits import PerLoop, Provider
+from orchestra.tools.rate_limits import PerLoop, RateLimiter
 from orchestra.tools.replay.cassette import Cassette, Slot
 from orchestra.types import Usage
 
@@ -45,12 +46,12 @@ class Chat:
         backoff_s: float = 0.5,
         cassette: Cassette | None = None,
         entry: str = "",
-        provider: Provider | None = None,
+        provider: RateLimiter | None = None,
     ) -> None:
         """`attempts`: None for the provider's. `entry`: what of the catalogue decides a reply, for the cassette."""
         self.name, self.model = name, model
         self._url, self._key, self._entry = url, key, entry
-        self._provider = provider or Provider()
+        self._provider = provider or RateLimiter()
         limits = self._provider.limits
         self._attempts = limits.attempts if attempts is None else attempts
         self._breaker = Breaker(name, limits.failures, limits.open_s)
@@ -59,7 +60,7 @@ class Chat:
 
     async def ask(
         self, body: dict[str, Any], *, on_attempt: OnAttempt | None = None, on_lost: OnLost | None = None
-    ) -> Reply:
+    ) -> ChatReply:
         """The reply to `body`, to which the model's name is added; raises `EndpointError` or one of its kinds.
 
         `on_attempt` is called before anything is sent, and may refuse by raising. `on_lost` is called after every
@@ -94,7 +95,7 @@ class Chat:
         if client is not None:
             await client.close()
 
-    async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+    async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
         """Ask within the provider's limits and the deadline, unless the breaker is open. Waiting for a place is not the
         endpoint's time."""
         self._client.get()  # Its first import takes a second, which is nobody's deadline.
@@ -122,7 +123,7 @@ class Chat:
             self._breaker.succeeded()
             return reply.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
-    async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+    async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
         """Attempts until one succeeds, fails for good, or no other would begin before the deadline."""
         retry = retrying(self._attempts, self._backoff_s, self._deadline_s, self._pace)
         try:
@@ -135,7 +136,7 @@ class Chat:
         """Another attempt is another request to the provider."""
         await self._provider.pace()
 
-    async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> Reply:
+    async def _once(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
         import httpx2
         from openai import APIConnectionError, APIStatusError, omit
 
@@ -187,12 +188,12 @@ class Chat:
         )
 
 
-def _replayed(slot: Slot) -> Reply:
+def _replayed(slot: Slot) -> ChatReply:
     """The recorded reply; raises the recorded failure."""
     assert slot.found is not None
     if slot.found.failure is not None:
         raise slot.found.failure.error()
-    return Reply.model_validate(slot.found.reply).model_copy(update={"replayed": True})
+    return ChatReply.model_validate(slot.found.reply).model_copy(update={"replayed": True})
 
 
 def _is_up(error: EndpointError) -> bool:

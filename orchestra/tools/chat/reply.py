@@ -9,7 +9,7 @@ from orchestra.types import Record, Usage
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
-class Reply(Record):
+class ChatReply(Record):
     """What a model endpoint answered."""
 
     text: str
@@ -25,7 +25,7 @@ class Reply(Record):
     replayed: bool = False
 
 
-def read_reply(raw: Any, where: str) -> Reply:
+def read_reply(raw: Any, where: str) -> ChatReply:
     """The reply in a chat completion, without the model's thoughts; raises `ReplyError`.
 
     Servers differ in what they leave out, so only what is used is looked at.
@@ -49,7 +49,7 @@ def read_reply(raw: Any, where: str) -> Reply:
         raise ReplyError(what, unusable=Unusable.SHAPE, where=where, fix=fix) from None
     text = _without_thoughts(content)
     if text:
-        return Reply(text=text, usage=usage, counted=counted, cut=finish == "length")
+        return ChatReply(text=text, usage=usage, counted=counted, cut=finish == "length")
     if calls:
         unusable, what = Unusable.TOOL_CALLS, "it calls tools instead of answering"
     elif refusal or finish == "content_filter":

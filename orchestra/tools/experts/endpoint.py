@@ -12,10 +12,10 @@ from orchestra.text import as_text
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import TAKEN, Entry
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.failures import EndpointError, ReplyError, Unusable
-from orchestra.tools.rate_limits import Provider
+from orchestra.tools.rate_limits import RateLimiter
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Charge, Component, Usage
 
@@ -47,7 +47,7 @@ class Endpoint:
         name: str,
         entry: Entry,
         *,
-        provider: Provider | None = None,
+        provider: RateLimiter | None = None,
         cassette: Cassette | None = None,
         attempts: int | None = None,
         backoff_s: float = 0.5,
@@ -104,7 +104,7 @@ class Endpoint:
         """Close the pooled connections."""
         await self._chat.aclose()
 
-    async def _handed(self, reply: Reply, result: ToolResult, context: ToolContext) -> ToolResult:
+    async def _handed(self, reply: ChatReply, result: ToolResult, context: ToolContext) -> ToolResult:
         """The result of what the expert wrote; its own reply where that is the answer."""
         takes = TAKEN.get(self._entry.role)
         if takes is None:
@@ -131,7 +131,7 @@ class Endpoint:
         return Charge(component=self.component, name=name, usage=usage, cost_usd=cost_usd, latency_s=latency_s)
 
 
-def program(reply: Reply, where: str = "") -> str | None:
+def program(reply: ChatReply, where: str = "") -> str | None:
     """The last code block of a reply; None where there is none, and the reply is an answer in words.
 
     Raises `ReplyError` when the token limit cut the program off.

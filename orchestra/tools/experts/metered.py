@@ -9,7 +9,7 @@ from typing import Any
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Charge, Component, Message, Price, Usage
 
@@ -27,7 +27,7 @@ class PaidChat:
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
-    ) -> tuple[Reply, Charge]:
+    ) -> tuple[ChatReply, Charge]:
         """The reply and what it cost; raises `BudgetError` (nothing was sent) or `ToolError`."""
         body: dict[str, Any] = {
             "messages": [message.model_dump(mode="json") for message in messages],

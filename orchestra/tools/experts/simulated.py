@@ -27,7 +27,7 @@ class BookEntry(Record):
     hard: bool = False
 
 
-def normalise(question: str) -> str:
+def question_key(question: str) -> str:
     """Case, spaces and the final mark do not matter."""
     return " ".join(question.lower().split()).rstrip(" ?.!")
 
@@ -46,16 +46,16 @@ class AnswerBook:
     @classmethod
     def of(cls, entries: Iterable[BookEntry]) -> Self:
         """A book of these entries; of two that ask the same, the later one counts."""
-        return cls({normalise(entry.question): entry for entry in entries})
+        return cls({question_key(entry.question): entry for entry in entries})
 
     def add(self, entry: BookEntry) -> None:
-        self.entries[normalise(entry.question)] = entry
+        self.entries[question_key(entry.question)] = entry
 
     def remove(self, entry: BookEntry) -> None:
-        self.entries.pop(normalise(entry.question), None)
+        self.entries.pop(question_key(entry.question), None)
 
     def find(self, question: str) -> BookEntry | None:
-        return self.entries.get(normalise(question))
+        return self.entries.get(question_key(question))
 
 
 def uniform(*parts: str) -> float:
@@ -79,7 +79,7 @@ class SimulatedExpert:
         known = self._book.find(question)
         if known is None:
             return UNSURE
-        key = normalise(question)
+        key = question_key(question)
         if uniform(self.name, key, "right") < self._behaviour.chance(known.topic, self._hard_share, hard=known.hard):
             return known.answer
         if not known.wrong or uniform(self.name, key, "unsure") < self._behaviour.doubt(hard=known.hard):
@@ -88,13 +88,13 @@ class SimulatedExpert:
 
     def usage(self, question: str) -> tuple[Usage, float]:
         """Tokens of the call, and how long it is against the expected one: within 25 %, 1 on average."""
-        length = 0.75 + 0.5 * uniform(self.name, normalise(question), "length")
+        length = 0.75 + 0.5 * uniform(self.name, question_key(question), "length")
         tokens = Usage(input_tokens=self._usage.input_tokens, output_tokens=round(self._usage.output_tokens * length))
         return tokens, length
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         question = str(arguments.get("question") or context.instruction)
-        if uniform(self.name, normalise(question), "failure") < self._behaviour.failures:
+        if uniform(self.name, question_key(question), "failure") < self._behaviour.failures:
             raise ToolError("it does not answer (simulated)", where=self.name)
         usage, length = self.usage(question)
         latency_s = round(context.latency_s * length, 3)

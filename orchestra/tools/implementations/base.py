@@ -15,8 +15,8 @@ from orchestra.tools.resources import Resources
 from orchestra.tools.search.corpus import SearchIndex
 
 
-class World(Protocol):
-    """What a tool may be made from; a `Toolkit` has it all."""
+class ToolSources(Protocol):
+    """The catalogue, the data and the shared connections that a tool is made from; a `Toolkit` has them all."""
 
     @property
     def catalogue(self) -> Catalogue: ...
@@ -40,8 +40,8 @@ class World(Protocol):
         ...
 
 
-Make = Callable[[str, Entry, World], Tool]
-"""From the entry's name in the catalogue, the entry and the world to the tool."""
+Make = Callable[[str, Entry, ToolSources], Tool]
+"""From the entry's name in the catalogue, the entry and the sources to the tool."""
 AnyMake = TypeVar("AnyMake", bound=Make)
 
 

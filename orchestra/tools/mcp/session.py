@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
 from orchestra.tools.mcp import supervisor
-from orchestra.tools.mcp.spec import McpServer, McpTool, Offer, changed
+from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer, changed
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -60,7 +60,7 @@ class Connection:
         # What a server sends wrong is a typed error here; the SDK would log it with a traceback.
         logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
 
-    async def offers(self) -> dict[str, Offer]:
+    async def offers(self) -> dict[str, ToolOffer]:
         """What the server offers now, by its names; raises `ToolError`."""
         return (await self._session()).offers
 
@@ -123,7 +123,7 @@ class _Session:
         self.failure: str | None = None
         """Why it could not be opened."""
         self.failed_at = 0.0
-        self.offers: dict[str, Offer] = {}
+        self.offers: dict[str, ToolOffer] = {}
         self.late = 0
         self._client: Client | None = None
         self._errors = _errors()
@@ -242,15 +242,15 @@ async def _watched(transport: Any, over: asyncio.Event) -> AsyncIterator[tuple[A
         yield _Ending(read, over), write
 
 
-async def _offers(client: Client) -> dict[str, Offer]:
+async def _offers(client: Client) -> dict[str, ToolOffer]:
     """Every tool that the server lists, over all pages."""
-    found: dict[str, Offer] = {}
+    found: dict[str, ToolOffer] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
             words = (tool.description or tool.title or "").strip()
-            found[tool.name] = Offer(name=tool.name, description=words, parameters=tool.input_schema)
+            found[tool.name] = ToolOffer(name=tool.name, description=words, parameters=tool.input_schema)
         cursor = page.next_cursor
         if cursor is None:
             break

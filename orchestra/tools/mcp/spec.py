@@ -67,7 +67,7 @@ class McpTool(Record):
     """Of the server's own words: the entry's may be shortened by hand."""
 
 
-class Offer(Record):
+class ToolOffer(Record):
     """A tool as its server offers it now."""
 
     name: str
@@ -90,7 +90,7 @@ class Offer(Record):
         return "description" if self.description_hash != frozen.description_hash else None
 
 
-def changed(frozen: McpTool, offers: Mapping[str, Offer]) -> str | None:
+def changed(frozen: McpTool, offers: Mapping[str, ToolOffer]) -> str | None:
     """Why a tool of the catalogue is not what its server offers now; None when it is."""
     offer = offers.get(frozen.tool)
     if offer is None:

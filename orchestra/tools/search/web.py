@@ -42,7 +42,7 @@ class Request:
     """Sent as JSON."""
 
 
-class Provider(Protocol):
+class SearchProvider(Protocol):
     """A search API's shapes. Another provider is one such class in PROVIDERS, named in `WebProvider`."""
 
     url: str
@@ -83,7 +83,7 @@ class Tavily:
         return str(reply["detail"]["error"])
 
 
-PROVIDERS: dict[WebProvider, type[Provider]] = {"tavily": Tavily}
+PROVIDERS: dict[WebProvider, type[SearchProvider]] = {"tavily": Tavily}
 
 
 @dataclass
@@ -101,7 +101,7 @@ class WebSearch:
     def __init__(
         self,
         name: str,
-        provider: Provider,
+        provider: SearchProvider,
         *,
         key: str,
         url: str | None = None,

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError
-from orchestra.files.checkpoint import MANIFEST, Manifest, hash_dir, keep, verify_kept, verify_manifest, write_manifest
+from orchestra.files.checkpoint import (
+    MANIFEST,
+    CheckpointManifest,
+    hash_dir,
+    keep,
+    verify_kept,
+    verify_manifest,
+    write_manifest,
+)
 
 
 def checkpoint(folder: Path, weights: bytes = b"weights") -> Path:
@@ -18,7 +26,7 @@ def checkpoint(folder: Path, weights: bytes = b"weights") -> Path:
     return folder
 
 
-def manifest(folder: Path) -> Manifest:
+def manifest(folder: Path) -> CheckpointManifest:
     return write_manifest(
         folder,
         base=None,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError, JudgeError
-from orchestra.rewards.outcome import normalise, same_number, verify
+from orchestra.rewards.outcome import normalise_text, same_number, verify
 from orchestra.tools.session import ToolSession
 from orchestra.types import Verdict
 from tests.support.worlds import example, toolkit
@@ -60,7 +60,7 @@ def test_exact_is_not_fooled(tmp_path: Path, answer: str, expected: str) -> None
 
 @given(st.text(max_size=30))
 def test_normalise_is_idempotent(text: str) -> None:
-    assert normalise(normalise(text)) == normalise(text)
+    assert normalise_text(normalise_text(text)) == normalise_text(text)
 
 
 @pytest.mark.parametrize("answer", ["888", " 888 ", "888.", "888.0", "+888", "8.88e2", "0,888"])

@@ -15,8 +15,8 @@ from mcp_types import CallToolResult
 
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.rollout.policies.base import ScriptedPolicy
-from orchestra.serving.client import Reply
-from orchestra.serving.mcp_server import TOOL, Ask, Deployed, InProcess, Source, build
+from orchestra.serving.client import AskResponse
+from orchestra.serving.mcp_server import TOOL, Answerer, Ask, Deployed, InProcess, build
 from tests.support.serving_world import MADE, backend, checkpoint, params, workspace
 from tests.support.worlds import ROOT, codec
 from tests.unit.rollout.policies.test_vllm import server
@@ -37,11 +37,11 @@ def gateway(status: int = 200, **made: Any) -> Iterator[tuple[str, list[dict[str
         yield url, asked
 
 
-def tell(source: Source, **arguments: Any) -> CallToolResult:
+def tell(answerer: Answerer, **arguments: Any) -> CallToolResult:
     """One call through a real client, in this process."""
 
     async def go() -> CallToolResult:
-        async with Client(build(source)) as client:
+        async with Client(build(answerer)) as client:
             return await client.call_tool(TOOL, arguments)
 
     return asyncio.run(go())
@@ -60,7 +60,7 @@ def check(result: CallToolResult) -> None:
     answer, account = texts(result)
     assert answer == "Tesk" and not result.is_error
     assert "gpt-5(question='who?') → Tesk  [$0.062000]" in account and "1 tool call, $0.062100" in account
-    reply = Reply.model_validate(result.structured_content)
+    reply = AskResponse.model_validate(result.structured_content)
     assert (reply.answer, reply.cost_usd, reply.tool_calls[0].name) == ("Tesk", 0.0621, "gpt-5")
 
 
@@ -133,7 +133,7 @@ def test_failures_and_limits_are_errors_of_the_tool_with_the_bill(tmp_path: Path
 
 def test_a_backend_in_this_process_answers_alike(tmp_path: Path) -> None:
     result = tell(InProcess(backend(tmp_path)), question="what is 37*24?", budget_usd=1)
-    reply = Reply.model_validate(result.structured_content)
+    reply = AskResponse.model_validate(result.structured_content)
     assert texts(result)[0] == "888" and reply.tool_calls[0].name == "calculator" and reply.engine == "in_process"
     assert reply.cost_usd > 0 and reply.stop == "answered"
 
@@ -149,8 +149,8 @@ def test_a_backend_in_this_process_answers_alike(tmp_path: Path) -> None:
 def test_what_the_backend_refuses(
     tmp_path: Path, says: str, asked: dict[str, Any], kind: type[Exception] | None, words: str
 ) -> None:
-    source = InProcess(backend(tmp_path, policy=ScriptedPolicy("broken", lambda _: says, codec().turn)))
-    ask: Callable[[], Reply] = lambda: asyncio.run(source.ask(Ask(question="what?", **asked)))  # noqa: E731
+    answerer = InProcess(backend(tmp_path, policy=ScriptedPolicy("broken", lambda _: says, codec().turn)))
+    ask: Callable[[], AskResponse] = lambda: asyncio.run(answerer.ask(Ask(question="what?", **asked)))  # noqa: E731
     if kind is None:
         assert ask().stop == words and ask().answer == ""
     else:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.serving.toolbox import DECENT, DOMAIN_TOOLS, STATED, experts, preference, toolbox
+from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, experts, preference, toolbox
 from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
+from orchestra.tools.catalogue.entry import DECENT
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import ToolKind
 from tests.support.worlds import ROOT, catalogue, toolkit

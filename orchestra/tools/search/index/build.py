@@ -11,7 +11,7 @@ from orchestra.files.tables import Row, read_rows
 from orchestra.text import is_text
 from orchestra.tools.search.corpus import Document
 from orchestra.tools.search.index import dense, lexical, passages
-from orchestra.tools.search.index.manifest import MANIFEST, Manifest, Settings
+from orchestra.tools.search.index.manifest import MANIFEST, IndexManifest, Settings
 
 SAID_EVERY = 1000
 """Passages between two calls of `on_progress`."""
@@ -27,10 +27,10 @@ def settings_of(out: Path, *, id_: str = "id", title: str = "title", text: str =
     return Settings(id=id_, title=title, text=text, model=model)
 
 
-def current(sources: Sequence[Path], out: Path, settings: Settings) -> Manifest | None:
+def current(sources: Sequence[Path], out: Path, settings: Settings) -> IndexManifest | None:
     """The index at `out` where it is whole and of these sources and settings; None where it has to be built."""
     try:
-        manifest = Manifest.read(out)
+        manifest = IndexManifest.read(out)
         manifest.check(out)
     except DataError:
         return None
@@ -41,7 +41,7 @@ def current(sources: Sequence[Path], out: Path, settings: Settings) -> Manifest 
 
 def build(
     sources: Sequence[Path], out: Path, settings: Settings, *, on_progress: Callable[[int], None] = lambda _: None
-) -> Manifest:
+) -> IndexManifest:
     """Index the rows of `sources` (JSON lines, Parquet and what else `read_rows` reads) in the folder `out`.
 
     Raises `DataError` naming file, line and field for a row that is no passage; then `out` stays as it was.
@@ -51,7 +51,7 @@ def build(
     with atomic.whole_folder(out) as partial:
         names = [*passages.FILES, *lexical.FILES, *(dense.FILES if settings.model is not None else ())]
         count, dimension = _write(sources, partial, out, settings, on_progress)
-        manifest = Manifest.of(
+        manifest = IndexManifest.of(
             partial, names, passages=count, dimension=dimension, sources=sources, at=out, settings=settings
         )
         manifest.write(partial)

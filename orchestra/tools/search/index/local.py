@@ -12,7 +12,7 @@ from orchestra.errors import ConfigError
 from orchestra.tools.search.corpus import Document
 from orchestra.tools.search.index.dense import Dense
 from orchestra.tools.search.index.lexical import Lexical
-from orchestra.tools.search.index.manifest import Manifest
+from orchestra.tools.search.index.manifest import IndexManifest
 from orchestra.tools.search.index.passages import Passages, searched
 from orchestra.types import Record
 
@@ -41,7 +41,7 @@ class Found(Record):
 class LocalIndex:
     """Searches may run in several threads at once; a model is loaded at the first search by meaning."""
 
-    def __init__(self, manifest: Manifest, passages: Passages, lexical: Lexical, dense: Dense | None) -> None:
+    def __init__(self, manifest: IndexManifest, passages: Passages, lexical: Lexical, dense: Dense | None) -> None:
         self.manifest, self._passages, self._lexical, self._dense = manifest, passages, lexical, dense
 
     @classmethod
@@ -50,7 +50,7 @@ class LocalIndex:
 
         `contents=False` compares sizes only: opening then takes milliseconds whatever the index's size.
         """
-        manifest = Manifest.read(folder)
+        manifest = IndexManifest.read(folder)
         manifest.check(folder, contents=contents)
         passages, dense = Passages.open(folder), None
         if manifest.settings.model is not None:

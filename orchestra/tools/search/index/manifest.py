@@ -55,7 +55,7 @@ class Settings(Record):
         return str(beside(folder, self.model)) if self.model.startswith(".") else self.model
 
 
-class Manifest(Record):
+class IndexManifest(Record):
     """manifest.json."""
 
     format: int
@@ -73,7 +73,7 @@ class Manifest(Record):
     def of(
         cls, folder: Path, names: Iterable[str], *, passages: int, dimension: int, sources: Sequence[Path], at: Path,
         settings: Settings,
-    ) -> Manifest:  # fmt: skip
+    ) -> IndexManifest:  # fmt: skip
         """The manifest of files in `folder`, which will stand at `at`."""
         made = cls(
             format=FORMAT,
@@ -88,7 +88,7 @@ class Manifest(Record):
         return made.model_copy(update={"version": made.digest})
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path) -> IndexManifest:
         """Raises `DataError` where there is no index, or none that this version can read."""
         try:
             text = (folder / MANIFEST).read_text(encoding="utf-8")

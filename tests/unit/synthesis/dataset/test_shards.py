@@ -32,7 +32,7 @@ from orchestra.synthesis.names import LONG, SHORT, Names, numbered
 from orchestra.synthesis.partition import SetPart
 from orchestra.synthesis.questions.arithmetic import arithmetic
 from orchestra.system.processes import alive, descendants
-from orchestra.tools.experts.simulated import normalise
+from orchestra.tools.experts.simulated import question_key
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category
 from orchestra.validation.rows import PROBLEMS, Flattener
@@ -139,7 +139,7 @@ def test_a_set_has_its_sizes_ids_and_a_card_of_all_shards(whole: Path) -> None:
 
 def test_across_shards_nothing_is_asked_twice_or_in_both_splits(whole: Path) -> None:
     train, heldout = read_examples(whole / "train.jsonl"), read_examples(whole / "heldout.jsonl")
-    questions = [normalise(example.instruction) for example in train + heldout]
+    questions = [question_key(example.instruction) for example in train + heldout]
     assert len(set(questions)) == len(questions) == 200
     assert not {e for x in train for e in x.entities} & {e for x in heldout for e in x.entities}
 
@@ -296,7 +296,7 @@ def _mock() -> Any:
 def _until_they_run_out(share: SetPart) -> Iterator[str]:
     with pytest.raises(DataError, match="different train tasks found"):
         for task in domain_tasks(_mock(), 7, 100_000, "train", "lookup", share):
-            yield normalise(task.instruction)
+            yield question_key(task.instruction)
 
 
 def test_shares_part_the_tasks_of_a_domain_among_them() -> None:

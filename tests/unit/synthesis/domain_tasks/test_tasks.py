@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.domains.compare import judge, replay
+from orchestra.domains.compare import judge, run_calls
 from orchestra.domains.engine import Domain, load_domain
 from orchestra.errors import DataError
 from orchestra.synthesis.domain_tasks.tasks import MAX_WORDS, DomainTask, domain_tasks, entity_split, verified
@@ -80,7 +80,7 @@ def test_golden_calls_solve_every_task_and_nothing_solves_none() -> None:
 def test_observations_stay_short() -> None:
     for task in ALL:
         session = SHOP.open()
-        assert all(len(text) <= 100 for text in replay(session, task.golden_calls))
+        assert all(len(text) <= 100 for text in run_calls(session, task.golden_calls))
         session.close()
 
 

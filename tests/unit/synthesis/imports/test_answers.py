@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.outcome import normalise, same_number
+from orchestra.rewards.outcome import normalise_text, same_number
 from orchestra.synthesis.imports.answers import bare, verifier_of
 
 WRAPS = ("{}", "{}.", " {} ", r"\boxed{{{}}}", "${}$", r"$\boxed{{{}}}$.", r"\({}\)", r"$$\boxed{{{}}}$$", "**{}**")
@@ -35,7 +35,7 @@ def test_what_can_be_checked_passes_its_own_check(text: str) -> None:
         assert verifier.answer is not None and verifier.answer.strip()
         right = same_number if verifier.kind == "numeric" else None
         assert right is None or right(verifier.answer, verifier.answer, verifier.tolerance)
-        assert right is not None or normalise(verifier.answer) == normalise(f" {verifier.answer} ")
+        assert right is not None or normalise_text(verifier.answer) == normalise_text(f" {verifier.answer} ")
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "$$", "- -"])

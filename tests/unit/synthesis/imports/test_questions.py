@@ -9,7 +9,7 @@ import pytest
 from orchestra.errors import DataError
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.imports.corpus import corpus_questions
-from orchestra.synthesis.imports.offer import Offer
+from orchestra.synthesis.imports.importer import ExampleImporter
 from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, Fields, Questions
 from orchestra.types import Category, Example, ToolKind
 from orchestra.validation.replay import replay
@@ -20,9 +20,9 @@ THOUGHTS = Questions(GENERAL_THOUGHT, "GeneralThought-430K")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_general_thought_in_its_published_schema(offer: Offer, suffix: str) -> None:
+def test_general_thought_in_its_published_schema(importer: ExampleImporter, suffix: str) -> None:
     path = DATA / f"general_thought.{suffix}"
-    rows = list(THOUGHTS.load([path], offer))
+    rows = list(THOUGHTS.load([path], importer))
     assert [where for where, _ in rows] == [f"{path}:{number}" for number in range(1, 8)]
     taken = {row.provenance.parent: row for _, row in rows if isinstance(row, Example)}
     assert list(taken) == ["2501", "2502", "2505"]
@@ -41,35 +41,35 @@ def test_general_thought_in_its_published_schema(offer: Offer, suffix: str) -> N
     }
 
 
-def test_both_formats_give_the_same_examples(offer: Offer) -> None:
+def test_both_formats_give_the_same_examples(importer: ExampleImporter) -> None:
     one, other = (
-        [row for _, row in THOUGHTS.load([DATA / f"general_thought.{suffix}"], offer)]
+        [row for _, row in THOUGHTS.load([DATA / f"general_thought.{suffix}"], importer)]
         for suffix in ("jsonl", "parquet")
     )
     assert one == other
 
 
-def test_a_judge_can_take_what_no_rule_checks(offer: Offer) -> None:
+def test_a_judge_can_take_what_no_rule_checks(importer: ExampleImporter) -> None:
     judged = Questions(GENERAL_THOUGHT, "GeneralThought-430K", judged=True)
-    rows = [row for _, row in judged.load([DATA / "general_thought.jsonl"], offer) if isinstance(row, Example)]
+    rows = [row for _, row in judged.load([DATA / "general_thought.jsonl"], importer) if isinstance(row, Example)]
     assert [row.provenance.parent for row in rows if row.verifier.kind == "judge"] == ["2503"]
 
 
-def test_any_file_of_questions_with_its_own_field_names(tmp_path: Path, offer: Offer) -> None:
+def test_any_file_of_questions_with_its_own_field_names(tmp_path: Path, importer: ExampleImporter) -> None:
     rows = [{"q": "How many legs has a Fenra?", "a": 6, "n": 1, "terms": "MIT", "ours": [1]}, {"q": "Who?", "a": None}]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     loader = Questions(Fields(question="q", answer="a", id="n", licence="terms"), "own", licence="CC0-1.0")
-    (_, first), (_, second) = loader.load([tmp_path / "own.jsonl"], offer)
+    (_, first), (_, second) = loader.load([tmp_path / "own.jsonl"], importer)
     assert isinstance(first, Example) and first.id == "own-1" and first.verifier.answer == "6"
     assert first.provenance.licence == "MIT"
     assert isinstance(second, Refused) and second.reason == "no answer" and second.row == "own-2"
 
 
-def test_an_example_depends_on_its_own_row_only(tmp_path: Path, offer: Offer) -> None:
+def test_an_example_depends_on_its_own_row_only(tmp_path: Path, importer: ExampleImporter) -> None:
     text = (DATA / "general_thought.jsonl").read_text(encoding="utf-8").splitlines()
     (tmp_path / "turned.jsonl").write_text("\n".join(reversed(text)), encoding="utf-8")
     one, other = (
-        {row.id: row for _, row in THOUGHTS.load([path], offer) if isinstance(row, Example)}
+        {row.id: row for _, row in THOUGHTS.load([path], importer) if isinstance(row, Example)}
         for path in (DATA / "general_thought.jsonl", tmp_path / "turned.jsonl")
     )
     assert one == other and len(one) == 3
@@ -84,24 +84,24 @@ def test_an_example_depends_on_its_own_row_only(tmp_path: Path, offer: Offer) ->
     ],
 )
 def test_a_row_that_cannot_be_read_names_file_line_and_field(
-    tmp_path: Path, offer: Offer, row: dict[str, object], said: str
+    tmp_path: Path, importer: ExampleImporter, row: dict[str, object], said: str
 ) -> None:
     good = {"question": "Who leads Fenra?", "answer": "Tesk"}
     (tmp_path / "own.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(row)}\n", encoding="utf-8")
     with pytest.raises(DataError, match=said):
-        list(Questions(Fields(), "own").load([tmp_path / "own.jsonl"], offer))
-    rows = [row for _, row in Questions(Fields(), "own", lenient=True).load([tmp_path / "own.jsonl"], offer)]
+        list(Questions(Fields(), "own").load([tmp_path / "own.jsonl"], importer))
+    rows = [row for _, row in Questions(Fields(), "own", lenient=True).load([tmp_path / "own.jsonl"], importer)]
     assert isinstance(rows[0], Example) and isinstance(rows[1], Refused) and "cannot be read: field" in rows[1].reason
 
 
-def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, offer: Offer) -> None:
+def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, importer: ExampleImporter) -> None:
     records = [
         {"id": "1", "title": "Norvik year", "text": "The year of Norvik is 1911."},
         {"id": "2", "title": "Norvik", "text": "Norvik is a nice place."},
     ]
     path = tmp_path / "facts.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    (_, made), (_, refused) = corpus_questions([path], offer, "corpus", "Apache-2.0")
+    (_, made), (_, refused) = corpus_questions([path], importer, "corpus", "Apache-2.0")
     assert isinstance(made, Example) and "Norvik" in made.instruction and made.verifier.answer == "1911"
     assert isinstance(refused, Refused) and refused.row == "2"
     kit = toolkit(tmp_path)
@@ -109,4 +109,4 @@ def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Pa
     assert asyncio.run(replay(made, kit)) is None
     path.write_text('{"id": "1", "title": "Norvik"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"facts.jsonl:1: field text: Field required"):
-        list(corpus_questions([path], offer, "corpus", "Apache-2.0"))
+        list(corpus_questions([path], importer, "corpus", "Apache-2.0"))

@@ -12,7 +12,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.imports.export import export, record
-from orchestra.synthesis.imports.offer import Offer
+from orchestra.synthesis.imports.importer import ExampleImporter
 from orchestra.synthesis.imports.toolscale import ToolScale, read_tools
 from orchestra.types import Category, Example, Preference, Provenance, ToolCall, ToolKind
 from tests.support.worlds import example
@@ -57,10 +57,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=60)
 @given(st.lists(examples(), max_size=4))
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_ours_go_out_and_come_back_without_loss(folder: Path, offer: Offer, suffix: str, made: list[Example]) -> None:
+def test_ours_go_out_and_come_back_without_loss(
+    folder: Path, importer: ExampleImporter, suffix: str, made: list[Example]
+) -> None:
     write_examples(folder / "ours.jsonl", made)
     assert export(folder / "ours.jsonl", folder / f"out.{suffix}") == len(made)
-    back = [row for _, row in ToolScale().load([folder / f"out.{suffix}"], offer)]
+    back = [row for _, row in ToolScale().load([folder / f"out.{suffix}"], importer)]
     assert [one.model_dump_json() for one in back if isinstance(one, Example)] == [
         one.model_dump_json() for one in made
     ]
@@ -96,8 +98,8 @@ def test_the_exported_parquet_has_the_published_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_published_records_load_as_they_are(offer: Offer, suffix: str) -> None:
-    taken = [row for _, row in ToolScale().load([DATA / f"toolscale.{suffix}"], offer) if isinstance(row, Example)]
+def test_published_records_load_as_they_are(importer: ExampleImporter, suffix: str) -> None:
+    taken = [row for _, row in ToolScale().load([DATA / f"toolscale.{suffix}"], importer) if isinstance(row, Example)]
     weather, finance = taken
     assert weather.id == "toolscale-10315" and weather.domain == "toolscale-weather"
     assert weather.category is Category.LOOKUP and finance.category is Category.CHANGE
@@ -116,8 +118,8 @@ def test_published_records_load_as_they_are(offer: Offer, suffix: str) -> None:
     assert finance.provenance.parent == "77" and finance.provenance.licence == "other"
 
 
-def test_what_cannot_be_checked_here_is_refused(offer: Offer) -> None:
-    rows = [row for _, row in ToolScale().load([DATA / "toolscale.jsonl"], offer)]
+def test_what_cannot_be_checked_here_is_refused(importer: ExampleImporter) -> None:
+    rows = [row for _, row in ToolScale().load([DATA / "toolscale.jsonl"], importer)]
     assert {row.row: row.reason for row in rows if isinstance(row, Refused)} == {
         "78": "no golden calls",
         "79": "it has assertions in words, which no rule can check",
@@ -126,12 +128,12 @@ def test_what_cannot_be_checked_here_is_refused(offer: Offer) -> None:
     }
 
 
-def test_the_tools_own_schema_says_which_null_is_an_argument(tmp_path: Path, offer: Offer) -> None:
+def test_the_tools_own_schema_says_which_null_is_an_argument(tmp_path: Path, importer: ExampleImporter) -> None:
     nullable = {"memo": {"type": ["string", "null"]}, "city": {"type": "string"}}
     tool = {"name": "get_account", "description": "One account.", "parameters": {"properties": nullable}}
     (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": tool}]), encoding="utf-8")
     loader = ToolScale(tools=read_tools(tmp_path / "tools.json"))
-    finance = [row for _, row in loader.load([DATA / "toolscale.parquet"], offer)][1]
+    finance = [row for _, row in loader.load([DATA / "toolscale.parquet"], importer)][1]
     assert isinstance(finance, Example)
     assert finance.verifier.golden_calls[0].arguments == {"account_id": "A-7", "memo": None}
     assert {spec.description for spec in finance.toolbox if spec.name == "get_account"} == {"One account."}
@@ -140,30 +142,30 @@ def test_the_tools_own_schema_says_which_null_is_an_argument(tmp_path: Path, off
         read_tools(tmp_path / "tools.json")
 
 
-def test_a_row_that_cannot_be_read_names_file_line_and_field(tmp_path: Path, offer: Offer) -> None:
+def test_a_row_that_cannot_be_read_names_file_line_and_field(tmp_path: Path, importer: ExampleImporter) -> None:
     first, second, *_ = (DATA / "toolscale.jsonl").read_text(encoding="utf-8").splitlines()
     broken = json.loads(second)
     broken["evaluation_criteria"]["actions"][1]["name"] = None
     path = tmp_path / "bad.jsonl"
     path.write_text(f"{first}\n{json.dumps(broken)}\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"bad.jsonl:2: field evaluation_criteria.actions.1.name: .*string"):
-        list(ToolScale().load([path], offer))
-    rows = [row for _, row in ToolScale(lenient=True).load([path], offer)]
+        list(ToolScale().load([path], importer))
+    rows = [row for _, row in ToolScale(lenient=True).load([path], importer)]
     assert isinstance(rows[0], Example) and isinstance(rows[1], Refused)
     broken["evaluation_criteria"]["actions"][1]["name"] = "no tool's name"
     path.write_text(json.dumps(broken) + "\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"bad.jsonl:1: field name: String should match"):
-        list(ToolScale().load([path], offer))
+        list(ToolScale().load([path], importer))
 
 
 @pytest.mark.parametrize(
     "held", ["", "{}", "[]", '{"example": {}, "arguments": {}}', '{"example": 3, "arguments": {}}']
 )
-def test_a_damaged_key_of_ours_is_one_line(tmp_path: Path, offer: Offer, held: str) -> None:
+def test_a_damaged_key_of_ours_is_one_line(tmp_path: Path, importer: ExampleImporter, held: str) -> None:
     row = record(example()) | {"orchestra": held}
     (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"bad.jsonl:1: field .* — export it again"):
-        list(ToolScale().load([tmp_path / "bad.jsonl"], offer))
+        list(ToolScale().load([tmp_path / "bad.jsonl"], importer))
 
 
 def test_only_examples_are_exported(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from orchestra.files.jsonl import read_jsonl, write_jsonl
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.types import Example
 from tasks.experiments import sealed
-from tasks.experiments.sealed import GENERATED, VALIDATED, Frozen, Read, freeze, frozen_commit, merge, seed_of
+from tasks.experiments.sealed import GENERATED, VALIDATED, Frozen, ReadEntry, freeze, frozen_commit, merge, seed_of
 from tests.support.worlds import ROOT, example
 
 WHO = ["-c", "user.name=t", "-c", "user.email=t@e.org"]
@@ -91,8 +91,10 @@ def test_a_freeze_must_be_there_whole_and_committed(root: Path, params: Params) 
 
 def test_every_read_is_a_line_of_the_repository(root: Path) -> None:
     for commit in ("a", "b+"):
-        sealed.log_read(root, Read(date="2026-11-22", commit=commit, frozen="f", examples=3, command="orchestra learn"))
-    assert [read.commit for read in read_jsonl(root / sealed.READS, Read)] == ["a", "b+"]
+        sealed.log_read(
+            root, ReadEntry(date="2026-11-22", commit=commit, frozen="f", examples=3, command="orchestra learn")
+        )
+    assert [read.commit for read in read_jsonl(root / sealed.READS, ReadEntry)] == ["a", "b+"]
     assert Frozen(world="w", examples=1)
 
 

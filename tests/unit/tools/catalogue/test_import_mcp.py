@@ -10,7 +10,7 @@ import yaml
 
 from orchestra.errors import ConfigError
 from orchestra.tools.catalogue.import_mcp import Freezer
-from orchestra.tools.mcp.spec import McpServer, Offer
+from orchestra.tools.mcp.spec import McpServer, ToolOffer
 from orchestra.types import Component, ToolKind
 from tests.support.mcp_world import SMALL, freezer, load
 
@@ -18,8 +18,8 @@ SERVER = McpServer(command=("serve", "--all"), env={"TOKEN": "${SOME_TOKEN}"})
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
-def offer(name: str, words: str = "reads a file", schema: dict[str, Any] = SCHEMA) -> dict[str, Offer]:
-    return {name: Offer(name=name, description=words, parameters=schema)}
+def offer(name: str, words: str = "reads a file", schema: dict[str, Any] = SCHEMA) -> dict[str, ToolOffer]:
+    return {name: ToolOffer(name=name, description=words, parameters=schema)}
 
 
 def texts(made: Freezer) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def test_a_later_import_can_take_more_of_the_server_s_tools(tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_imported_leaves_both_files_alone(
-    tmp_path: Path, offers: dict[str, Offer], tools: list[str], said: str
+    tmp_path: Path, offers: dict[str, ToolOffer], tools: list[str], said: str
 ) -> None:
     made = freezer(tmp_path, SMALL)
     before = texts(made)

@@ -10,10 +10,10 @@ import pytest
 
 from orchestra.tools.chat.breaker import Breaker
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.chat.retries import retry_after_s
 from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, RequestError
-from orchestra.tools.rate_limits import Provider, ProviderLimits
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.types import Usage
 from tests.support.endpoint import answer, serving
 
@@ -21,16 +21,16 @@ BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "who?"}]}
 
 
 def chat(url: str, limits: ProviderLimits | None = None, **settings: Any) -> Chat:
-    return Chat("one", model="m-1", url=url, backoff_s=0.01, provider=Provider(limits), **settings)
+    return Chat("one", model="m-1", url=url, backoff_s=0.01, provider=RateLimiter(limits), **settings)
 
 
-async def ask(asked: Chat, times: int = 1) -> list[Reply | BaseException]:
+async def ask(asked: Chat, times: int = 1) -> list[ChatReply | BaseException]:
     """All at once; failures come back as they are."""
     return await asyncio.gather(*(asked.ask(BODY) for _ in range(times)), return_exceptions=True)
 
 
-def run(asked: Chat, times: int = 1) -> list[Reply | BaseException]:
-    async def whole() -> list[Reply | BaseException]:
+def run(asked: Chat, times: int = 1) -> list[ChatReply | BaseException]:
+    async def whole() -> list[ChatReply | BaseException]:
         try:
             return await ask(asked, times)
         finally:
@@ -43,7 +43,7 @@ def test_retry_after_is_waited_for_and_not_beyond_the_deadline() -> None:
     with serving([(429, {}, 0), (200, answer(), 0)]) as double:
         double.headers = {"retry-after": "0.3"}
         (reply,) = run(chat(double.url))
-        assert isinstance(reply, Reply) and reply.seconds >= 0.3 and len(double.asked) == 2
+        assert isinstance(reply, ChatReply) and reply.seconds >= 0.3 and len(double.asked) == 2
     with serving([(429, {}, 0)]) as double:
         double.headers = {"retry-after": "60"}
         (error,) = run(chat(double.url, deadline_s=30))
@@ -92,7 +92,7 @@ def test_an_endpoint_that_is_down_is_left_alone_and_found_again() -> None:
     limits = ProviderLimits(failures=2, open_s=0.2, attempts=1)
     with serving([(500, {}, 0), (500, {}, 0), (200, answer(), 0)]) as double:
 
-        async def whole() -> list[list[Reply | BaseException]]:
+        async def whole() -> list[list[ChatReply | BaseException]]:
             asked = chat(double.url, limits)
             found = [await ask(asked), await ask(asked), await ask(asked)]
             await asyncio.sleep(0.25)
@@ -101,20 +101,20 @@ def test_an_endpoint_that_is_down_is_left_alone_and_found_again() -> None:
             return found
 
         kinds = [type(one) for (one,) in asyncio.run(whole())]
-        assert kinds == [EndpointError, EndpointError, CircuitError, Reply, Reply] and len(double.asked) == 4
+        assert kinds == [EndpointError, EndpointError, CircuitError, ChatReply, ChatReply] and len(double.asked) == 4
 
 
 def test_who_is_left_alone_takes_nothing_from_the_provider_s_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
     paced = []
 
-    async def pace(self: Provider) -> None:
+    async def pace(self: RateLimiter) -> None:
         paced.append(self)
 
-    monkeypatch.setattr(Provider, "pace", pace)
+    monkeypatch.setattr(RateLimiter, "pace", pace)
     with serving([(500, {}, 0)]) as double:
         asked = chat(double.url, ProviderLimits(failures=1, attempts=1, concurrency=1))
 
-        async def whole() -> list[Reply | BaseException]:
+        async def whole() -> list[ChatReply | BaseException]:
             try:
                 await ask(asked)
                 return await ask(asked, 3)
@@ -129,14 +129,14 @@ def test_replies_of_no_use_and_wrong_requests_open_no_breaker() -> None:
     with serving([(200, answer(None), 0), (400, {}, 0), (200, answer(), 0)]) as double:
         asked = chat(double.url, limits)
         kinds = [type(run(asked)[0]).__name__ for _ in range(3)]
-        assert kinds == ["ReplyError", RequestError.__name__, "Reply"]
+        assert kinds == ["ReplyError", RequestError.__name__, "ChatReply"]
 
 
 def test_a_provider_s_places_hold_for_all_its_models_and_waiting_is_not_their_time() -> None:
     with serving([(200, answer(), 0.1)]) as double:
 
-        async def whole() -> list[Reply | BaseException]:
-            provider = Provider(ProviderLimits(concurrency=2))
+        async def whole() -> list[ChatReply | BaseException]:
+            provider = RateLimiter(ProviderLimits(concurrency=2))
             two = [Chat(n, model=n, url=double.url, provider=provider, deadline_s=20) for n in ("m-1", "m-2")]
             found = await asyncio.gather(ask(two[0], 4), ask(two[1], 4))
             for one in two:
@@ -147,13 +147,13 @@ def test_a_provider_s_places_hold_for_all_its_models_and_waiting_is_not_their_ti
         replies = asyncio.run(whole())
         wall_s = time.monotonic() - began
     assert double.most_at_once == 2 and wall_s >= 0.4
-    assert all(isinstance(reply, Reply) and reply.seconds < wall_s for reply in replies)
+    assert all(isinstance(reply, ChatReply) and reply.seconds < wall_s for reply in replies)
     assert double.connections <= 4, "each model's connections are pooled"
 
 
 def test_no_more_requests_a_minute_than_allowed() -> None:
     async def paced() -> list[bool]:
-        provider = Provider(ProviderLimits(requests_per_minute=2))
+        provider = RateLimiter(ProviderLimits(requests_per_minute=2))
 
         async def one() -> bool:
             try:
@@ -171,7 +171,7 @@ def test_what_is_cancelled_may_be_billed_and_leaves_the_endpoint_usable() -> Non
     lost: list[Usage | None] = []
     with serving([(200, answer(), 2.0), (200, answer(), 0)]) as double:
 
-        async def whole() -> Reply:
+        async def whole() -> ChatReply:
             asked = chat(double.url, ProviderLimits(concurrency=1))
             task = asyncio.create_task(asked.ask(BODY, on_lost=lost.append))
             while not double.asked:
@@ -198,5 +198,5 @@ def test_nothing_of_the_environment_is_sent_to_other_providers(monkeypatch: pyte
         monkeypatch.setenv(name, "sk-not-yours")
     with serving([(200, answer(), 0)]) as double:
         (reply,) = run(chat(double.url))
-        assert isinstance(reply, Reply) and double.keys == [None]
+        assert isinstance(reply, ChatReply) and double.keys == [None]
         assert "sk-not-yours" not in str(double.heads)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.tools.chat.reply import Reply, read_reply
+from orchestra.tools.chat.reply import ChatReply, read_reply
 from orchestra.tools.failures import ReplyError, Unusable
 from orchestra.types import Usage
 from tests.support.endpoint import answer
@@ -87,4 +87,4 @@ def test_garbage_is_an_error_of_its_type_or_text(raw: Any) -> None:
     except ReplyError as error:
         assert "\n" not in str(error)
     else:
-        assert reply.text.strip() and Reply.model_validate_json(reply.model_dump_json()) == reply
+        assert reply.text.strip() and ChatReply.model_validate_json(reply.model_dump_json()) == reply

@@ -15,7 +15,7 @@ from orchestra.errors import ConfigError, ToolError
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import Entry
-from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.endpoint import CUT, Endpoint, program, query
 from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, Unusable
 from orchestra.tools.rate_limits import ProviderLimits
@@ -178,9 +178,13 @@ def test_a_query_writer_s_query_is_searched_for(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_an_expert_writes_is_found_in_its_reply() -> None:
-    assert program(Reply(text="```\na\n```\nor\n```py\nprint(1)\n```")) == "print(1)"
-    assert program(Reply(text="It is 5.")) is None
-    for cut in (Reply(text="```python\nprint(", cut=True), Reply(text="```python\nprint("), Reply(text="so", cut=True)):
+    assert program(ChatReply(text="```\na\n```\nor\n```py\nprint(1)\n```")) == "print(1)"
+    assert program(ChatReply(text="It is 5.")) is None
+    for cut in (
+        ChatReply(text="```python\nprint(", cut=True),
+        ChatReply(text="```python\nprint("),
+        ChatReply(text="so", cut=True),
+    ):
         with pytest.raises(ReplyError) as error:
             program(cut)
         assert error.value.unusable is Unusable.TRUNCATED

@@ -12,7 +12,7 @@ from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError, ToolError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.types import Charge, Component, Message, Price
@@ -34,8 +34,8 @@ def paid(
     return PaidChat(chat, PRICE, Budget(folder / "ledger.jsonl", Decimal(cap)), Component.GENERATOR)
 
 
-def ask(chat: PaidChat, *texts: str, max_tokens: int = 50) -> list[tuple[Reply, Charge]]:
-    async def run() -> list[tuple[Reply, Charge]]:
+def ask(chat: PaidChat, *texts: str, max_tokens: int = 50) -> list[tuple[ChatReply, Charge]]:
+    async def run() -> list[tuple[ChatReply, Charge]]:
         try:
             return [await chat.ask([Message(role="user", content=t)], max_tokens=max_tokens) for t in texts]
         finally:

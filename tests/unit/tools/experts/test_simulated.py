@@ -13,7 +13,7 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.errors import DataError
 from orchestra.tools.base import UNSURE, ToolContext
 from orchestra.tools.catalogue.entry import Simulated
-from orchestra.tools.experts.simulated import AnswerBook, BookEntry, SimulatedExpert, normalise, uniform
+from orchestra.tools.experts.simulated import AnswerBook, BookEntry, SimulatedExpert, question_key, uniform
 from orchestra.types import ToolKind
 from tests.support.worlds import ROOT, catalogue
 
@@ -122,4 +122,4 @@ def test_the_book_is_read_and_its_bad_line_named(tmp_path: Path) -> None:
 
 
 def test_normalise() -> None:
-    assert normalise("  Who leads\nBorvane ?") == normalise("who leads borvane")
+    assert question_key("  Who leads\nBorvane ?") == question_key("who leads borvane")

@@ -19,7 +19,7 @@ from orchestra.system.processes import alive, descendants, free_port
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.mcp import session
 from orchestra.tools.mcp.session import Changed, Connection
-from orchestra.tools.mcp.spec import McpServer, Offer
+from orchestra.tools.mcp.spec import McpServer, ToolOffer
 from orchestra.tools.mcp.tool import MAX_TEXT, ServerTool
 from orchestra.types import Component, Price
 from tests.support.mcp_world import fake, frozen, offers, real
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, server: McpServer) -> None:
         self.runner, self.connection = asyncio.Runner(), Connection("t", server)
-        self.offers: dict[str, Offer] = self.run(self.connection.offers())
+        self.offers: dict[str, ToolOffer] = self.run(self.connection.offers())
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(work)

@@ -12,7 +12,7 @@ from orchestra.errors import CallError, ConfigError, ToolError
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.chat.reply import Reply
+from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, Failure, ReplyError, Unusable
 from orchestra.tools.replay.cassette import SETTING, Cassette, Mode
 from orchestra.tools.replay.tool import TapedTool
@@ -30,8 +30,8 @@ def chat(file: Path, url: str = "http://127.0.0.1:9/v1", mode: Mode = "auto", en
     )
 
 
-def ask(asked: Chat, text: str = "who?") -> Reply:
-    async def once() -> Reply:
+def ask(asked: Chat, text: str = "who?") -> ChatReply:
+    async def once() -> ChatReply:
         try:
             return await asked.ask({"messages": [{"role": "user", "content": text}]})
         finally:

@@ -9,8 +9,8 @@ import pytest
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.synthesis.draft import Refused
+from orchestra.synthesis.imports.importer import Outside
 from orchestra.synthesis.imports.intake import take
-from orchestra.synthesis.imports.offer import Outside
 from orchestra.types import Example, Provenance
 from orchestra.validation.gate.decontamination import NOTHING, Gate, report
 from orchestra.validation.gate.licences import Licences

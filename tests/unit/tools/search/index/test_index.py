@@ -25,7 +25,7 @@ from orchestra.tools.search.index.build import build, current, settings_of
 from orchestra.tools.search.index.dense import Embedder
 from orchestra.tools.search.index.lexical import Lexical, LexicalWriter
 from orchestra.tools.search.index.local import By, LocalIndex, fused
-from orchestra.tools.search.index.manifest import Manifest
+from orchestra.tools.search.index.manifest import IndexManifest
 from orchestra.tools.search.index.tool import IndexSearch
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Price
@@ -135,7 +135,7 @@ def test_jsonl_and_parquet_give_the_same_index(tmp_path: Path) -> None:
     lines, table = tmp_path / "lines", tmp_path / "table"
     build([tmp_path / "rows.jsonl"], lines, settings_of(lines, model=None))
     build([tmp_path / "rows.parquet"], table, settings_of(table, id_="name", title="head", text="body", model=None))
-    assert Manifest.read(lines).files == Manifest.read(table).files
+    assert IndexManifest.read(lines).files == IndexManifest.read(table).files
     found = LocalIndex.open(table).search("home of kelmar")
     assert [each.passage for each in found] == [Document(**ROWS[2]), Document(**ROWS[0]), Document(**ROWS[1])]
     assert not list(tmp_path.glob(".*"))
@@ -177,11 +177,11 @@ def test_the_same_input_is_unchanged_and_makes_the_same_version(tmp_path: Path) 
 )
 def test_a_bad_row_is_named_and_the_old_index_stays(tmp_path: Path, row: dict[str, Any], said: str) -> None:
     out = made(tmp_path)
-    version = Manifest.read(out).version
+    version = IndexManifest.read(out).version
     bad = write(tmp_path / "rows.jsonl", [ROWS[0], row])
     with pytest.raises(DataError, match=said):
         build([bad], out, settings_of(out, model=None))
-    assert Manifest.read(out).version == version and not list(tmp_path.glob(".*"))
+    assert IndexManifest.read(out).version == version and not list(tmp_path.glob(".*"))
 
 
 def test_nothing_else_is_overwritten_and_nothing_is_no_index(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_search_by_meaning_ranks_by_cosine_with_the_model_s_own_prompts(tmp_path
         assert [each.passage.id for each in found] == [ROWS[n]["id"] for n in np.argsort(-cosines)]
         assert [each.score for each in found] == pytest.approx(sorted(cosines, reverse=True), abs=1e-4)
     assert len(index.search("city", 9, By.HYBRID)) == 3 and index.search("city")[0].passage.id == "b"
-    manifest = Manifest.read(out)
+    manifest = IndexManifest.read(out)
     assert manifest.settings.model is not None and manifest.settings.model.startswith("..")
     assert "sentence-transformers" in manifest.libraries
 

@@ -21,7 +21,7 @@ Outside = tuple[str, Example | Refused]
 
 
 @dataclass(frozen=True)
-class Origin:
+class RowOrigin:
     """Where a row came from."""
 
     source: str
@@ -31,7 +31,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Offer:
+class ExampleImporter:
     """Draws tools, prices and wishes as synthesize does; by id, so that neither order nor other rows matter."""
 
     catalogue: Catalogue
@@ -56,7 +56,7 @@ class Offer:
         name: str,
         draft: Draft,
         verifier: Verifier,
-        origin: Origin,
+        origin: RowOrigin,
         domain_tools: Mapping[str, DomainToolLike] = NO_TOOLS,
     ) -> Example:
         """The example called `name`; the same every time for one seed."""
