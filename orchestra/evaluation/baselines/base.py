@@ -19,6 +19,7 @@ ORACLE = "oracle"
 Needs = Literal["lessons", "right"]
 """The fields of `Knowledge` that cost a call of every expert."""
 Rule = Callable[[Knowledge], ChooseExpert]
+Enough = Callable[[Conversation], bool]
 
 
 class TunedRule(Protocol):
@@ -40,6 +41,8 @@ class Baseline:
     tuned: TunedRule | None = None
     knobs: tuple[float, ...] = ()
     """Settings that trace the rule's frontier, in ascending order."""
+    enough: Enough | None = None
+    """When the replies settle a question; None: as soon as one expert was not unsure."""
     rival: str | None = None
     """What the claims table calls it in "better than …"; None: it has no row there."""
 
@@ -59,15 +62,21 @@ def baseline(name: str, *, needs: Needs | None = None) -> Callable[[AnyRule], An
 
 
 def tuned_baseline(
-    name: str, *, knobs: tuple[float, ...], rival: str | None = None, needs: Needs | None = None
+    name: str,
+    *,
+    knobs: tuple[float, ...],
+    rival: str | None = None,
+    needs: Needs | None = None,
+    enough: Enough | None = None,
 ) -> Callable[[AnyTuned], AnyTuned]:
     """Register a rule with a knob, its second parameter: `name@0.05` works too, and `knobs` trace its frontier.
 
-    With `rival`, the claims table says whether the trained model is better than "<rival>", at equal cost as well.
+    `enough` says when the replies settle a question. With `rival`, the claims table says whether the trained model is
+    better than "<rival>", at equal cost as well.
     """
 
     def register(rule: AnyTuned) -> AnyTuned:
-        BASELINES.add(name, Baseline(rule, needs, rule, knobs, rival), rule.__module__)
+        BASELINES.add(name, Baseline(rule, needs, rule, knobs, enough, rival), rule.__module__)
         return rule
 
     return register
@@ -110,10 +119,10 @@ def needed(names: Sequence[str]) -> set[Needs]:
 
 def baseline_policy(name: str, knowledge: Knowledge, encode_turn: Callable[[str], list[int]]) -> ScriptedPolicy:
     """The rule as a policy for the loop; `ConfigError` for a name that is no rule."""
-    choose = find_rule(name)(knowledge)
+    choose, enough = find_rule(name)(knowledge), BASELINES[name.partition("@")[0]].enough
 
     def in_time(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         # The last turn must answer: an expert asked in it would be paid for nothing.
         return choose(conversation, left) if len(conversation.turns) < knowledge.max_turns - 1 else None
 
-    return ScriptedPolicy(name, lambda conversation: follow(conversation, in_time), encode_turn)
+    return ScriptedPolicy(name, lambda c: follow(c, in_time, enough=enough), encode_turn)
