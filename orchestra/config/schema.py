@@ -230,6 +230,8 @@ class Evaluate(Section):
     """Resamples behind each interval."""
     seed: int
     """Decides the resamples and the random rule."""
+    wording: str | None = switch(None)
+    """File of sentences that state preferences in ordinary English, for the probe `wording`; null: the probe is off."""
 
 
 class Promote(Section):

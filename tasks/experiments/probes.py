@@ -1,15 +1,18 @@
 """The probes of one trained model, a process of `orchestra learn`: `python -m tasks.experiments.probes COUNT`."""
 
 import sys
+from pathlib import Path
 
 from orchestra.errors import ConfigError
-from orchestra.evaluation.probes.run import run_probes
+from orchestra.evaluation.probes.run import read_wording, run_probes
 from orchestra.evaluation.report import TRAINED
 from orchestra.tools.toolkit import Toolkit
 from tasks.evaluate import checkpoint, heldout, on_progress
 from tasks.platform.stage import Stage, run
 
 OUTPUT = "reports/probes.json"
+REPOSITORY = Path(__file__).resolve().parents[2]
+"""The folder that a run is in links to the code, and holds no tests."""
 
 
 def main(stage: Stage) -> None:
@@ -30,6 +33,7 @@ def main(stage: Stage) -> None:
         count=int(sys.argv[1]),
         file=stage.work_dir() / "episodes.jsonl",
         on_progress=on_progress(stage),
+        wording=read_wording(REPOSITORY / params.evaluate.wording) if params.evaluate.wording else None,
     )
     stage.write_text(OUTPUT, results.model_dump_json() + "\n")
     stage.say(f"{len(results.trials)} trials")

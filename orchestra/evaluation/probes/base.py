@@ -1,8 +1,8 @@
 """The probes by name: a decorated generator of this folder is one, with the claims that it is to show."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestra.evaluation.claims.bar import Bar
@@ -43,6 +43,8 @@ class Setting:
     """The profile's `synthesize.price_spread`."""
     rng: random.Random
     """Of this example and the probe's stream."""
+    wording: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Sentences by kind of preference, from the file that `evaluate.wording` names."""
 
 
 Changes = Callable[[Example, Setting], Iterator[Change]]
@@ -80,7 +82,14 @@ def probe(
     return register
 
 
-def variants(examples: Sequence[Example], catalogue: Catalogue, *, spread: float, seed: int) -> list[Variant]:
+def variants(
+    examples: Sequence[Example],
+    catalogue: Catalogue,
+    *,
+    spread: float,
+    seed: int,
+    wording: Mapping[str, Sequence[str]] | None = None,
+) -> list[Variant]:
     """Every probe's variants of the examples, each of which must offer an expert."""
     made: list[Variant] = []
     for example in examples:
@@ -88,7 +97,7 @@ def variants(examples: Sequence[Example], catalogue: Catalogue, *, spread: float
         for name, entry in PROBES.items():
             if entry.stream not in streams:
                 streams[entry.stream] = random.Random(f"{seed}:{entry.stream}:{example.id}")
-            setting = Setting(catalogue, spread, streams[entry.stream])
+            setting = Setting(catalogue, spread, streams[entry.stream], wording or {})
             made += [_variant(name, change) for change in entry.changes(example, setting)]
     return made
 

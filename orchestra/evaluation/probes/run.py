@@ -1,6 +1,6 @@
 """Runs every probe of one policy; a killed run continues."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestra.config.schema import Rollout
@@ -11,8 +11,9 @@ from orchestra.evaluation.outcomes import outcome
 from orchestra.evaluation.probes.base import PROBES, Variant, experts, variants
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.evaluation.run import Contender, OnProgress, evaluate
+from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Example, Price
+from orchestra.types import Category, Example, Price, Record
 
 
 def run_probes(
@@ -26,16 +27,18 @@ def run_probes(
     count: int,
     file: Path,
     on_progress: OnProgress | None = None,
+    wording: Mapping[str, Sequence[str]] | None = None,
 ) -> ProbeResults:
     """Every probe of one policy on the first `count` topic examples of `examples` (about 15 episodes each).
 
     `file` collects episodes as in `run.evaluate`, so a killed run continues; keep it in a folder of that checkpoint.
-    `price_spread` is that of the profile's synthesize section. Raises `DataError` when there is no topic example.
+    `price_spread` is that of the profile's synthesize section, `wording` sentences by kind (`read_wording`). Raises
+    `DataError` when there is no topic example.
     """
     chosen = [example for example in examples if example.category is Category.TOPIC and experts(example)][:count]
     if not chosen:
         raise DataError("no topic example to probe with", where="run_probes", fix="raise evaluate.examples")
-    made = variants(chosen, toolkit.catalogue, spread=price_spread, seed=seed)
+    made = variants(chosen, toolkit.catalogue, spread=price_spread, seed=seed, wording=wording)
     trials = _play(contender, made, toolkit, limits, file, on_progress)
     knowledge = Knowledge(toolkit.catalogue, max_turns=limits.max_turns)
     codec = contender.codec
@@ -44,6 +47,21 @@ def run_probes(
     beside = file.with_name(f"{file.stem}_{STRONGEST}{file.suffix}")
     strongest = _play(rival, shared, toolkit, limits, beside, on_progress)
     return ProbeResults(trials=(*trials, *(trial.model_copy(update={"variant": "strongest"}) for trial in strongest)))
+
+
+class Sentence(Record):
+    """A line of the file that `evaluate.wording` names."""
+
+    kind: str
+    words: str
+
+
+def read_wording(path: Path) -> dict[str, list[str]]:
+    """Sentences by kind of preference; `{x}` in one stands for an expert's name. Raises `DataError`."""
+    found: dict[str, list[str]] = {}
+    for sentence in read_jsonl(path, Sentence, fix="name a file of sentences in evaluate.wording"):
+        found.setdefault(sentence.kind, []).append(sentence.words)
+    return found
 
 
 def _play(

@@ -14,16 +14,16 @@ from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
 from orchestra.evaluation.claims.seeds import Measure, over_seeds
 from orchestra.evaluation.probes.base import Setting, experts, variants
-from orchestra.evaluation.probes.run import run_probes
+from orchestra.evaluation.probes.run import read_wording, run_probes
 from orchestra.evaluation.probes.shipped import preference_changes, price_changes, unseen_changes
 from orchestra.evaluation.probes.trials import ProbeResults
 from orchestra.evaluation.run import Contender
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.rollout.policies.scripted import ChooseExpert, follow
 from orchestra.synthesis.assembly.rename import GENERALIST, SPECIALIST, describe, invented_name
-from orchestra.synthesis.preferences.sentences import NEUTRAL, sayable
+from orchestra.synthesis.preferences.sentences import NEUTRAL, WORDS, sayable
 from orchestra.types import SPLITS, Category, Example, Price, ToolKind, ToolSpec
-from tests.support.worlds import catalogue, codec, example, toolkit
+from tests.support.worlds import ROOT, catalogue, codec, example, toolkit
 
 LIMITS = Rollout(max_turns=5, max_turn_tokens=64, max_tokens=4000)
 SPREAD = 3.0
@@ -189,3 +189,25 @@ def test_a_killed_probe_continues_and_no_topic_example_is_an_error(tmp_path: Pat
             Contender("x", lambda: ScriptedPolicy("x", lambda c: "", codec().turn), codec(), Price()),
             [example()], toolkit(tmp_path), LIMITS, price_spread=SPREAD, seed=0, count=3, file=file,
         )  # fmt: skip
+
+
+def test_sentences_in_ordinary_english_are_told_to_the_policy_once_a_kind() -> None:
+    wording = read_wording(ROOT / "tests/data/wording/wishes.jsonl")
+    assert set(wording) == {"cheap", "fast", "accurate", "prefer", "avoid"} and sum(map(len, wording.values())) == 300
+    made = [
+        one for one in variants(ITEMS, catalogue(), spread=SPREAD, seed=5, wording=wording) if one.probe == "wording"
+    ]
+    assert [one.name for one in made[:6]] == ["neutral", *wording]
+    for one in made:
+        told = one.example.preference
+        assert told.kind == one.name and "{x}" not in told.words
+        assert all("{x}" not in sentence or told.kind in ("prefer", "avoid") for sentence in wording.get(told.kind, []))
+    assert not any(one.probe == "wording" for one in variants(ITEMS, catalogue(), spread=SPREAD, seed=5))
+
+
+def test_no_sample_of_ordinary_english_is_a_sentence_of_training() -> None:
+    samples = {
+        words for sentences in read_wording(ROOT / "tests/data/wording/wishes.jsonl").values() for words in sentences
+    }
+    fixed = {sentence for splits in WORDS.values() for sentences in splits.values() for sentence in sentences}
+    assert len(samples & fixed) <= 3, samples & fixed
