@@ -12,7 +12,7 @@ from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation
 from orchestra.synthesis.preferences.sentences import NEUTRAL, WORDS, stated
 from orchestra.tools.base import UNSURE
-from orchestra.tools.experts.simulated import AnswerBook, BookEntry, normalise
+from orchestra.tools.experts.simulated import AnswerBook, BookEntry, question_key
 from orchestra.types import Category, Example, Preference, Price, ToolCall, Turn
 from tests.support.worlds import catalogue, codec, example, toolkit
 
@@ -124,7 +124,7 @@ def test_they_play_whole_episodes_and_stand_in_the_claims_table(tmp_path_factory
     item = question("e")
     entry = BookEntry(question=item.instruction, topic="music", answer="Tesk", wrong=("Brin",))
     tools = toolkit(tmp_path_factory.mktemp("kit"))
-    tools = tools.with_data(tools.index, AnswerBook({normalise(entry.question): entry}))
+    tools = tools.with_data(tools.index, AnswerBook({question_key(entry.question): entry}))
     knowledge = Knowledge(catalogue(), lessons=lessons(ALL_RIGHT))
     for name in (*READERS, "best_plan", "consensus", "consensus@1", "knn_reader@0"):
         policy = baseline_policy(name, knowledge, codec().turn)
