@@ -63,10 +63,11 @@ bench: .venv/.stamp  ## measure the speed of rollouts, of a GRPO step and of dat
 	@.venv/bin/python -m benchmarks.synthesis
 	@.venv/bin/python -m benchmarks.validation --rows 20000
 
-lint: .venv/.stamp  ## check style and types with ruff and mypy
+lint: .venv/.stamp  ## check style, types and words with ruff, mypy and codespell
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	git ls-files '*.py' '*.md' '*.sh' Makefile | xargs .venv/bin/codespell
 
 format: .venv/.stamp  ## format the code
 	.venv/bin/ruff check --fix .

@@ -1,4 +1,4 @@
-"""Makes the embedded recipe (tokenizer, config) anew from the generated training examples: `make recipe`."""
+"""Makes the embedded recipe (tokenizer, config) again, from the generated training examples: `make recipe`."""
 
 from orchestra.files.examples import read_examples
 from orchestra.rollout.loop import RolloutOptions, rollout

@@ -68,7 +68,7 @@ def accuracy_at(points: "Values", cost: float) -> float:
     hull: list[tuple[float, float]] = []
     for x, y in sorted((float(x), float(y)) for x, y in points):
         if hull and y <= hull[-1][1]:
-            continue  # Dearer and no better.
+            continue  # More expensive and no better.
         if hull and x == hull[-1][0]:
             hull.pop()
         while len(hull) > 1 and _turns_up(hull[-2], hull[-1], (x, y)):

@@ -161,7 +161,7 @@ def test_an_absolute_dollar_is_worth_the_same_in_every_group() -> None:
     first = [value(reward) for reward in score(one, CHEAP, ABSOLUTE, ENDS)]
     second = [value(reward) for reward in score(other, CHEAP, ABSOLUTE, ENDS)]
     assert first == pytest.approx([1.6, 1.54]) and second == pytest.approx([1.6, 1.0, 1.54])
-    # Eq. 2 takes the dearest of the group for the worst there is.
+    # Eq. 2 takes the most expensive of the group for the worst there is.
     assert [value(r) for r in score(one, CHEAP, RewardParams(), ENDS)] == pytest.approx([0.6, 0.0])
 
 

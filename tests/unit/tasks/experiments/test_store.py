@@ -83,7 +83,7 @@ def test_it_runs_once_in_a_folder_apart(root: Path, keeper: Keeper, said: list[s
 
 
 @pytest.mark.parametrize(
-    ("change", "anew"),
+    ("change", "again"),
     [
         (lambda root: (root / "data/made/examples").write_text("2"), True),
         (lambda root: (root / "data/catalogue/plan").write_text("work on"), True),
@@ -94,11 +94,11 @@ def test_it_runs_once_in_a_folder_apart(root: Path, keeper: Keeper, said: list[s
     ],
     ids=["input", "catalogue", "code", "other code", "the pipeline's output", "nothing"],
 )  # fmt: skip
-def test_what_went_in_decides(root: Path, keeper: Keeper, change: object, anew: bool) -> None:
+def test_what_went_in_decides(root: Path, keeper: Keeper, change: object, again: bool) -> None:
     first = demo(keeper)
     assert callable(change)
     change(root)
-    assert demo(Keeper(root, print)).reused is not anew
+    assert demo(Keeper(root, print)).reused is not again
     assert first.folder.is_dir()
 
 
