@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from operator import ge, le
 
+from pydantic import ConfigDict
+
 from orchestra.config.schema import Promote
 from orchestra.types import Record
 
@@ -13,6 +15,9 @@ MAX_FAILED_SHARE = 0.05
 
 class Evidence(Record):
     """What was measured of one checkpoint, and on what."""
+
+    # A measure that is not finite must reach the gate, which refuses it with a reason.
+    model_config = ConfigDict(allow_inf_nan=True)
 
     checkpoint_hash: str
     data_hash: str
