@@ -174,6 +174,7 @@ def gather(learning: Learning, options: Options, results: Sequence[SeedResult], 
     params = learning.params
     topics = sum(example.category is Category.TOPIC for example in learning.examples.values())
     return Facts(
+        split=options.split,
         date=datetime.date.today().isoformat(),
         command=options.command,
         commit=commit,

@@ -10,6 +10,8 @@ from orchestra.types import Record
 
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 PAGE = "docs/claims.md"
+SETS = {"dev": "development examples", "heldout": "held-out examples", "test": "sealed test examples"}
+"""What the page calls the examples that were measured on."""
 
 
 class StageRun(Record):
@@ -37,6 +39,8 @@ class Facts(Record):
     """Processes that wanted a core, on average over the minute before the command began: 0 on an idle machine."""
     profile: str
     price_date: str
+    split: str = "heldout"
+    """What was measured on: a key of `SETS`."""
     examples: int
     """Held-out examples."""
     probe_examples: int
@@ -75,7 +79,7 @@ def page(facts: Facts, found: Sequence[claims.Claim], details: str, rows: Sequen
     if rows:
         parts += [
             "## Ablations",
-            "Each is a GRPO of its own from the same SFT model, evaluated on the same held-out examples; 95 % "
+            "Each is a GRPO of its own from the same SFT model, evaluated on the same examples; 95 % "
             "intervals over the examples, none over seeds. Utility counts dollars and seconds as the claims do.",
             ablations.markdown(rows),
         ]
@@ -87,7 +91,7 @@ def block(facts: Facts, found: Sequence[claims.Claim]) -> str:
     """What the README shows between its markers."""
     made = f", made with **{SIMULATED}**" if facts.simulated else ""
     lead = (
-        f"{facts.date}, {_seeds(facts)}, {facts.examples:,} held-out examples{made}; {_minutes(facts)} on "
+        f"{facts.date}, {_seeds(facts)}, {facts.examples:,} {SETS[facts.split]}{made}; {_minutes(facts)} on "
         f"{facts.cores} cores. Every claim, and how it was measured: [{PAGE}]({PAGE})."
     )
     return "\n\n".join([lead, *_failures(facts), claims.headlines(found).strip()])
@@ -120,7 +124,7 @@ def _facts(facts: Facts) -> list[str]:
         f"the shipped base to the result (sft, grpo, evaluation of the trained model): {_minutes(facts)} on a "
         f"machine of {facts.cores} cores; "
         f"{facts.load:.1f} other processes used a core when the command began.",
-        f"{facts.examples:,} held-out examples, prices of {facts.price_date}, greedy; probes on the first "
+        f"{facts.examples:,} {SETS[facts.split]}, prices of {facts.price_date}, greedy; probes on the first "
         f"{facts.probe_examples:,} topic examples, low and high prices {facts.price_spread:g} times below and above "
         f"list; 95 % intervals over seeds and examples, {facts.bootstrap:,} resamples.",
         f"${facts.dollars:,.2f} spent{' (simulated)' if facts.simulated else ''} in training and evaluation, the "

@@ -3,7 +3,7 @@
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.evaluation.baselines.base import rivals
+from orchestra.evaluation.baselines.base import BASELINES, rivals
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details, expert_claims, markdown
 from orchestra.evaluation.outcomes import Outcome, Unit, outcome, unit, utility
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
@@ -146,7 +146,8 @@ def test_topic_examples_alone() -> None:
     strongest = tuple(one(n, solved=n not in topics, cents=4) for n in range(COUNT))
     found = expert_claims([result(0, grpo=ours, always_strongest=strongest)], EXAMPLES, bootstrap=20)
     assert [claim.value for claim in found[:2]] == [1.0, pytest.approx(0.25)]
-    assert len(found) == 10
+    rivals = [entry for entry in BASELINES.values() if entry.rival is not None]
+    assert len(found) == 2 + 2 * len(rivals) + 2
 
 
 def test_the_table_and_the_details_are_complete() -> None:
