@@ -33,7 +33,7 @@ TEMPLATE = """
 
 def messages(bench: Bench, example: Example) -> list[dict[str, str]]:
     """The example's prompt as TRL takes it. TRL would render the tools from Python functions, without their prices:
-    wish and toolbox are rendered by our template beforehand, so that both loops read the same tokens."""
+    preference and toolbox are rendered by our template beforehand, so that both loops read the same tokens."""
     tools: list[Any] = [tool_dict(spec) for spec in example.toolbox]
     blank = [{"role": "user", "content": ""}]
     if example.preference.words:

@@ -15,8 +15,8 @@ class Outcome(Record):
     latency_s: float
     calls: dict[str, int]
     """Calls that ran, by catalogue entry: renamed tools count under the entry behind the name."""
-    wished: float = 0.0
-    """Weight of the wished tools (`Preference.tools`) averaged over the calls that ran; 0 without calls."""
+    preferred: float = 0.0
+    """Weight of the preferred tools (`Preference.tools`) averaged over the calls that ran; 0 without calls."""
 
 
 class Unit(Record):
@@ -38,14 +38,14 @@ def outcome(episode: Episode, example: Example) -> Outcome:
     for shown, count in counts.items():
         entry = entries.get(shown, "unknown")
         calls[entry] = calls.get(entry, 0) + count
-    wished = sum(example.preference.tools.get(shown, 0.0) * count for shown, count in counts.items())
+    preferred = sum(example.preference.tools.get(shown, 0.0) * count for shown, count in counts.items())
     return Outcome(
         example_id=episode.example_id,
         solved=episode.solved if episode.counted else None,
         cost_usd=float(episode.cost_usd),
         latency_s=episode.latency_s,
         calls=calls,
-        wished=wished / sum(counts.values()) if counts else 0.0,
+        preferred=preferred / sum(counts.values()) if counts else 0.0,
     )
 
 
@@ -60,13 +60,13 @@ def unit(strongest: Sequence[Outcome]) -> Unit | None:
 
 
 def utility(one: Outcome, preference: Preference, measure: Unit) -> float:
-    """solved · (p_outcome + wished) - p_compute · dollars / unit - p_latency · seconds / unit.
+    """solved · (p_outcome + preferred) - p_compute · dollars / unit - p_latency · seconds / unit.
 
     P is the example's own vector (Eq. 2), so users who ask for cheap weigh dollars more than users who ask for right.
     Eq. 2 normalises over the group of one policy's rollouts and Eq. 5 by a reference episode, so neither compares
     policies on a common scale; fixed units do. What an unsolved episode spent is spent all the same, and it earns
-    nothing for the tools it used. `wished` is a mean over calls, so calling a favourite twice earns no more.
+    nothing for the tools it used. `preferred` is a mean over calls, so calling a favourite twice earns no more.
     """
-    earned = preference.outcome + one.wished if one.solved else 0.0
+    earned = preference.outcome + one.preferred if one.solved else 0.0
     dollars, seconds = one.cost_usd / measure.cost_usd, one.latency_s / measure.latency_s
     return earned - preference.compute * dollars - preference.latency * seconds

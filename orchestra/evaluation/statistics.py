@@ -56,7 +56,7 @@ class PolicySummary(Record):
     preference: Interval = Interval()
     """Mean of Eq. 5-6 per example, against the reference policy."""
     utility: Interval = Interval()
-    """Mean of `outcomes.utility`: what the users' own preferences make of right, dollars, seconds and wished tools."""
+    """Mean of `outcomes.utility`: what users' own preferences make of right, dollars, seconds and preferred tools."""
     cost_ratio: Interval = Interval()
     """Mean dollars over always-strongest's on the same examples."""
     accuracy_gain: Interval = Interval()

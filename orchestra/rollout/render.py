@@ -103,18 +103,18 @@ class Codec:
         self,
         messages: Sequence[Message],
         toolbox: Sequence[ToolSpec],
-        wish: str = "",
+        preference: str = "",
         budget_usd: Decimal | None = None,
     ) -> list[int]:
         """A conversation so far with its toolbox, ready for the policy's turn: (time,).
 
-        The wish leads, in the system message before the tools: a causal model can then mark a tool that it names while
-        it reads the table. A budget follows the wish, written as the table's prices are.
+        The preference leads, in the system message before the tools: a causal model can then mark a tool that it names
+        while it reads the table. A budget follows the preference, written as the table's prices are.
         """
         led = bool(messages) and messages[0].role == "system"
         if budget_usd is not None:
-            wish = f"{wish}\n{BUDGET.format(usd=budget_usd)}".strip()
-        leading = f"{wish}\n{messages[0].content if led else ''}".strip()
+            preference = f"{preference}\n{BUDGET.format(usd=budget_usd)}".strip()
+        leading = f"{preference}\n{messages[0].content if led else ''}".strip()
         messages = [*([Message(role="system", content=leading)] if leading else []), *messages[led:]]
 
         def hold(value: Any) -> Any:

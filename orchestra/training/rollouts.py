@@ -101,13 +101,13 @@ class Rounds:
 
     def _rewards(self, group: Sequence[Episode], example: Example) -> tuple[list[Reward], dict[str, float]]:
         """The rewards of a group and the weights P behind them."""
-        wish, parts = example.preference, self.settings.reward
-        limit, toolbox = self.multipliers.limit(wish.kind), example.toolbox
+        preference, parts = example.preference, self.settings.reward
+        limit, toolbox = self.multipliers.limit(preference.kind), example.toolbox
         found = group_rewards(
-            group, wish, malformed=self.settings.malformed, parts=parts, shape=self.settings, toolbox=toolbox,
+            group, preference, malformed=self.settings.malformed, parts=parts, shape=self.settings, toolbox=toolbox,
             limit=limit,
         )  # fmt: skip
-        return found, weights(wish, parts, self.settings, toolbox, limit)
+        return found, weights(preference, parts, self.settings, toolbox, limit)
 
     def _step(self, rows: Sequence[Row], own_from: int, own: int) -> None:
         """Advantages, multipliers and measures of a step, from the groups of every rank."""

@@ -51,11 +51,11 @@ Mark = Literal["", "like", "not"]
 Plan = Literal["cheap", "fast", "dear", "best", "value", "wish", "any"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
 FREE: tuple[Plan, ...] = ("cheap", "fast", "dear", "best", "value")
-"""The plans that need no wish of the user's."""
+"""The plans that need no preference of the user."""
 HEEDING: dict[str, Plan] = {"cheap": "cheap", "fast": "fast", "accurate": "best", "prefer": "wish", "avoid": "wish"}
 """The plan that heeds a preference, by its kind."""
 SENSIBLE: Plan = "value"
-"""The plan where nothing is wished for."""
+"""The plan where the user states no preference."""
 
 
 def teacher_policy(
@@ -127,20 +127,20 @@ def considered(catalogue: Catalogue, example: Example) -> list[Candidate]:
 
 
 def mark(spec: ToolSpec, wish: Preference) -> Mark:
-    """What a wish says of a tool."""
+    """What a preference says of a tool."""
     if wish.kind == "prefer" and spec.name in wish.tools:
         return "like"
     return "not" if wish.kind == "avoid" and spec.kind is ToolKind.EXPERT and spec.name not in wish.tools else ""
 
 
 def wished(example: Example) -> list[str]:
-    """The line of a thought that says whom the user would like or avoid; none where the wish is about nobody."""
+    """The line of a thought that says whom the user would like or avoid; none where the preference names no tool."""
     marked = ((mark(spec, example.preference), spec.name) for spec in example.toolbox)
     return [f"{word} {name}" for word, name in marked if word]
 
 
 def plan_for(example: Example, habits: Habits, rng: random.Random) -> Plan:
-    """What the teacher goes by in an example: the stated wish, its bias, anybody, good sense, or one of the plans."""
+    """What the teacher goes by in an example: the stated preference, its bias, any expert, good sense, or a plan."""
     if example.preference.words and rng.random() < habits.follow_preference:
         return HEEDING[example.preference.kind]
     if rng.random() < habits.bias:

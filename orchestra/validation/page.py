@@ -57,8 +57,8 @@ article p{margin:.3rem 0} code{font-size:.85rem;overflow-wrap:anywhere} small,li
 <div class="two">{% for split, found in shown.items() %}<div><b>{{ split }}</b>
 {% for example in found %}<article>
 <p>{{ example.instruction }}</p>
-{% set wish = example.preference %}
-<p><small>{{ wish.kind }}</small> {% if wish.words %}“{{ wish.words }}”{% endif %}
+{% set preference = example.preference %}
+<p><small>{{ preference.kind }}</small> {% if preference.words %}“{{ preference.words }}”{% endif %}
 
 <small>P: {{ weights(example) }}</small></p>
 <table><tr><th>tool</th><th>$ a call</th><th>seconds</th><th></th></tr>
@@ -207,6 +207,11 @@ def _tools(uses: Mapping[str, Uses]) -> Table:
 
 
 def _weights(example: Example) -> str:
-    wish = example.preference
-    weights: dict[str, Any] = {"outcome": wish.outcome, "compute": wish.compute, "latency": wish.latency, **wish.tools}
+    preference = example.preference
+    weights: dict[str, Any] = {
+        "outcome": preference.outcome,
+        "compute": preference.compute,
+        "latency": preference.latency,
+        **preference.tools,
+    }
     return ", ".join(f"{name} {weight:g}" for name, weight in weights.items())

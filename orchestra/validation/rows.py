@@ -130,18 +130,18 @@ def marks(example: Example) -> set[str]:
 
 
 def _measure(split: str, example: Example) -> Row:
-    wish, toolbox = example.preference, example.toolbox
+    preference, toolbox = example.preference, example.toolbox
     experts = [float(spec.call_usd) for spec in toolbox if spec.kind is ToolKind.EXPERT]
     prices = [float(spec.call_usd) for spec in toolbox]
     seconds = [spec.latency_s for spec in toolbox]
-    weights = [wish.outcome, wish.compute, wish.latency, *wish.tools.values()]
+    weights = [preference.outcome, preference.compute, preference.latency, *preference.tools.values()]
     asked = f"{split}\x1f{example.domain}\x1f{_plain(example.asked)}"
     return {
         "id": example.id,
         "category": example.category.value,
         "kind": example.kind,
         "domain": example.domain,
-        "preference": wish.kind,
+        "preference": preference.kind,
         "topic": example.topic,
         "source": example.provenance.source,
         "generator": example.provenance.generator,

@@ -31,7 +31,7 @@ SEED = 1001
 EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
 RENAMED, WISHES = 0.7, 0.7
-"""Share of the examples whose experts are invented ones, and of those whose user wishes for something."""
+"""Share of the examples whose experts are invented ones, and of those whose user states a preference."""
 LESSONS = {"short": 3, "full": 3}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
@@ -58,7 +58,7 @@ class LessonWorld:
 
 
 def shorten(example: Example, catalogue: Catalogue) -> Example:
-    """The example with only the tools it needs; of the experts, the two best and the one wished for."""
+    """The example with only the tools it needs; of the experts, the two best and the preferred one."""
     needed = {call.name for call in example.verifier.golden_calls}
     if not needed:
         experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]

@@ -154,14 +154,14 @@ def play(lesson: Lesson, chance: Mapping[str, float], price_weight: float, max_t
         left.remove(spec)
         asked.append(spec)
         sure = spec.tool not in lesson.unsure
-    wishes = lesson.example.preference.tools
+    weights = lesson.example.preference.tools
     return Outcome(
         example_id=lesson.example.id,
         solved=sure and lesson.right.get(asked[-1].tool) == 1.0,
         cost_usd=sum(float(spec.call_usd) for spec in asked),
         latency_s=sum(spec.latency_s for spec in asked),
         calls={spec.tool: 1 for spec in asked},
-        wished=sum(wishes.get(spec.name, 0.0) for spec in asked) / len(asked) if asked else 0.0,
+        preferred=sum(weights.get(spec.name, 0.0) for spec in asked) / len(asked) if asked else 0.0,
     )
 
 

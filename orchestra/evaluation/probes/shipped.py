@@ -15,7 +15,7 @@ from orchestra.types import SPLITS, Example, ToolKind, ToolSpec
 
 SUITED = 0.38
 """Skill in the topic from which an expert is worth considering: that of a fair generalist."""
-WISHES = ("prefer", "avoid", "cheap", "fast")
+STATED_KINDS = ("prefer", "avoid", "cheap", "fast")
 UNSEEN_SPREAD = 1.2
 """Unseen experts' prices are drawn from a range this many times wider, at both ends, than training's."""
 
@@ -25,7 +25,7 @@ STREAM = "probes"
 
 
 def _preference_bars() -> list[Bar]:
-    wishes: list[tuple[str, str, Sign, float, Callable[[Trial], float]]] = [
+    stated_kinds: list[tuple[str, str, Sign, float, Callable[[Trial], float]]] = [
         ("prefer", "use of X under “prefer X”, over neutral", "≥", 1.5, uses),
         ("avoid", "use of X under “avoid X”, over neutral", "≤", 0.5, uses),
         ("cheap", "dollars under “cheap”, over neutral", "≤", 0.8, lambda trial: trial.outcome.cost_usd),
@@ -38,7 +38,7 @@ def _preference_bars() -> list[Bar]:
             trial_ratio("preference", "neutral", f"{kind}/{split}", value), (kind, split) == ("prefer", "train"),
         )
         for split in SPLITS
-        for kind, what, sign, threshold, value in wishes
+        for kind, what, sign, threshold, value in stated_kinds
     ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ UNSEEN = [
 def price_changes(example: Example, setting: Setting) -> Iterator[Change]:
     """For each suited expert: its list price times 1/spread and times spread, the others as they are.
 
-    Nobody's wish decides: the preference is neutral. An expert that has no suited rival in the toolbox is left out,
+    The preference is neutral, so that only prices decide. An expert without a suited rival in the toolbox is left out,
     since no price makes a wrong one worth asking.
     """
     catalogue, spread = setting.catalogue, setting.spread
@@ -69,14 +69,14 @@ def price_changes(example: Example, setting: Setting) -> Iterator[Change]:
 
 @probe("preference", bars=_preference_bars(), stream=STREAM)
 def preference_changes(example: Example, setting: Setting) -> Iterator[Change]:
-    """Without a wish, then each wish in training's words and in held-out ones; one expert for all of them."""
+    """A neutral preference, then each kind in training wording and in held-out wording; one expert for all of them."""
     offered, rng = experts(example), setting.rng
     chosen = rng.choice(offered)
     yield Change("neutral", example.model_copy(update={"preference": NEUTRAL}), chosen.tool)
-    for kind in WISHES:
+    for kind in STATED_KINDS:
         for split in SPLITS:
-            wish = stated(kind, say(kind, split, rng), [spec.name for spec in offered], chosen.name)
-            yield Change(f"{kind}/{split}", example.model_copy(update={"preference": wish}), chosen.tool)
+            preference = stated(kind, say(kind, split, rng), [spec.name for spec in offered], chosen.name)
+            yield Change(f"{kind}/{split}", example.model_copy(update={"preference": preference}), chosen.tool)
 
 
 @probe("unseen", bars=UNSEEN, rival_on="unseen", stream=STREAM)

@@ -32,7 +32,7 @@ class RowOrigin:
 
 @dataclass(frozen=True)
 class ExampleImporter:
-    """Draws tools, prices and wishes as synthesize does; by id, so that neither order nor other rows matter."""
+    """Draws tools, prices and preferences as synthesize does; by id, so that neither order nor other rows matter."""
 
     catalogue: Catalogue
     settings: Synthesize

@@ -1,4 +1,4 @@
-"""Wishes by rule: an opener and a body, each split with its own; prices, seconds and subjects come from the toolbox.
+"""Preferences by rule: an opener and a body, each split with its own; prices, seconds, subjects come from the toolbox.
 
 Of being cheap, fast or right training hears far more, by forms and parts: what the tiny base never met it cannot read.
 """
@@ -14,7 +14,7 @@ from orchestra.types import Provenance, Split
 
 GENERATOR = "orchestra.synthesis.wish_grammar"
 HELDOUT_EVERY = 5
-"""Every fifth wish is held out."""
+"""Every fifth preference is held out."""
 
 OPENERS: dict[Split, tuple[str, ...]] = {
     "train": (
@@ -151,7 +151,7 @@ def _wish(split: Split, kind: Kind, words: str, seed: int) -> PreferenceTemplate
 
 
 def wishes(count: int, seed: int) -> list[PreferenceTemplate]:
-    """`count` different wishes, every fifth held out, the kinds in turn; raises `DataError` when there are not as many.
+    """`count` different preferences, every fifth held out, the kinds in turn; raises `DataError` when there are fewer.
 
     Words that the other split has already, in whatever case and with whatever marks, are left out.
     """

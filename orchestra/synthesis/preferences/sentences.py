@@ -227,7 +227,7 @@ PREFERRED, OTHERS = 0.5, 0.25
 
 
 def say(kind: str, split: Split, rng: random.Random) -> str:
-    """Words of a wish, `{x}` in the place of a name."""
+    """Words of a preference, `{x}` in the place of a name."""
     words = rng.choice(WORDS[kind][split])
     return rng.choice(OPENINGS) + words if split == "train" and rng.random() < 0.5 else words
 
@@ -246,12 +246,12 @@ def preference(rng: random.Random, split: Split, experts: list[str], *, experts_
 
 
 def stated(kind: str, words: str, experts: list[str], chosen: str = "") -> Preference:
-    """The vector P of one wish; `chosen` is the expert that "prefer" and "avoid" are about."""
+    """The vector P of one preference; `chosen` is the expert that "prefer" and "avoid" are about."""
     return weighed(kind, words.format(x=chosen), experts, (chosen,))
 
 
 def weighed(kind: str, words: str, experts: Sequence[str], chosen: Collection[str]) -> Preference:
-    """The vector P of a wish in its final words; `chosen` are the experts that "prefer" and "avoid" are about."""
+    """The vector P of a preference in its final words; `chosen` are the experts that "prefer" and "avoid" are about."""
     outcome, compute, latency = WEIGHTS.get(kind, WEIGHTS["neutral"])
     tools: dict[str, float] = {}
     if kind == "prefer":
@@ -262,4 +262,4 @@ def weighed(kind: str, words: str, experts: Sequence[str], chosen: Collection[st
 
 
 NEUTRAL = weighed("neutral", "", (), ())
-"""Of who wishes for nothing."""
+"""Of users who state no preference."""

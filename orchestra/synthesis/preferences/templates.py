@@ -1,4 +1,4 @@
-"""Wishes as patterns: a way to say one, filled from the names, prices, seconds and subjects of a toolbox.
+"""Preferences as patterns: a way to say one, filled from the names, prices, seconds and subjects of a toolbox.
 
 "nothing above {cents} cents a call." is filled with a limit that parts the experts at hand; those above it are avoided.
 """
@@ -37,7 +37,7 @@ TRIES = 20
 
 
 class PreferenceTemplate(Record):
-    """One way to say a wish; a row of a file of preferences."""
+    """One way to say a preference; a row of a file of preferences."""
 
     split: Split
     kind: Kind
@@ -59,7 +59,7 @@ class PreferenceTemplate(Record):
         return found[1] if found is not None else ""
 
     def fill(self, experts: Sequence[ToolSpec], topics: Iterable[str], rng: random.Random) -> Preference | None:
-        """The wish over these experts; None where no value of its slot tells some of them from the others."""
+        """The preference over these experts; None where no value of its slot tells some of them from the others."""
         names = [spec.name for spec in experts]
         if not self.slot:
             return weighed(self.kind, self.words, names, ())
@@ -123,7 +123,7 @@ def other(split: Split) -> Split:
 
 
 def load(path: Path) -> dict[Split, dict[Kind, list[PreferenceTemplate]]]:
-    """A file of wishes by split and kind; raises `DataError` for a wording of both splits, or a split without any."""
+    """A file of preferences by split and kind; raises `DataError` for a wording of both splits or an empty split."""
     state = path.stat() if path.is_file() else None
     return _load(path, None if state is None else (state.st_mtime_ns, state.st_size))
 

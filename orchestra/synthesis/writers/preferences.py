@@ -1,4 +1,4 @@
-"""Wishes written by a model: kept when a second reading, which does not know what was meant, finds the same in them."""
+"""Preferences written by a model: kept when a second reading, blind to the meaning, finds the same in them."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from orchestra.errors import BudgetError, DataError, ToolError
 from orchestra.synthesis.preferences.grammar import HELDOUT_EVERY
 from orchestra.synthesis.preferences.templates import SLOTS, Kind, PreferenceTemplate, fixed, key, meant, other, parts
 from orchestra.synthesis.writers.generator import Dropped
-from orchestra.synthesis.writers.prompts import REPAIR, SYSTEM, WISH, WISH_READ
+from orchestra.synthesis.writers.prompts import PREFERENCE, PREFERENCE_READ, REPAIR, SYSTEM
 from orchestra.synthesis.writers.structured import Writer, as_json
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.types import Provenance, Record, Split, ToolKind, ToolSpec
@@ -19,9 +19,10 @@ from orchestra.types import Provenance, Record, Split, ToolKind, ToolSpec
 KINDS: tuple[Kind, ...] = ("cheap", "fast", "accurate", "prefer", "avoid")
 UNITS = {"cents": "cent", "seconds": "second"}
 EXPERTS = (3, 5)
-"""Of a toolbox that a wish is written for."""
+"""Of a toolbox that a preference is written for."""
 
 
+# The docstrings of these two classes are a part of the schema that the writing model reads.
 class Read(Record):
     """What a wish asks for, as a reader finds it."""
 
@@ -43,7 +44,7 @@ async def written(
     Raises `BudgetError` or `ToolError` when the endpoint ends the run.
     """
     taken: dict[Split, set[str]] = {"train": set(fixed("train")), "heldout": set(fixed("heldout"))}
-    prompts = (SYSTEM.sha256, WISH.sha256, WISH_READ.sha256, REPAIR.sha256)
+    prompts = (SYSTEM.sha256, PREFERENCE.sha256, PREFERENCE_READ.sha256, REPAIR.sha256)
     origin = Provenance(
         source="written by a model",
         licence=licence,
@@ -52,7 +53,7 @@ async def written(
         prompts=prompts,
     )
     for number in range(count):
-        rng = random.Random(f"{seed}:{WISH.sha256}:{number}")
+        rng = random.Random(f"{seed}:{PREFERENCE.sha256}:{number}")
         split: Split = "heldout" if number % HELDOUT_EVERY == HELDOUT_EVERY - 1 else "train"
         before = number // HELDOUT_EVERY  # held-out ones
         kind = KINDS[(before if split == "heldout" else number - before) % len(KINDS)]
@@ -69,7 +70,7 @@ async def written(
 async def collected(
     writer: Writer, catalogue: Catalogue, count: int, seed: int, licence: str, price_spread: float
 ) -> tuple[list[PreferenceTemplate], list[str]]:
-    """The wishes, and what a person is told: each that was dropped with the reason, and why a run ended early."""
+    """The preferences, and lines for the user: each dropped one with its reason, and why a run ended early."""
     made: list[PreferenceTemplate] = []
     lines: list[str] = []
     try:
@@ -94,7 +95,7 @@ async def _one(
     taken: dict[Split, set[str]],
     rng: random.Random,
 ) -> str:
-    """The pattern of one wish; raises `DataError` when it is refused, or read as another."""
+    """The pattern of one preference; raises `DataError` when it is refused, or read as another."""
     shown = as_json([_shown(spec) for spec in experts])
 
     def check(made: Proposed) -> None:
@@ -109,9 +110,9 @@ async def _one(
             raise DataError(f"{min(strange)} is not among the tools")
 
     values = {"tools": shown, "kind": kind}
-    made = await writer.write(Proposed, WISH, values, seed=rng.randrange(2**31), check=check)
+    made = await writer.write(Proposed, PREFERENCE, values, seed=rng.randrange(2**31), check=check)
     values = {"tools": shown, "words": made.words}
-    read = await writer.write(Read, WISH_READ, values, seed=rng.randrange(2**31), check=is_offered)
+    read = await writer.write(Read, PREFERENCE_READ, values, seed=rng.randrange(2**31), check=is_offered)
     if (read.kind, set(read.tools)) != (made.kind, set(made.tools)):
         found = f"{read.kind} {', '.join(read.tools)}".strip()
         raise DataError(f"{made.words!r} was meant as {kind} and is read as {found}")

@@ -149,7 +149,7 @@ up to five; every argument must stand in the instruction, in `facts` or in the r
 the instruction does not say the answer."""
 )
 
-WISH = Prompt(
+PREFERENCE = Prompt(
     """An assistant may ask these experts:
 <<tools>>
 
@@ -163,7 +163,7 @@ Write one wish that a user adds to any question, in your own natural words, at m
 `kind`; `words`; `tools`: the names of all the experts that are liked or disliked, empty for the first three kinds."""
 )
 
-WISH_READ = Prompt(
+PREFERENCE_READ = Prompt(
     """An assistant may ask these experts:
 <<tools>>
 

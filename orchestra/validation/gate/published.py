@@ -19,7 +19,7 @@ KEY = "orchestra"
 
 
 class Published(BaseModel):
-    """SurveyPart of a record; keys that are not read are left alone."""
+    """Part of a record; keys that are not read are left alone."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", coerce_numbers_to_str=True)
 

@@ -16,20 +16,20 @@ from orchestra.types import Preference
 from tests.support.worlds import ROOT, episode
 from tests.unit.rewards.test_group import dollars, groups, preferences, value
 
-WISH = Preference(kind="neutral", words="", outcome=1, compute=0.3, latency=0)
+STATED = Preference(kind="neutral", words="", outcome=1, compute=0.3, latency=0)
 CONSTRAINT = Constraint(usd={"neutral": 0.02, "cheap": 0.005})
 
 
 def test_dollars_count_by_the_multiplier_and_for_failed_episodes_too() -> None:
     rows = [episode(cost_usd="0.01"), episode(cost_usd="0.04"), episode(solved=False, cost_usd="0.01")]
-    found = group_rewards(rows, WISH, limit=Limit(usd=0.02, multiplier=0.5))
+    found = group_rewards(rows, STATED, limit=Limit(usd=0.02, multiplier=0.5))
     # (outcome - m · dollars / limit) / (1 + m)
     assert [value(r) for r in found] == pytest.approx([(1 - 0.25) / 1.5, (1 - 1.0) / 1.5, -0.25 / 1.5])
-    assert weights(WISH, limit=Limit(0.02, 0.5)) == pytest.approx(
+    assert weights(STATED, limit=Limit(0.02, 0.5)) == pytest.approx(
         {"outcome": 1 / 1.5, "latency": 0, "limit": 0.5 / 1.5}
     )
     # The multiplier is 0 as long as less is spent: only being right counts.
-    assert [value(r) for r in group_rewards(rows, WISH, limit=Limit(0.02, 0.0))] == [1, 1, 0]
+    assert [value(r) for r in group_rewards(rows, STATED, limit=Limit(0.02, 0.0))] == [1, 1, 0]
 
 
 @given(groups, preferences, dollars, st.floats(0, 10), st.data())

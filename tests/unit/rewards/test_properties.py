@@ -15,12 +15,12 @@ from orchestra.types import Episode, Preference
 from tests.support.worlds import ROOT, episode
 from tests.unit.rewards.test_group import preferences
 
-WISH = Preference(kind="prefer", words="", outcome=1, compute=0.6, latency=0.3, tools={"gpt-5": 0.4})
+STATED = Preference(kind="prefer", words="", outcome=1, compute=0.6, latency=0.3, tools={"gpt-5": 0.4})
 SETTINGS = load_params(ROOT / "params.yaml").grpo
 
 
 def right(group: Sequence[Episode]) -> list[Reward]:
-    return group_rewards(group, WISH)
+    return group_rewards(group, STATED)
 
 
 def changed(reward: Reward, value: float) -> Reward:
@@ -52,7 +52,7 @@ def favours_the_first(group: Sequence[Episode]) -> list[Reward]:
 
 
 def ignores_cost(group: Sequence[Episode]) -> list[Reward]:
-    return group_rewards(group, WISH.model_copy(update={"compute": 0.0}))
+    return group_rewards(group, STATED.model_copy(update={"compute": 0.0}))
 
 
 def pays_twice(group: Sequence[Episode]) -> list[Reward]:
@@ -72,12 +72,12 @@ def pays_twice(group: Sequence[Episode]) -> list[Reward]:
     ],
 )
 def test_a_wrong_reward_is_named(score: Score, said: str) -> None:
-    problem = broken_property(score, weights(WISH))
+    problem = broken_property(score, weights(STATED))
     assert problem is not None and said in problem
 
 
 def test_the_right_reward_has_every_property() -> None:
-    assert broken_property(right, weights(WISH)) is None
+    assert broken_property(right, weights(STATED)) is None
 
 
 @settings(max_examples=10)
@@ -100,7 +100,7 @@ def test_any_weights_in_range_pass_under_every_setting(preference: Preference, r
 )
 def test_bad_weights_are_refused_in_one_line(change: dict[str, object], said: str) -> None:
     with pytest.raises(DataError, match=said) as caught:
-        check_weights([WISH, WISH.model_copy(update=change)], SETTINGS)
+        check_weights([STATED, STATED.model_copy(update=change)], SETTINGS)
     assert "\n" not in str(caught.value)
 
 
@@ -109,8 +109,8 @@ def test_the_weights_that_this_repository_states_pass() -> None:
 
 
 def test_weights_too_small_for_the_homogeneity_filter_are_noted() -> None:
-    small = WISH.model_copy(update={"compute": 0.1, "latency": 0.05, "tools": {}})
-    notes = check_weights([small, WISH], SETTINGS.model_copy(update={"min_group_std": 0.1}))
+    small = STATED.model_copy(update={"compute": 0.1, "latency": 0.05, "tools": {}})
+    notes = check_weights([small, STATED], SETTINGS.model_copy(update={"min_group_std": 0.1}))
     assert len(notes) == 1 and "0.080 at most" in notes[0]
     assert check_weights([small], SETTINGS.model_copy(update={"min_group_std": 0.05})) == []
     # Without cost and latency a group of solved episodes has nothing to tell apart, and nothing to note.
