@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from orchestra.config.reward import RewardParams
 from orchestra.config.section import Fraction, Positive, Section, switch
 from orchestra.errors import ConfigError
-from orchestra.files.yaml import parse_yaml
+from orchestra.files.yaml import load_yaml
 from orchestra.types import Category, Split, Usd
 
 EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
@@ -301,15 +301,7 @@ def params_file(root: Path) -> Path:
 def load_params(path: str | Path | None = None) -> Params:
     """Read and check params.yaml (or the file named by ORCHESTRA_PARAMS); raises `ConfigError` of one line."""
     file = Path(path or params_file(Path()))
-    try:
-        raw = parse_yaml(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError("no such file", where=str(file), fix="run from the repository root") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", where=str(file), fix="fix the file") from None
-    except ValueError as error:
-        raise ConfigError(str(error), where=str(file), fix="fix the syntax") from None
-    return parse_params(raw, where=str(file))
+    return parse_params(load_yaml(file, if_missing="run from the repository root"), where=str(file))
 
 
 def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:

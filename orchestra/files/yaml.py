@@ -1,8 +1,11 @@
 """YAML text as plain values, with one kind of error for whatever is wrong with it."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+from orchestra.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
@@ -19,6 +22,18 @@ class _Loader(yaml.SafeLoader):
 
 class _TwiceError(Exception):
     """A mapping has a key twice."""
+
+
+def load_yaml(path: Path, *, if_missing: str) -> Any:
+    """The content of a file; raises `ConfigError` of one line, which says `if_missing` where there is no such file."""
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(path), fix=if_missing) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", where=str(path), fix="fix the file") from None
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(path), fix="fix the syntax") from None
 
 
 def parse_yaml(text: str) -> Any:

@@ -24,12 +24,6 @@ class Reward:
     """Why the value is None or 0."""
 
 
-def features(episode: Episode, tools: Sequence[str]) -> dict[str, float]:
-    """M of Eq. 1: minus dollars, minus seconds, the outcome, and how many calls of each of `tools` ran."""
-    named = Preference(kind="", words="", outcome=1, compute=1, latency=1, tools=dict.fromkeys(tools, 1.0))
-    return {term.name: term.measure(episode) for term in terms(named) if term.weight > 0}
-
-
 def weights(
     preference: Preference,
     parts: Parts = "full",

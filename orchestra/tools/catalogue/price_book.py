@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from orchestra.errors import ConfigError
-from orchestra.files.yaml import parse_yaml
+from orchestra.files.yaml import load_yaml
 from orchestra.types import Price, Record, Usd
 
 
@@ -96,14 +96,7 @@ class PriceBook:
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML file whose top level is a mapping; raises `ConfigError`."""
-    try:
-        raw = parse_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError("no such file", where=str(path), fix="check `world` in params.yaml") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", where=str(path), fix="fix the file") from None
-    except ValueError as error:
-        raise ConfigError(str(error), where=str(path), fix="fix the syntax") from None
+    raw = load_yaml(path, if_missing="check `world` in params.yaml")
     if not isinstance(raw, dict):
         raise ConfigError("not a mapping", where=str(path), fix="see the shipped file for the layout")
     return raw

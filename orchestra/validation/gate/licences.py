@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from orchestra.errors import ConfigError
 from orchestra.files.tables import problem
-from orchestra.files.yaml import parse_yaml
+from orchestra.files.yaml import load_yaml
 from orchestra.types import Record
 
 
@@ -39,13 +39,9 @@ class Licences:
     def load(cls, path: Path) -> Self:
         """Raises `ConfigError` of one line."""
         try:
-            file = LicenceFile.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise ConfigError("no list of licences", where=str(path), fix="restore it: git checkout") from None
+            file = LicenceFile.model_validate(load_yaml(path, if_missing="restore it: git checkout"))
         except ValidationError as error:
             raise ConfigError(problem(error), where=str(path), fix="fix that entry") from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot be read: {error}", where=str(path), fix="fix the file") from None
         return cls({_plain(name): one for one in file.licences for name in (one.id, *one.names)})
 
     def refuse(self, licence: str, source: str) -> str | None:

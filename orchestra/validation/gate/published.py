@@ -29,7 +29,6 @@ class Action(Published):
 
     name: str
     arguments: dict[str, Any] | None = None
-    action_id: str | None = None
     requestor: str | None = None
     """None: the assistant."""
 
@@ -44,7 +43,6 @@ class Instructions(Published):
     task_instructions: str | None = None
     reason_for_call: str | None = None
     known_info: str | None = None
-    unknown_info: str | None = None
     domain: str | None = None
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.group import Reward, features, group_rewards, weights, well_formed
-from orchestra.rewards.registry import Parts
+from orchestra.rewards.group import Reward, group_rewards, weights, well_formed
+from orchestra.rewards.registry import Parts, terms
 from orchestra.types import Episode, Preference
 from tests.support.worlds import episode
 
@@ -30,6 +30,12 @@ preferences = st.builds(
     latency=unit,
     tools=st.dictionaries(st.sampled_from(TOOLS), unit),
 )
+
+
+def features(run: Episode) -> dict[str, float]:
+    """M of Eq. 1: minus dollars, minus seconds, the outcome, and how many calls of each of `TOOLS` ran."""
+    every = Preference(kind="", words="", outcome=1, compute=1, latency=1, tools=dict.fromkeys(TOOLS, 1.0))
+    return {term.name: term.measure(run) for term in terms(every) if term.weight > 0}
 
 
 def score(rows: list[dict[str, Any]], preference: Preference, malformed: str = "zero") -> list[Reward]:
@@ -77,7 +83,7 @@ def test_the_parts_add_up_to_the_value(rows: list[dict[str, Any]], preference: P
 
 @given(groups, preferences)
 def test_constant_features_contribute_nothing(rows: list[dict[str, Any]], preference: Preference) -> None:
-    measured = [features(episode(**row), TOOLS) for row in rows]
+    measured = [features(episode(**row)) for row in rows]
     constant = {name for name in measured[0] if len({row[name] for row in measured}) == 1}
     for reward in score(rows, preference):
         assert all(reward.parts.get(name, 0.0) == 0.0 for name in constant)
@@ -171,7 +177,7 @@ def test_a_call_that_never_ran_earns_no_preference() -> None:
 
 def test_cost_and_latency_count_every_charge() -> None:
     run: Episode = episode(cost_usd="0.25", latency_s=3, calls={"gpt-5": 2})
-    assert features(run, TOOLS) == {
+    assert features(run) == {
         "tool:gpt-5": 2.0,
         "tool:search": 0.0,
         "outcome": 1.0,

@@ -119,9 +119,9 @@ def test_a_gate_that_cannot_check_does_not_open(workspace: Path, name: str, text
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no list of licences"),
+        (None, "no such file"),
         ("licences: [{name: MIT}]", r"field licences.0.id: Field required"),
-        ("licences: [", "cannot be read"),
+        ("licences: [", "not YAML"),
         ("licences: 2020-99-99", "month must be"),
     ],
 )
