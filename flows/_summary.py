@@ -1,4 +1,4 @@
-"""What a person sees when the retrain flow ends."""
+"""The summary that the retrain flow shows at its end."""
 
 import json
 from dataclasses import asdict, dataclass

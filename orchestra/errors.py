@@ -15,7 +15,7 @@ EXIT_ERROR = 2
 
 
 class Fault(StrEnum):
-    """Who has to act."""
+    """The side at fault, which has to act."""
 
     MODEL = "model"
     """The policy produced something unusable; it is part of the episode and is scored."""
@@ -61,7 +61,7 @@ class ToolError(OrchestraError):
     fault = Fault.TOOL
     retryable = True
     charges: tuple[Charge, ...] = ()
-    """What the failed call cost all the same, and how long it took."""
+    """Dollars and seconds that the failed call took all the same."""
 
 
 class JudgeError(OrchestraError):

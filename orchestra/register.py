@@ -1,4 +1,4 @@
-"""What is known by a name: filled by a decorator, from every file of one folder."""
+"""A register of objects by name: filled by a decorator, from every file of one folder."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module

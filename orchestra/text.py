@@ -36,7 +36,7 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same, with every run of spaces and line breaks as one space: nobody's text can forge a line of its own."""
+    """The same, with every run of spaces and line breaks as one space: no text can forge a line of its own."""
     return plain(" ".join(text.split()))
 
 

@@ -51,7 +51,7 @@ class ToolKind(StrEnum):
 
 
 class Category(StrEnum):
-    """What an example asks for; the report has a row for each."""
+    """Kind of task that an example asks for; the report has a row for each."""
 
     ARITHMETIC = "arithmetic"
     FACT = "fact"
@@ -62,7 +62,7 @@ class Category(StrEnum):
 
 
 class Price(Record):
-    """What a tool costs. All in US dollars."""
+    """The price of a tool. All in US dollars."""
 
     input_per_million: Usd = Decimal(0)
     cached_input_per_million: Usd | None = None
@@ -99,7 +99,7 @@ class ToolSpec(Record):
 
 
 class Preference(Record):
-    """What the user asks for, in words and as the vector P of Eq. 2; every weight is within [0, 1]."""
+    """The preference of a user, in words and as the vector P of Eq. 2; every weight is within [0, 1]."""
 
     kind: str
     """The grammar rule or source: neutral, cheap, fast, accurate, prefer, avoid, …"""
@@ -165,7 +165,7 @@ class User(Record):
 
 
 def asked(instruction: str, user: User | None) -> str:
-    """What is asked, with what only the user knows: requests of one wording are two where their users differ."""
+    """The request with the facts that only the user knows: one wording is two requests where the users differ."""
     return instruction if user is None else "; ".join([instruction, *map(" ".join, user.facts.items())])
 
 
@@ -181,14 +181,14 @@ class Example(Record):
     preference: Preference
     verifier: Verifier
     entities: tuple[str, ...] = ()
-    """What the example is about; no entity is both in training and held out."""
+    """The entities of the example; no entity is both in training and held out."""
     topic: str | None = None
     """Subject of a topic question. Never rendered for the policy; reports group by it."""
     hard: bool = False
     """Whether small experts often fail at the topic question. Never rendered either."""
     provenance: Provenance
     user: User | None = Field(default=None, exclude_if=_unset)
-    """Who answers the policy's questions; None: nobody, and whatever it says is its answer. Never rendered."""
+    """The user who answers the policy's questions; None: no user, so every text is an answer. Never rendered."""
     difficulty: float | None = Field(default=None, ge=0, le=1, exclude_if=_unset)
     """Share of its tries that a solver solved: 1 is easy, 0 was never solved, None is not measured."""
     budget_usd: Usd | None = Field(default=None, exclude_if=_unset)
@@ -214,7 +214,7 @@ class StopReason(StrEnum):
 
 
 class Component(StrEnum):
-    """Who spent."""
+    """The part of an episode that spent."""
 
     POLICY = "policy"
     EXPERT = "expert"

@@ -1,4 +1,4 @@
-"""What an expensive stage will cost and take, from a sample of it: means, and how far they may be off."""
+"""Forecast of the cost and time of an expensive stage from a sample: means and their error."""
 
 import math
 from collections.abc import Sequence

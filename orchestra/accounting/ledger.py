@@ -1,4 +1,4 @@
-"""What was spent, by whom, in which phase, on what: exact decimal dollars that add up to the cent."""
+"""The ledger: spending by component, phase and name, in exact decimal dollars that add up to the cent."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -51,7 +51,7 @@ class Spending:
 
     calls: int = 0
     simulated: int = 0
-    """Calls of simulated experts: nobody paid for those."""
+    """Calls of simulated experts, which no provider charges for."""
     cache_hits: int = 0
     """Calls that read some of their input from a cache."""
     input_tokens: int = 0

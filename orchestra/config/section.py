@@ -1,4 +1,4 @@
-"""What every section of params.yaml is made of."""
+"""The base class of every section of params.yaml."""
 
 from typing import Annotated, Any
 

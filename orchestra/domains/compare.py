@@ -19,7 +19,7 @@ Rows = dict[tuple[str, str], dict[str, Scalar] | None]
 
 @dataclass(frozen=True)
 class Golden:
-    """What the golden calls did."""
+    """The effects of the golden calls."""
 
     written: Rows
     """The rows they wrote, as they left them."""
@@ -61,7 +61,7 @@ def _golden(domain: Domain, calls: tuple[str, ...]) -> Golden:
 
 
 def run_calls(session: Session, calls: Sequence[ToolCall]) -> list[str]:
-    """What each call returned; raises `DataError` when one is refused."""
+    """The text that each call returned; raises `DataError` when one is refused."""
     texts = []
     for call in calls:
         try:

@@ -1,4 +1,4 @@
-"""What the generators of the shipped domains share: made-up names, and one CSV a table."""
+"""Shared parts of the shipped domains' generators: made-up names, and one CSV a table."""
 
 import csv
 import random

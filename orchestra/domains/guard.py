@@ -1,4 +1,4 @@
-"""What a domain's SQL may do: read and write its own tables, with pure functions, within bounds."""
+"""Limits of a domain's SQL: it may read and write its own tables, with pure functions, within bounds."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What a comparison needs of an episode, and the utility that a user gets from it."""
+"""The outcome of an episode, as comparisons use it, and the utility that a user gets from it."""
 
 from collections.abc import Mapping, Sequence
 

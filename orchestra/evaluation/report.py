@@ -1,4 +1,4 @@
-"""What an evaluation shows: the comparison as data, as a table, and as plots."""
+"""The report of an evaluation: the comparison as data, as a table, and as plots."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a past run would have cost under the prices of another day: by component and policy, in exact decimals."""
+"""The cost of a past run under the prices of another day: by component and policy, in exact decimals."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What the episodes of an evaluation say: rates with bootstrap intervals, and differences on the same examples."""
+"""Statistics of an evaluation: rates with bootstrap intervals, and differences on the same examples."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of whole lines of a file, for whoever reads it in parts."""
+    """A run of whole lines of a file, for readers that take it in parts."""
 
     path: Path
     first: int

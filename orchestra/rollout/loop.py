@@ -83,7 +83,7 @@ class RolloutOptions:
 
 @dataclass(frozen=True)
 class _Run:
-    """What stays the same over all conversations of a run."""
+    """Settings that stay the same over all conversations of a run."""
 
     policy: Policy
     codec: Codec

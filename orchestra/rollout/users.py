@@ -1,4 +1,4 @@
-"""Who answers the policy's questions, for the examples that have a user: a script offline, a model online."""
+"""Simulated users that answer the policy's questions: a script offline, a model online."""
 
 from typing import Protocol
 

@@ -44,7 +44,7 @@ class Job:
 
 @dataclass(eq=False)
 class Backend:
-    """What answers requests; immutable but for the count of those under way."""
+    """The backend that answers requests; immutable but for the count of those under way."""
 
     serving: Serving
     codec: Codec

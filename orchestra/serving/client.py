@@ -59,7 +59,7 @@ class AskResponse(Record):
         )
 
     def lines(self) -> list[str]:
-        """What a person reads; nothing in it steers the terminal, whoever wrote it."""
+        """Plain lines for a person; no text of a model or tool in them can steer the terminal."""
         shown = [f"Q: {plain(self.question)}"]
         for call in self.tool_calls:
             arguments = one_line(", ".join(f"{key}={value!r}" for key, value in call.arguments.items()))

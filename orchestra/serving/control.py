@@ -64,7 +64,7 @@ def gateway_service(root: Path) -> Service | None:
 
 
 def _wait_ready(root: Path, service: Service, alone: bool, timeout_s: float, say: Say) -> None:
-    """Until the new process answers; `alone`: nobody else answers on its port, so that every error is its own."""
+    """Until the new process answers; `alone`: no other process answers on its port, so that every error is its own."""
     began = said = time.monotonic()
     while True:
         found = health(service.url)
@@ -107,7 +107,7 @@ def health(url: str) -> dict[str, Any]:
 
 
 def port_holder(port: int) -> str:
-    """Who listens on a TCP port, as far as this user may see."""
+    """The processes that listen on a TCP port, as far as this user may see."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         rows = Path(table).read_text(encoding="ascii").splitlines()[1:] if Path(table).is_file() else []

@@ -30,7 +30,7 @@ KEEP_ALIVE_S = 10.0
 
 
 class Gateway:
-    """What answers now, what still drains, and what both left behind."""
+    """The backend that answers now, those that still drain, and their telemetry."""
 
     def __init__(self, root: Path, config: str = SERVING, backend: Backend | None = None) -> None:
         self.root, self.config = root, config

@@ -1,4 +1,4 @@
-"""What a new server must show: the same tokens as the checkpoint in this process, on a canary and on a smoke set."""
+"""Parity of a new server: the same tokens as the checkpoint in this process, on a canary and on a smoke set."""
 
 from __future__ import annotations
 

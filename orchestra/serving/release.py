@@ -33,7 +33,7 @@ DRAIN_S = 60.0
 
 
 class Deployment(Record):
-    """What a release left serving."""
+    """The result of a release: the serving version."""
 
     url: str = ""
     """Of the gateway; empty when nothing serves."""
@@ -45,7 +45,7 @@ class Deployment(Record):
     sample: AskResponse | None = None
     """One question asked through the gateway."""
     smoke: str = ""
-    """What the smoke set gave."""
+    """The result of the smoke set."""
 
     @property
     def trace(self) -> str:
@@ -55,7 +55,7 @@ class Deployment(Record):
 
 @dataclass(frozen=True)
 class ReleaseCandidate:
-    """What to serve: a checkpoint folder that stays for as long as it may serve."""
+    """The checkpoint to serve: a folder that stays for as long as it may serve."""
 
     version: str
     folder: Path
@@ -146,7 +146,7 @@ class Release:
         return serving_fingerprint(self.root, self.candidate.checkpoint_hash, engine, self.params)
 
     def _port(self) -> int:
-        """The gateway's port; raises `ServiceError` when somebody else has it."""
+        """The gateway's port; raises `ServiceError` when another program has it."""
         wanted, gateway = self.params.deploy.gateway_port, self.old_gateway
         if gateway is not None and wanted in (0, gateway.port):
             return gateway.port

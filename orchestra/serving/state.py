@@ -1,4 +1,4 @@
-"""What serves now, as one small file: read by the gateway, written by a release."""
+"""The serving version, as one small file: read by the gateway, written by a release."""
 
 from __future__ import annotations
 

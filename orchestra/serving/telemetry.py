@@ -1,4 +1,4 @@
-"""What serving leaves behind: Prometheus metrics, and one trace line for each request."""
+"""Telemetry of serving: Prometheus metrics, and one trace line for each request."""
 
 from __future__ import annotations
 

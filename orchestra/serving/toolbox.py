@@ -1,4 +1,4 @@
-"""What a served request is offered: the basic tools, a handful of experts, and the fitting tools of its domain."""
+"""The toolbox of a served request: the basic tools, a handful of experts, and the fitting tools of its domain."""
 
 from __future__ import annotations
 

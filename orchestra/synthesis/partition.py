@@ -18,7 +18,7 @@ class SetPart:
 
     @property
     def whole(self) -> bool:
-        """Whether nobody else makes anything."""
+        """Whether one machine makes everything."""
         return self.count == 1
 
     def owns(self, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What every tool is: validated JSON arguments in; text, usage, dollars and seconds out."""
+"""The interface of every tool: validated JSON arguments in; text, usage, dollars and seconds out."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ UNSURE = "I am not sure."
 
 
 MAX_OBSERVATION = 100_000
-"""Characters of one observation: a longer one is cut, so that nobody's reply can cost the loop unbounded time."""
+"""Characters of one observation: a longer one is cut, so that no reply can cost the loop unbounded time."""
 
 
 def readable(text: str) -> str:
@@ -29,7 +29,7 @@ def readable(text: str) -> str:
 
 
 class ToolResult(Record):
-    """What a call gave back; `text` is data for the model, never control tokens."""
+    """The result of a call; `text` is data for the model, never control tokens."""
 
     text: str
     usage: Usage = Usage()
@@ -37,7 +37,7 @@ class ToolResult(Record):
     latency_s: Seconds = 0.0
     simulated: bool = False
     besides: tuple[Charge, ...] = ()
-    """What the call cost besides: lost attempts, tools that an expert's work was given to, an expert that failed."""
+    """Further costs of the call: lost attempts, tools that an expert's work was given to, an expert that failed."""
     by: str | None = None
     """Shown name of the fallback that answered; None: the tool that was called."""
 
@@ -55,7 +55,7 @@ class DomainSession(Protocol):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a tool may know of the episode that calls it."""
+    """The part of the calling episode that a tool may know."""
 
     instruction: str
     """The user's request, without the preference: what an expert called without arguments answers."""

@@ -1,4 +1,4 @@
-"""What one provider allows: calls at once and requests a minute, shared by all of its models."""
+"""Limits of one provider: calls at once and requests a minute, shared by all of its models."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is opened once for a catalogue and its domains, and shared by every toolkit over them."""
+"""Resources opened once for a catalogue and its domains, and shared by every toolkit over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GRPO run says while it trains: its measures at every step, development checks, and why it stopped early."""
+"""Callbacks of a GRPO run: measures at every step, development checks, and the reason of an early stop."""
 
 from __future__ import annotations
 

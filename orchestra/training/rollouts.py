@@ -1,4 +1,4 @@
-"""What TRL asks of us: the examples of each round, their episodes through the one loop, and their rewards."""
+"""Rollouts for TRL: the examples of each round, their episodes through the one loop, and their rewards."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What data must hold: flat rows, surveys, frames, plots and the page."""
+"""Validation of data: flat rows, surveys, frames, plots and the page."""

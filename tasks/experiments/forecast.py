@@ -232,7 +232,7 @@ def main(stage: Stage) -> None:
     found = Forecast.of(pieces)
     print("\n".join([f"{options.of}: {found.lines()[0]}", *found.lines()[1:]]))
     if any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries):
-        print("simulated experts: nobody is paid their dollars, and nobody waits for them")
+        print("simulated experts: their dollars are not charged, and their seconds are not waited for")
     print(f"the sample cost {spent_usd:f} USD")
     cap = stage.params.budget.run_usd
     if cap is not None and found.usd.high > float(cap):

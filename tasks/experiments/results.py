@@ -1,4 +1,4 @@
-"""What the stages of `orchestra learn` left in their folders, read back: outcomes, dollars, and one seed's result."""
+"""Results that the stages of `orchestra learn` left in their folders: outcomes, dollars, and one seed's result."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What `orchestra learn` runs: data and rules once, then every seed's stages, then the ablations."""
+"""The runs of `orchestra learn`: data and rules once, then every seed's stages, then the ablations."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -54,7 +54,7 @@ class Frozen(Record):
 
 
 class ReadEntry(Record):
-    """A line of `READS`: somebody measured on the test set."""
+    """A line of `READS`: one measurement on the test set."""
 
     date: str
     commit: str

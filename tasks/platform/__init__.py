@@ -1,1 +1,1 @@
-"""What every stage shares: DVC, MLflow, the registry, the ledger, checkpoints, expectations."""
+"""The platform below every stage: DVC, MLflow, the registry, the ledger, checkpoints, expectations."""

@@ -1,4 +1,4 @@
-"""What DVC decides: the order of the stages, which of them are stale and why, and running one of them."""
+"""DVC: the order of the stages, which of them are stale and why, and running one of them."""
 
 import os
 import re
@@ -42,7 +42,7 @@ class StageCapped(StageError):
 
 @dataclass(frozen=True)
 class Hashes:
-    """What dvc.lock says of one stage: contents hash by path, parameter by name."""
+    """The entry of one stage in dvc.lock: contents hash by path, parameter by name."""
 
     inputs: dict[str, str]
     outputs: dict[str, str]

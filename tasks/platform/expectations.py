@@ -21,7 +21,7 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """What one rule found."""
+    """The findings of one rule."""
 
     suite: str
     column: str
@@ -44,7 +44,7 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the suites found."""
+    """The findings of the suites."""
 
     rows: dict[str, list[str]]
     """Reasons by refused row, in the order of the rows."""

@@ -1,4 +1,4 @@
-"""What every stage shares: parameters, whole-or-nothing outputs, metrics, progress, and errors of one line."""
+"""The frame of every stage: parameters, whole-or-nothing outputs, metrics, progress, and errors of one line."""
 
 import contextlib
 import hashlib
@@ -59,7 +59,7 @@ class Meter:
 
 @dataclass
 class Stage:
-    """What a stage's main gets: `.params`, `.root`, and the ways to write, log and speak."""
+    """The context that a stage's main gets: `.params`, `.root`, and the ways to write, log and speak."""
 
     name: str
     params: Params

@@ -1,4 +1,4 @@
-"""What MLflow records: one parent run per flow run, a child per stage that ran, and the registry's address."""
+"""Tracking in MLflow: one parent run per flow run, a child per stage that ran, and the registry's address."""
 
 import contextlib
 import json

@@ -91,7 +91,7 @@ def price_aware(knowledge: Knowledge, cap_usd: float = PRICE_CAP_USD) -> ChooseE
 
 @baseline(ORACLE, needs="right")
 def oracle(knowledge: Knowledge) -> ChooseExpert:
-    """Asks the cheapest expert that will be right, and nobody where none will be: the head-room of the examples."""
+    """Asks the cheapest expert that will be right, and none where none will be: the head-room of the examples."""
 
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         name = knowledge.right.get(conversation.example.id)

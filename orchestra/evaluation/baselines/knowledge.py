@@ -1,4 +1,4 @@
-"""What rules may know before an example: the catalogue, measured outcomes on training examples, and the oracle's."""
+"""Knowledge that rules may use: the catalogue, measured outcomes on training examples, and the oracle's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""What the method claims, measured over several training seeds."""
+"""The claims of the method, measured over several training seeds."""

@@ -1,4 +1,4 @@
-"""What each part of the reward is worth: trainings that leave one out, from the same SFT model, side by side."""
+"""Ablations of the reward: trainings that leave one part out, from the same SFT model, side by side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each claim is measured by: numbers of one training seed as functions of means over examples."""
+"""The measures of the claims: numbers of one training seed as functions of means over examples."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING

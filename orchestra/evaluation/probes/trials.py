@@ -1,4 +1,4 @@
-"""What a policy did in the probes: one trial a variant."""
+"""The trials of a policy in the probes: one for each variant."""
 
 from orchestra.evaluation.outcomes import Outcome
 from orchestra.types import Record

@@ -1,4 +1,4 @@
-"""What a batch of conversations has been read of, kept across turns: fed in chunks, answered with next-token logits."""
+"""Contexts of a batch of conversations, kept across turns: fed in chunks, answered with next-token logits."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What acts in an episode: the interface, and one file for each way to generate."""
+"""Policies: the interface, and one file for each way to generate."""

@@ -33,7 +33,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Generation:
-    """What the policy wrote in one turn."""
+    """The policy's output of one turn."""
 
     ids: list[int]
     """Its tokens, the stop token included when it stopped by itself."""

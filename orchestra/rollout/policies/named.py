@@ -11,7 +11,7 @@ from orchestra.rollout.render import Codec
 
 @dataclass(frozen=True)
 class PolicyWorld:
-    """What a policy may be made from."""
+    """The model, data and settings that a policy may be made from."""
 
     root: Path
     """The workspace."""

@@ -25,7 +25,7 @@ class PriceRow(Record):
     per_second: Usd = Decimal(0)
     source: str
     checked: date | None = None
-    """When somebody last saw that the source still says so."""
+    """The last day on which the source was seen to say so."""
 
     def looked_at(self, day: date) -> date:
         """The last day up to `day` on which the row is known to have held."""

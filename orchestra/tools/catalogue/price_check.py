@@ -1,4 +1,4 @@
-"""What is wrong with prices: tools without one, rows not looked at for long or assumed, figures without a source."""
+"""Issues of the price book: tools without a price, stale or assumed rows, figures without a source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from orchestra.tools.catalogue.catalogue import CatalogueFile
 from orchestra.tools.catalogue.price_book import PriceBook, PriceRow
 
 LOCAL, ASSUMED = "local/", "assumed"
-"""How the keys of our own tools begin, and the sources of prices that nobody published."""
+"""How the keys of our own tools begin, and the source of prices that are not published."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iter
 
 
 def _assumed(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[PriceIssue]:
-    """What somebody else charges and nobody published; what is our own to set may be assumed."""
+    """Unpublished prices of other providers; prices of our own tools may be assumed."""
     for key, row in _in_use(file, book, as_of):
         if not key.startswith(LOCAL) and row.source.startswith(ASSUMED):
             what = f"the price of {key} from {row.effective_from} is no published one: {row.source}"

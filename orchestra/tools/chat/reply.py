@@ -1,4 +1,4 @@
-"""What a chat completion says: its text and tokens, or why there is no answer in it."""
+"""The reply in a chat completion: its text and tokens, or the reason why it holds no answer."""
 
 from typing import Any
 

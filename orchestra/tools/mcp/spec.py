@@ -1,4 +1,4 @@
-"""What the catalogue says of an MCP server and of its tools, and the hashes that tell when a server has changed."""
+"""MCP servers and their tools in the catalogue, and the hashes that tell when a server has changed."""
 
 import json
 import os

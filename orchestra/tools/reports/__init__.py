@@ -1,1 +1,1 @@
-"""What is known of the tools: whether each is available, and what each is good at."""
+"""Reports on the tools: whether each is available, and which topics each is good at."""

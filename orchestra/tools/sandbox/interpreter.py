@@ -1,4 +1,4 @@
-"""What Python needs of a machine: the binary, its standard library, and the shared libraries that those load."""
+"""The files that Python needs: the binary, its standard library, and the shared libraries that those load."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs Python that nobody trusts: no network, nothing but an interpreter to read, a scratch that is gone afterwards.
+"""Runs untrusted Python: no network, nothing but an interpreter to read, a scratch that is gone afterwards.
 
 Bubblewrap isolates where it is installed and works; otherwise the kernel's namespaces are entered directly (`jail.py`).
 With neither, nothing is run. Inside, limits bound processor time, memory, processes, files and output, and system calls

@@ -1,4 +1,4 @@
-"""What a search found, as text for the model."""
+"""Search results as text for the model."""
 
 from collections.abc import Sequence
 

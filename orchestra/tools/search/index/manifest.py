@@ -1,4 +1,4 @@
-"""What an index was made of and with: an index that is damaged, or that its source has left behind, is refused."""
+"""The manifest of an index, its sources and settings: a damaged or outdated index is refused."""
 
 from __future__ import annotations
 
