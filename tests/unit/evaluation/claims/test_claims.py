@@ -184,7 +184,7 @@ def outcome_of(preference: Preference, calls: dict[str, int], *, solved: bool | 
 
 def test_an_outcome_counts_renamed_tools_under_their_entry() -> None:
     found = outcome_of(wish(**{"toravik-2b": 0.4}), {"toravik-2b": 1, "gpt-5-mini": 1})
-    assert found.calls == {"gpt-5": 1, "gpt-5-mini": 1} and found.wished == pytest.approx(0.2)
+    assert found.calls == {"gpt-5": 1, "gpt-5-mini": 1} and found.preferred == pytest.approx(0.2)
     assert outcome_of(wish(), {}, solved=None).solved is None
 
 
