@@ -28,10 +28,10 @@ pipeline: setup  ## run every stage: synthesize, validate, sft, grpo, evaluate, 
 	@.venv/bin/orchestra run
 
 learn: .venv/.stamp  ## measure the claims over three training seeds and rewrite docs/claims.md
-	@.venv/bin/orchestra learn --split test
+	@.venv/bin/orchestra learn --split heldout
 
 learn-ablations: .venv/.stamp  ## do the same, and train without each part of the reward
-	@.venv/bin/orchestra learn --split test --ablations
+	@.venv/bin/orchestra learn --split heldout --ablations
 
 up: .venv/.stamp  ## start the Prefect and MLflow servers on 127.0.0.1
 	@.venv/bin/orchestra up
