@@ -147,7 +147,7 @@ def launch(command: Sequence[str], processes: int, logs: Path) -> None:
 
 def _wait(ranks: Sequence[subprocess.Popen[str]]) -> list[int]:
     """Exit codes, when all have ended or one has failed and the others had time to say so (0 for those still at it)."""
-    # Every rank is asked every time: one that nobody asks is not seen to end.
+    # Every rank is asked every time: the end of one that is not asked stays unseen.
     while None in (codes := [one.poll() for one in ranks]) and not any(codes):
         time.sleep(0.1)
     deadline = time.monotonic() + (PATIENCE_S if SPOKEN in codes else 1.0)

@@ -1,7 +1,7 @@
 """Sealed sets: examples that no training and no tuning has read, drawn from a seed that a commit decides.
 
 `dev` has a fixed seed and is for tuning. The seed of `test` comes from the hash of the commit that froze the world, so
-nobody can have looked at it before. Both are the held-out part of a generation of their own, laid beside the training
+no run can have seen it before. Both are the held-out part of a generation of their own, laid beside the training
 data: routers still learn from the training examples, and experts and search know what both sets ask.
 """
 

@@ -1,7 +1,7 @@
 """A set of examples made in shards: each by itself, in any order and by any process; then put together in theirs.
 
 A shard is a folder that exists whole or not at all, so a killed run goes on with the shards it lacks. What a shard
-holds depends on the parameters and its place alone, so the set is the same whoever makes its shards.
+holds depends on the parameters and its place alone, so the set is the same whichever process makes them.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What every example must pass, whoever wrote it: proven by execution, asked once, and solved by a solver sometimes."""
+"""Filters that every example must pass, from any writer: proven by execution, asked once, sometimes solved."""
 
 import asyncio
 import hashlib
@@ -137,7 +137,7 @@ def kept(
     refused already passes through.
 
     The filters: proven by execution (and of at most `max_words`, if it is about a domain); not asked before; solved in
-    at least one of the solver's tries. Whoever reads stops when it likes: nothing is taken ahead but a batch.
+    at least one of the solver's tries. The reader may stop at any time: nothing is taken ahead but a batch.
     """
     duplicates = duplicates or Duplicates()
     batch: list[Example] = []

@@ -1,4 +1,4 @@
-"""What makes an example of an outside row: a sampled toolbox at random prices, a preference, and where it came from."""
+"""Makes an example of an outside row: a sampled toolbox at random prices, a preference, and its origin."""
 
 import random
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from orchestra.tools.experts.simulated import BookEntry
 from orchestra.types import Category, Example, Provenance, Split, Verifier
 
 GENERATOR = "orchestra.synthesis.sources"
-"""The generator of rows that nobody generated: which code turned them into examples."""
+"""The generator of imported rows: which code turned them into examples."""
 
 
 Outside = tuple[str, Example | Refused]

@@ -17,7 +17,7 @@ from orchestra.types import Category, Example, ToolCall, Verifier
 from orchestra.validation.gate.published import KEY, Action, Task, narrow
 
 SOURCE, LICENCE = "nvidia/ToolScale", "other"
-"""The card says `license: other`: whoever uses the data must have accepted its terms, and say so in the list."""
+"""The card says `license: other`: a user of the data accepts its terms and says so in the list."""
 READING = ("get", "search", "find", "list", "check", "view", "show", "calculate", "lookup", "read", "count")
 """First words of tools that change nothing."""
 TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}

@@ -20,7 +20,7 @@ class PriceIssue:
 
 
 def check_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> list[PriceIssue]:
-    """What a person has to look at on the day `as_of`; rows count as stale more than `days` days after they were
+    """Issues for a person to look at on the day `as_of`; rows count as stale more than `days` days after they were
     checked last (or took effect, where that is later)."""
     return [
         *_missing(file, book, as_of),

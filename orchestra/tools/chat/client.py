@@ -212,4 +212,4 @@ def _certificates() -> Any:
 
 
 def _nothing() -> None:
-    """Where nobody counts."""
+    """The default, which counts nothing."""

@@ -77,7 +77,7 @@ class _State:
         threading.Thread(target=self._keep, name="sandbox pool", daemon=True).start()
 
     async def take(self) -> Cell:
-        """The next interpreter, ready or about to be; whoever takes it calls `give_back` when it is gone."""
+        """The next interpreter, ready or about to be; its user calls `give_back` when it is gone."""
         wanted: Future[Cell] = Future()
         with self._changed:
             if self._closed:

@@ -78,7 +78,7 @@ class Run:
 
 
 class Cell:
-    """An interpreter in a sandbox of its own. Whoever makes one calls `kill` at the end."""
+    """An interpreter in a sandbox of its own. The maker of one calls `kill` at the end."""
 
     def __init__(self, isolation: Isolation, limits: Limits) -> None:
         """Start it and return at once. It dies with the thread that calls. Raises `ToolError`."""
@@ -300,7 +300,7 @@ async def _readable(fd: int) -> None:
 async def _converse(
     stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], code: str, most: int, ended: asyncio.Future[str]
 ) -> tuple[str, str]:
-    """Hand over the program and take in what it writes, until nobody can write any more."""
+    """Hand over the program and take in what it writes, until no process can write any more."""
     output, errors, _ = await asyncio.gather(
         _collect(stdout, most, slice(most), ended),
         _collect(stderr, max(most, MOST_ERRORS), slice(-most, None), ended),  # its last line says what it was
