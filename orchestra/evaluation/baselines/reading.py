@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.fixed import GENERAL, SPECIALIST, STRANGER, described_match, subject_of
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson
-from orchestra.evaluation.baselines.routers import Neighbours
+from orchestra.evaluation.baselines.routers import Neighbours, strongest_unit
 from orchestra.evaluation.outcomes import Unit
 from orchestra.types import Example, Preference, ToolKind, ToolSpec
 
@@ -143,14 +143,9 @@ class Reading:
 
     @cached_property
     def unit(self) -> Unit:
-        """Dollars and seconds of always-strongest a training example; what needs no expert counts as free."""
-        strength = self.knowledge.catalogue.strength
-        asked = [max(_experts(one.example), key=lambda spec: strength(spec.tool)) for one in self.lessons]
-        share = self.knowledge.expert_share / len(asked)
-        return Unit(
-            cost_usd=max(sum(float(spec.call_usd) for spec in asked) * share, 1e-9),
-            latency_s=max(sum(spec.latency_s for spec in asked) * share, 1e-9),
-        )
+        """What utility counts dollars and seconds in; raises as `lessons` does."""
+        assert self.lessons, "it raises where there are none"
+        return strongest_unit(self.knowledge)
 
     def worth(self, spec: ToolSpec, chance: float, preference: Preference, dollar_weight: float = 1.0) -> float:
         """Expected utility of asking the expert; `dollar_weight` multiplies what dollars cost."""

@@ -118,7 +118,7 @@ class _Router:
         lessons = self._knowledge.lessons
         aside = lessons[::ASIDE]
         others = [lesson for index, lesson in enumerate(lessons) if index % ASIDE] or aside
-        neighbours, measure = Neighbours(others), self._unit()
+        neighbours, measure = Neighbours(others), strongest_unit(self._knowledge)
         chances = [neighbours.chances(lesson.example.instruction) for lesson in aside]
 
         def worth(price_weight: float) -> float:
@@ -132,15 +132,16 @@ class _Router:
 
         return max(LAMBDAS, key=lambda price_weight: (worth(price_weight), -price_weight))
 
-    def _unit(self) -> Unit:
-        """Dollars and seconds of always-strongest a training example, what needs no expert counted as free."""
-        catalogue, lessons = self._knowledge.catalogue, self._knowledge.lessons
-        asked = [max(_experts(lesson), key=lambda spec: catalogue.strength(spec.tool)) for lesson in lessons]
-        share = self._knowledge.expert_share / len(asked)
-        return Unit(
-            cost_usd=max(sum(float(spec.call_usd) for spec in asked) * share, 1e-9),
-            latency_s=max(sum(spec.latency_s for spec in asked) * share, 1e-9),
-        )
+
+def strongest_unit(knowledge: Knowledge) -> Unit:
+    """Dollars and seconds of always-strongest a training example; what needs no expert counts as free."""
+    strength = knowledge.catalogue.strength
+    asked = [max(_experts(lesson), key=lambda spec: strength(spec.tool)) for lesson in knowledge.lessons]
+    share = knowledge.expert_share / len(asked)
+    return Unit(
+        cost_usd=max(sum(float(spec.call_usd) for spec in asked) * share, 1e-9),
+        latency_s=max(sum(spec.latency_s for spec in asked) * share, 1e-9),
+    )
 
 
 def play(lesson: Lesson, chance: Mapping[str, float], price_weight: float, max_turns: int) -> Outcome:
