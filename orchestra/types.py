@@ -197,6 +197,11 @@ class Example(Record):
     """The day whose list prices its toolbox started from, where `synthesize.price_dates` names several."""
 
     @property
+    def experts(self) -> list[ToolSpec]:
+        """The experts of its toolbox, in order."""
+        return [spec for spec in self.toolbox if spec.kind is ToolKind.EXPERT]
+
+    @property
     def asked(self) -> str:
         """What tells it from other examples: the instruction, and what only its user knows."""
         return asked(self.instruction, self.user)

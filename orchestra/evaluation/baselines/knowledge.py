@@ -72,7 +72,7 @@ async def take_lessons(examples: Sequence[Example], toolkit: Toolkit) -> list[Le
 
 
 async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:
-    experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
+    experts = example.experts
     session = ToolSession(toolkit, example)
     try:
         for spec in sorted(experts, key=lambda spec: spec.call_usd):

@@ -10,7 +10,7 @@ from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.evaluation.baselines.reading import Chances, NeighbourChances, Reading, TableChances
 from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.scripted import ChooseExpert, expert_answers
-from orchestra.types import ToolKind, ToolSpec
+from orchestra.types import ToolSpec
 
 DOLLAR_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 """How much more or less than the user's own weight a dollar counts: the frontier of a router that reads."""
@@ -46,7 +46,7 @@ def best_plan(knowledge: Knowledge) -> ChooseExpert:
 
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         example = conversation.example
-        kind = learned.reading.preferences.read(example.preference.words, _experts(conversation)).kind
+        kind = learned.reading.preferences.read(example.preference.words, conversation.example.experts).kind
         return PLANS[learned.by_kind.get(kind, "cheapest")](left, subject_of(example.instruction))
 
     return choose
@@ -64,7 +64,7 @@ def consensus(knowledge: Knowledge, cheap_ones: float = 2) -> ChooseExpert:
     strength = knowledge.catalogue.strength
 
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
-        offered = _experts(conversation)
+        offered = conversation.example.experts
         asked = len(offered) - len(left)
         strongest = max(offered, key=lambda spec: (strength(spec.tool), -spec.call_usd))
         if asked >= cheap_ones:
@@ -81,7 +81,7 @@ def _reader(knowledge: Knowledge, fit: Callable[[Reading], Chances], dollar_weig
     def choose(conversation: Conversation, left: list[ToolSpec]) -> ToolSpec | None:
         if not fitted:
             fitted.append(fit(reading))
-        example, offered = conversation.example, _experts(conversation)
+        example, offered = conversation.example, conversation.example.experts
         preference = reading.preferences.read(example.preference.words, offered)
 
         def worth(spec: ToolSpec) -> float:
@@ -125,7 +125,7 @@ class _Plans:
     def by_kind(self) -> Mapping[str, str]:
         earned: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for lesson in self.reading.lessons:
-            offered = [spec for spec in lesson.example.toolbox if spec.kind is ToolKind.EXPERT]
+            offered = lesson.example.experts
             subject = subject_of(lesson.example.instruction)
             for name, plan in PLANS.items():
                 spec = plan(offered, subject)
@@ -140,10 +140,6 @@ class _Plans:
 def _suited(specs: list[ToolSpec], subject: str | None) -> list[ToolSpec]:
     """Those whose description names the subject or claims every one; all of them where none does."""
     return [spec for spec in specs if described_match(subject, spec.description) > STRANGER] or specs
-
-
-def _experts(conversation: Conversation) -> list[ToolSpec]:
-    return [spec for spec in conversation.example.toolbox if spec.kind is ToolKind.EXPERT]
 
 
 def _price(spec: ToolSpec) -> tuple[float, str]:

@@ -12,7 +12,7 @@ from orchestra.evaluation.baselines.fixed import GENERAL, SPECIALIST, STRANGER, 
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson
 from orchestra.evaluation.baselines.routers import Neighbours, strongest_unit
 from orchestra.evaluation.outcomes import Unit
-from orchestra.types import Example, Preference, ToolKind, ToolSpec
+from orchestra.types import Example, Preference, ToolSpec
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -59,7 +59,7 @@ class PreferenceReader:
             words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+")
             letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
             self._model = make_pipeline(make_union(words, letters), LogisticRegression(C=30.0, max_iter=2000))
-            texts = [named_in(example.preference.words, _experts(example))[0] for example in stated]
+            texts = [named_in(example.preference.words, example.experts)[0] for example in stated]
             self._model.fit(texts, [example.preference.kind for example in stated])
         self._read: dict[tuple[str, tuple[str, ...]], Preference] = {}
 
@@ -93,7 +93,7 @@ class TableChances:
 
         rows, labels = [], []
         for lesson in lessons:
-            offered = _experts(lesson.example)
+            offered = lesson.example.experts
             for spec in offered:
                 if spec.tool in lesson.right:
                     rows.append(features(lesson.example.instruction, spec, offered))
@@ -195,7 +195,7 @@ def _mean_weights(examples: Sequence[Example]) -> dict[str, _Weights]:
     import numpy as np
 
     for example in examples:
-        wanted, offered = example.preference, _experts(example)
+        wanted, offered = example.preference, example.experts
         _, names = named_in(wanted.words, offered)
         named = [wanted.tools.get(one.name, 0.0) for one in offered if one.name in names]
         others = [wanted.tools.get(one.name, 0.0) for one in offered if one.name not in names]
@@ -217,10 +217,6 @@ def named_in(words: str, offered: Sequence[ToolSpec]) -> tuple[str, set[str]]:
             words = words.replace(spec.name, NAMED)
             found.add(spec.name)
     return words.lower(), found
-
-
-def _experts(example: Example) -> list[ToolSpec]:
-    return [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
 
 
 def _mean(values: Sequence[float]) -> float:

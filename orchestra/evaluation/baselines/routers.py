@@ -136,7 +136,7 @@ class _Router:
 def strongest_unit(knowledge: Knowledge) -> Unit:
     """Dollars and seconds of always-strongest a training example; what needs no expert counts as free."""
     strength = knowledge.catalogue.strength
-    asked = [max(_experts(lesson), key=lambda spec: strength(spec.tool)) for lesson in knowledge.lessons]
+    asked = [max(lesson.example.experts, key=lambda spec: strength(spec.tool)) for lesson in knowledge.lessons]
     share = knowledge.expert_share / len(asked)
     return Unit(
         cost_usd=max(sum(float(spec.call_usd) for spec in asked) * share, 1e-9),
@@ -146,7 +146,7 @@ def strongest_unit(knowledge: Knowledge) -> Unit:
 
 def play(lesson: Lesson, chance: Mapping[str, float], price_weight: float, max_turns: int) -> Outcome:
     """What the router would reach on a training question, at expected price and seconds."""
-    left, asked = _experts(lesson), list[ToolSpec]()
+    left, asked = lesson.example.experts, list[ToolSpec]()
     sure = False
     while not sure and len(asked) < max_turns - 1:
         spec = pick(chance, left, price_weight, first=not asked)
@@ -164,7 +164,3 @@ def play(lesson: Lesson, chance: Mapping[str, float], price_weight: float, max_t
         calls={spec.tool: 1 for spec in asked},
         preferred=sum(weights.get(spec.name, 0.0) for spec in asked) / len(asked) if asked else 0.0,
     )
-
-
-def _experts(lesson: Lesson) -> list[ToolSpec]:
-    return [spec for spec in lesson.example.toolbox if spec.kind is ToolKind.EXPERT]

@@ -24,21 +24,25 @@ STREAM = "probes"
 """The preference probe draws from it first, then that of unseen experts."""
 
 
+ASKED: tuple[tuple[str, str, Sign, Callable[[Trial], float]], ...] = (
+    ("prefer", "use of X under “prefer X”, over neutral", "≥", uses),
+    ("avoid", "use of X under “avoid X”, over neutral", "≤", uses),
+    ("cheap", "dollars under “cheap”, over neutral", "≤", lambda trial: trial.outcome.cost_usd),
+    ("fast", "seconds under “fast”, over neutral", "≤", lambda trial: trial.outcome.latency_s),
+)
+"""What each kind of preference should change: its name, in words, which way, and by what it is measured."""
+THRESHOLDS = {"prefer": 1.5, "avoid": 0.5, "cheap": 0.8, "fast": 0.8}
+
+
 def _preference_bars() -> list[Bar]:
-    stated_kinds: list[tuple[str, str, Sign, float, Callable[[Trial], float]]] = [
-        ("prefer", "use of X under “prefer X”, over neutral", "≥", 1.5, uses),
-        ("avoid", "use of X under “avoid X”, over neutral", "≤", 0.5, uses),
-        ("cheap", "dollars under “cheap”, over neutral", "≤", 0.8, lambda trial: trial.outcome.cost_usd),
-        ("fast", "seconds under “fast”, over neutral", "≤", 0.8, lambda trial: trial.outcome.latency_s),
-    ]
     words = {"train": "", "heldout": ", in unseen words"}
     return [
         Bar(
-            f"preferences: {what}{words[split]}", sign, threshold, "times",
+            f"preferences: {what}{words[split]}", sign, THRESHOLDS[kind], "times",
             trial_ratio("preference", "neutral", f"{kind}/{split}", value), (kind, split) == ("prefer", "train"),
         )
         for split in SPLITS
-        for kind, what, sign, threshold, value in stated_kinds
+        for kind, what, sign, value in ASKED
     ]  # fmt: skip
 
 

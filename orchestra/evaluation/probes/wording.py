@@ -1,31 +1,25 @@
 """Whether a policy reads preferences in ordinary English: sentences written without sight of training's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from orchestra.evaluation.claims.bar import Bar, Sign
-from orchestra.evaluation.claims.measures import trial_ratio, uses
+from orchestra.evaluation.claims.bar import Bar
+from orchestra.evaluation.claims.measures import trial_ratio
 from orchestra.evaluation.probes.base import Change, Setting, experts, probe
-from orchestra.evaluation.probes.trials import Trial
+from orchestra.evaluation.probes.shipped import ASKED
 from orchestra.synthesis.preferences.sentences import NEUTRAL, stated
 from orchestra.types import Example
 
 NAME = "wording"
 
 
-def _bars() -> list[Bar]:
-    rows: list[tuple[str, str, Sign, float, Callable[[Trial], float]]] = [
-        ("prefer", "use of X under “prefer X”, over neutral", "≥", 1.5, uses),
-        ("avoid", "use of X under “avoid X”, over neutral", "≤", 0.6, uses),
-        ("cheap", "dollars under “cheap”, over neutral", "≤", 0.85, lambda trial: trial.outcome.cost_usd),
-        ("fast", "seconds under “fast”, over neutral", "≤", 0.875, lambda trial: trial.outcome.latency_s),
-    ]
-    return [
-        Bar(f"ordinary English: {what}", sign, threshold, "times", trial_ratio(NAME, "neutral", kind, value))
-        for kind, what, sign, threshold, value in rows
-    ]
+THRESHOLDS = {"prefer": 1.5, "avoid": 0.6, "cheap": 0.85, "fast": 0.875}
+BARS = [
+    Bar(f"ordinary English: {what}", sign, THRESHOLDS[kind], "times", trial_ratio(NAME, "neutral", kind, value))
+    for kind, what, sign, value in ASKED
+]
 
 
-@probe(NAME, bars=_bars())
+@probe(NAME, bars=BARS)
 def wording_changes(example: Example, setting: Setting) -> Iterator[Change]:
     """Without a preference, then one sentence of each kind in `Setting.wording`; one expert for all of them."""
     if not setting.wording:
