@@ -8,7 +8,7 @@ from typing import TypeVar
 from orchestra.evaluation.claims.bar import Bar
 from orchestra.register import Register
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.types import Example, ToolKind, ToolSpec
+from orchestra.types import Example
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,6 @@ def variants(
             setting = Setting(catalogue, spread, streams[entry.stream], wording or {})
             made += [_variant(name, change) for change in entry.changes(example, setting)]
     return made
-
-
-def experts(example: Example) -> list[ToolSpec]:
-    return [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
 
 
 def _variant(probe: str, change: Change) -> Variant:

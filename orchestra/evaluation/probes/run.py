@@ -8,7 +8,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import STRONGEST, baseline_policy
 from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.evaluation.outcomes import outcome
-from orchestra.evaluation.probes.base import PROBES, Variant, experts, variants
+from orchestra.evaluation.probes.base import PROBES, Variant, variants
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.evaluation.run import Contender, OnProgress, evaluate
 from orchestra.files.jsonl import read_jsonl
@@ -35,7 +35,7 @@ def run_probes(
     `price_spread` is that of the profile's synthesize section, `wording` sentences by kind (`read_wording`). Raises
     `DataError` when there is no topic example.
     """
-    chosen = [example for example in examples if example.category is Category.TOPIC and experts(example)][:count]
+    chosen = [example for example in examples if example.category is Category.TOPIC and example.experts][:count]
     if not chosen:
         raise DataError("no topic example to probe with", where="run_probes", fix="raise evaluate.examples")
     made = variants(chosen, toolkit.catalogue, spread=price_spread, seed=seed, wording=wording)

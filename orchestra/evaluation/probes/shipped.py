@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from orchestra.accounting.ledger import cost_of
 from orchestra.evaluation.claims.bar import Bar, Sign
 from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
-from orchestra.evaluation.probes.base import Change, Setting, experts, probe
+from orchestra.evaluation.probes.base import Change, Setting, probe
 from orchestra.evaluation.probes.trials import Trial
 from orchestra.synthesis.assembly.rename import vary
 from orchestra.synthesis.preferences.sentences import NEUTRAL, say, stated
@@ -63,7 +63,7 @@ def price_changes(example: Example, setting: Setting) -> Iterator[Change]:
     since no price makes a wrong one worth asking.
     """
     catalogue, spread = setting.catalogue, setting.spread
-    suited = [spec for spec in experts(example) if catalogue.skill(spec.tool, example.topic or "") >= SUITED]
+    suited = [spec for spec in example.experts if catalogue.skill(spec.tool, example.topic or "") >= SUITED]
     for spec in suited if len(suited) > 1 else []:
         for name, factor in (("low", 1 / spread), ("high", spread)):
             toolbox = tuple(repriced(s, catalogue, factor) if s.name == spec.name else s for s in example.toolbox)
@@ -74,7 +74,7 @@ def price_changes(example: Example, setting: Setting) -> Iterator[Change]:
 @probe("preference", bars=_preference_bars(), stream=STREAM)
 def preference_changes(example: Example, setting: Setting) -> Iterator[Change]:
     """A neutral preference, then each kind in training wording and in held-out wording; one expert for all of them."""
-    offered, rng = experts(example), setting.rng
+    offered, rng = example.experts, setting.rng
     chosen = rng.choice(offered)
     yield Change("neutral", example.model_copy(update={"preference": NEUTRAL}), chosen.tool)
     for kind in STATED_KINDS:
@@ -89,7 +89,7 @@ def unseen_changes(example: Example, setting: Setting) -> Iterator[Change]:
     catalogue, rng, spread = setting.catalogue, setting.rng, setting.spread
     yield Change("known", example)
     changed = vary(example, catalogue, rng, "heldout")
-    while {spec.name for spec in experts(changed)} & {spec.name for spec in experts(example)}:
+    while {spec.name for spec in changed.experts} & {spec.name for spec in example.experts}:
         changed = vary(example, catalogue, rng, "heldout")  # Two invented names were the same.
     widest = math.log(spread * UNSEEN_SPREAD)
     toolbox = tuple(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from orchestra.evaluation.claims.bar import Bar
 from orchestra.evaluation.claims.measures import trial_ratio
-from orchestra.evaluation.probes.base import Change, Setting, experts, probe
+from orchestra.evaluation.probes.base import Change, Setting, probe
 from orchestra.evaluation.probes.shipped import ASKED
 from orchestra.synthesis.preferences.sentences import NEUTRAL, stated
 from orchestra.types import Example
@@ -24,7 +24,7 @@ def wording_changes(example: Example, setting: Setting) -> Iterator[Change]:
     """Without a preference, then one sentence of each kind in `Setting.wording`; one expert for all of them."""
     if not setting.wording:
         return
-    offered, rng = experts(example), setting.rng
+    offered, rng = example.experts, setting.rng
     chosen = rng.choice(offered)
     yield Change("neutral", example.model_copy(update={"preference": NEUTRAL}), chosen.tool)
     for kind, sentences in setting.wording.items():

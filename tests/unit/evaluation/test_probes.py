@@ -13,7 +13,7 @@ from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.measures import price_fall, trial_ratio, uses
 from orchestra.evaluation.claims.seeds import Measure, over_seeds
-from orchestra.evaluation.probes.base import Setting, experts, variants
+from orchestra.evaluation.probes.base import Setting, variants
 from orchestra.evaluation.probes.run import read_wording, run_probes
 from orchestra.evaluation.probes.shipped import preference_changes, price_changes, unseen_changes
 from orchestra.evaluation.probes.trials import ProbeResults
@@ -49,7 +49,7 @@ def setting(rng: random.Random | None = None) -> Setting:
 def test_a_price_variant_changes_one_price_of_a_suited_expert() -> None:
     made = list(price_changes(ITEMS[0], setting()))
     assert [(v.tool, v.name) for v in made] == [
-        (spec.tool, name) for spec in experts(ITEMS[0]) if spec.tool != "qwen2.5-math-7b" for name in ("low", "high")
+        (spec.tool, name) for spec in ITEMS[0].experts if spec.tool != "qwen2.5-math-7b" for name in ("low", "high")
     ]
     for variant in made:
         assert variant.example.preference == NEUTRAL and variant.example.id == "e0"
