@@ -11,15 +11,18 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flows._workspace import prefect_api, settings
+from flows._workspace import API_LOG, prefect_api, settings
 from orchestra.config.schema import load_params, params_file
 from orchestra.errors import OrchestraError
+from orchestra.system.storage import ROOM, check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
 from tasks.experiments.wanted import options as benchmark_options
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
 AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW, "synthesize": (), "benchmark": MLFLOW}
 """Slow modules to import while Prefect's API starts."""
+FILLS = ("retrain", "synthesize", "benchmark")
+"""Flows that write much; the others must work on a disk that is nearly full."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,10 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = {"wanted": options} if name == "benchmark" else options
     signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
-    settings(root)
     try:
         load_params(params_file(root) if name == "synthesize" else root / "params.yaml")
-        with contextlib.nullcontext() if name == "monitor" else locked(root), prefect_api(root) as ready:
+        check_storage(root, ROOM if name in FILLS else 0)
+        settings(root)
+        alone = contextlib.nullcontext() if name == "monitor" else locked(root)
+        with storage_named(root, root / API_LOG), alone, prefect_api(root) as ready:
             ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
             ahead.start()
             flow = getattr(importlib.import_module(f"flows.{name}"), name)

@@ -10,8 +10,10 @@ from pathlib import Path
 from orchestra.errors import ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.processes import free_port, kill_tree, services, spawn
+from orchestra.system.storage import PREFECT, blame_storage, check_database
 
 API_START_TIMEOUT_S = 180.0
+API_LOG = Path(".state/logs/prefect-api.log")
 
 
 def settings(root: Path) -> None:
@@ -40,9 +42,10 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
             os.environ["PREFECT_API_URL"] = f"{service.url}/api"
             yield lambda: os.environ["PREFECT_API_URL"]
             return
+    check_database(root, PREFECT)
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
-    log = root / ".state" / "logs" / "prefect-api.log"
+    log = root / API_LOG
     log.parent.mkdir(parents=True, exist_ok=True)
     # Not Prefect's own ephemeral server: that one outlives a flow that is killed.
     app = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
@@ -65,6 +68,7 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
                 if httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200:
                     return url
             time.sleep(0.1)
+        blame_storage(root, log)
         raise ServiceError("Prefect's API does not start", where=str(log), fix="read that file; orchestra doctor")
 
     try:

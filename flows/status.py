@@ -8,6 +8,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.system.environment import quiet
 from orchestra.system.processes import services
+from orchestra.system.storage import MLFLOW, storage_named
 from tasks.platform import dvc
 
 
@@ -22,7 +23,7 @@ def stage_lines(root: Path) -> list[str]:
 
 def registry_lines(root: Path) -> list[str]:
     """The aliases of the registered model."""
-    if not (root / ".state" / "mlflow.db").is_file():
+    if not (root / MLFLOW).is_file():
         return ["  nothing registered yet"]
     from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
 
@@ -47,11 +48,12 @@ def main() -> int:
     quiet()
     root = Path.cwd()
     try:
-        load_params(root / "params.yaml")
-        print("Stages", *stage_lines(root), sep="\n")
-        print("Registry", *registry_lines(root), sep="\n")
-        print("Servers", *service_lines(root), sep="\n")
-        last = RunSummary.load(root)
+        with storage_named(root):
+            load_params(root / "params.yaml")
+            print("Stages", *stage_lines(root), sep="\n")
+            print("Registry", *registry_lines(root), sep="\n")
+            print("Servers", *service_lines(root), sep="\n")
+            last = RunSummary.load(root)
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

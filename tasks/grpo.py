@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
 from orchestra.errors import DataError
-from orchestra.files.atomic import write_text
+from orchestra.files import atomic
 from orchestra.files.examples import in_range, read_examples, split_watched, with_difficulties
 from orchestra.rewards.properties import check_weights
 from orchestra.rollout.loop import RolloutOptions, rollout
@@ -79,8 +79,7 @@ def train(stage: Stage) -> None:
     def log(metrics: dict[str, float], step: int) -> None:
         stage.log_metrics(metrics, step)
         remember_simulated(work, budget)
-        with steps_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        atomic.append_text(steps_file, json.dumps({"step": step, **metrics}) + "\n")
         if "train/reward" in metrics:
             shown = {k: metrics.get(f"train/{k}", 0.0) for k in ("reward", "accuracy", "valid", "cost_usd")}
             meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
@@ -118,7 +117,7 @@ def remember_simulated(work: Path, budget: Budget) -> bool:
     """Whether this attempt or one before it used anything simulated: an attempt that continues books only its own."""
     mark = work / "simulated"
     if not mark.exists() and any(part.simulated for part in budget.by_component().values()):
-        write_text(mark, "")
+        atomic.write_text(mark, "")
     return mark.exists()
 
 

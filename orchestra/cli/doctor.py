@@ -16,6 +16,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
+from orchestra.system.storage import DATABASES, check_database, check_storage
 
 MIN_DISK_GB = 5.0
 MIN_MEMORY_GB = 3.0
@@ -28,7 +29,7 @@ def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
     Raises `ConfigError` for an unknown profile.
     """
     checks: list[Callable[[Path], Iterator[CheckResult]]] = [
-        _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _memory, _ports,
+        _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _databases, _memory, _ports,
     ]  # fmt: skip
     found = [finding for check in checks for finding in check(root)]
     try:
@@ -127,10 +128,25 @@ def _sandbox(_root: Path) -> Iterator[CheckResult]:
 
 
 def _disk(root: Path) -> Iterator[CheckResult]:
+    try:
+        check_storage(root)
+    except OrchestraError as error:
+        yield CheckResult("error", "disk", error.what, error.fix)
+        return
     free_gb = shutil.disk_usage(root).free / 1e9
     good = free_gb >= MIN_DISK_GB
     fix = "" if good else "make clean, or free some space"
     yield CheckResult("ok" if good else "warning", "disk", f"{free_gb:.0f} GB free", fix)
+
+
+def _databases(root: Path) -> Iterator[CheckResult]:
+    for name in DATABASES:
+        try:
+            check_database(root, name)
+        except OrchestraError as error:
+            yield CheckResult("error", name, error.what, error.fix)
+        else:
+            yield CheckResult("ok", name, "whole" if (root / name).is_file() else "not there yet")
 
 
 def _memory(_root: Path) -> Iterator[CheckResult]:

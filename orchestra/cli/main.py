@@ -23,6 +23,7 @@ from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
+from orchestra.system.storage import storage_named
 
 app = typer.Typer(
     name="orchestra",
@@ -54,7 +55,8 @@ def main() -> None:
     """The console script: an `OrchestraError` is one line and exit code 2."""
     quiet()
     try:
-        app()
+        with storage_named():
+            app()
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_ERROR)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestra.config.schema import Rollout
+from orchestra.files import atomic
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.render import Codec
@@ -91,10 +92,7 @@ async def _evaluate(
 
 def append(file: Path, episodes: Sequence[Episode]) -> None:
     """Add episodes, one line each, and wait until the disk has them."""
-    with file.open("a", encoding="utf-8") as out:
-        out.write("".join(episode.model_dump_json() + "\n" for episode in episodes))
-        out.flush()
-        os.fsync(out.fileno())
+    atomic.append_text(file, "".join(episode.model_dump_json() + "\n" for episode in episodes))
 
 
 def resume(file: Path, plan: Sequence[tuple[str, Sequence[str]]]) -> list[list[Episode]]:

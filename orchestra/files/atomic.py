@@ -39,6 +39,21 @@ def write_private(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add UTF-8 text to a file, which may be new, and wait until the disk has it.
+
+    A kill may leave part of the text: readers take whole lines only.
+    """
+    new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        _sync_one(path.parent)
+
+
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """A UTF-8 file to write to; it takes the place of `path` only if the block ends well."""

@@ -16,6 +16,7 @@ from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST
+from orchestra.system.storage import storage_named
 from orchestra.text import PlainFormatter
 
 
@@ -43,7 +44,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         serving = read(root / args.config)
         deploy = None if serving is None else serving.parsed.deploy
-        gateway = Gateway(root, args.config, limits=None if deploy is None else deploy.gateway, vllm_url=args.vllm_url)
+        with storage_named(root):
+            gateway = Gateway(
+                root, args.config, limits=None if deploy is None else deploy.gateway, vllm_url=args.vllm_url
+            )
         if not ipaddress.ip_address(args.host).is_loopback and not gateway.keys.required:
             fix = "orchestra keys create NAME, or set deploy.host to 127.0.0.1"
             raise ConfigError(f"{args.host} is open to others, and there are no API keys", where="deploy.host", fix=fix)

@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestra.errors import ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST, port_busy, services, start_service, stop_services
+from orchestra.system.storage import DATABASES, MLFLOW, blame_storage, check_database, check_storage
 
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
@@ -18,13 +19,15 @@ def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> I
     """Start what does not run yet and wait until it answers; yields a line for each. `ServiceError` on a busy port."""
     quiet()
     state = root / ".state"
-    state.mkdir(exist_ok=True)
+    check_storage(root)
+    for database in DATABASES:
+        check_database(root, database)
     address = f"http://{LOCALHOST}:{prefect_port}"
     prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", LOCALHOST, "--port", str(prefect_port)]
     mlflow = [
         *(sys.executable, "-m", "mlflow", "server", "--host", LOCALHOST, "--port", str(mlflow_port), "--workers", "1"),
-        *("--backend-store-uri", f"sqlite:///{root}/.state/mlflow.db", "--registry-store-uri"),
-        *(f"sqlite:///{root}/.state/mlflow.db", "--artifacts-destination", str(state / "mlartifacts")),
+        *("--backend-store-uri", f"sqlite:///{root}/{MLFLOW}", "--registry-store-uri"),
+        *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(state / "mlartifacts")),
     ]
     wanted = {
         "prefect": (prefect, prefect_port, "/api/health", {"PREFECT_UI_API_URL": f"{address}/api"}),
@@ -61,4 +64,5 @@ def _wait(root: Path, name: str, url: str) -> None:
             time.sleep(0.2)
     stop_services(root, name)
     log = f".state/logs/{name}.log"
+    blame_storage(root, root / log)
     raise ServiceError("does not start", where=name, fix=f"read {log}")

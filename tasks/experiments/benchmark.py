@@ -15,6 +15,7 @@ from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.evaluation.benchmarks.source import files_of, hashes
 from orchestra.system.environment import quiet
+from orchestra.system.storage import storage_named
 from orchestra.system.workspace import Screen
 from tasks.experiments.wanted import Wanted, options
 from tasks.platform.stage import Meter
@@ -175,7 +176,8 @@ if __name__ == "__main__":
     quiet()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        main(sys.argv[1:])
+        with storage_named(Path.cwd()):
+            main(sys.argv[1:])
     except OrchestraError as error:
         screen(f"error: evaluate: {error}")
         sys.exit(EXIT_ERROR)

@@ -29,6 +29,7 @@ from orchestra.evaluation.claims.ablations import Row
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
 from orchestra.system.environment import cores, quiet
+from orchestra.system.storage import check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
 from orchestra.types import Category
 from tasks.experiments.runner import Learning, seed_overrides
@@ -113,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root, screen = Path.cwd(), Screen()
     try:
         options = Options.parse(sys.argv[1:] if arguments is None else arguments)
-        with locked(root):
+        check_storage(root)
+        with storage_named(root), locked(root):
             return learn(root, options, screen)
     except OrchestraError as error:
         screen(f"error: {error}")

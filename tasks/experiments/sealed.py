@@ -151,8 +151,7 @@ def merge(name: str, ours: Mapping[str, Path], fresh: Mapping[str, Path], folder
 
 def log_read(root: Path, read: ReadEntry) -> None:
     """Add a line to `READS`; it is part of the repository, so that everybody sees how often the test set was read."""
-    with (root / READS).open("a", encoding="utf-8") as file:
-        file.write(read.model_dump_json() + "\n")
+    atomic.append_text(root / READS, read.model_dump_json() + "\n")
 
 
 def today() -> str:

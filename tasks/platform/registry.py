@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from orchestra.errors import DataError, ServiceError
 from orchestra.files.checkpoint import keep, verify_kept
+from orchestra.system.storage import storage_failure
 from orchestra.types import Record
 from tasks.platform.tracking import connect
 
@@ -65,8 +66,10 @@ def _named(action: Callable[P, T]) -> Callable[P, T]:
         try:
             return action(*args, **kwargs)
         except MlflowException as error:
-            what = f"{action.__name__} failed: {error}"
-            raise ServiceError(what, where="the model registry", fix="see that MLflow's database is whole") from error
+            # SQL and its values follow the first line.
+            what = f"{action.__name__} failed: {str(error).splitlines()[0]}"
+            failure = ServiceError(what, where="the model registry", fix="orchestra doctor")
+            raise storage_failure(error) or failure from error
 
     return wrapped
 

@@ -21,6 +21,7 @@ from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, DataError, Or
 from orchestra.files import atomic
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
+from orchestra.system.storage import storage_named
 from orchestra.text import one_line, plain
 
 T = TypeVar("T")
@@ -161,9 +162,10 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
     die_with_parent(int(flow) if flow.isdigit() else None)
     quiet()
     try:
-        stage = Stage.open(name)
-        main(stage)
-        stage.flush()
+        with storage_named(Path.cwd()):
+            stage = Stage.open(name)
+            main(stage)
+            stage.flush()
     except BudgetError as end:
         print(f"error: {name}: {CAPPED}{end}", file=sys.stderr, flush=True)
         sys.exit(EXIT_ERROR)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.system.environment import quiet
+from orchestra.system.storage import MLFLOW, check_database
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import others_ledgers
 
@@ -23,20 +24,25 @@ STAGE = "orchestra.stage"
 
 def tracking_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI where it is set (a cluster's server), otherwise the workspace's own database."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/.state/mlflow.db"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/{MLFLOW}"
 
 
 def connect(root: Path) -> Any:
-    """An `MlflowClient` for tracking and registry, its database made if need be; costs seconds to import."""
+    """An `MlflowClient` for tracking and registry, its database made if need be; costs seconds to import.
+
+    Raises `DataError` where the workspace's own database is damaged.
+    """
     quiet()
     (root / ".state").mkdir(exist_ok=True)
+    uri = tracking_uri(root)
+    if uri.startswith("sqlite:"):
+        check_database(root, MLFLOW)
     import mlflow
     from mlflow.tracking import MlflowClient
 
     # It tells about every table that it makes.
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    uri = tracking_uri(root)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)

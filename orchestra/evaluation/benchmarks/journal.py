@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.evaluation.benchmarks.base import Attempt
+from orchestra.files import atomic
 from orchestra.files.jsonl import parse_line
 
 Key = tuple[str, int]
@@ -41,21 +42,14 @@ class Journal:
 
     def write(self, shard: QuestionShard, attempt: Attempt) -> None:
         """Add an attempt, and wait until the disk has it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._file(shard).open("a", encoding="utf-8") as out:
-            out.write(attempt.model_dump_json() + "\n")
-            out.flush()
-            os.fsync(out.fileno())
+        atomic.append_text(self._file(shard), attempt.model_dump_json() + "\n")
 
     def forget_failures(self, shard: QuestionShard) -> int:
         """Take out what has no verdict, so that it is attempted again; returns how many."""
         found = self.read(shard)
         kept = [attempt for attempt in found.values() if not attempt.failure]
         if len(kept) < len(found):
-            text = "".join(attempt.model_dump_json() + "\n" for attempt in kept)
-            partial = self._file(shard).with_suffix(".partial")
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(self._file(shard))
+            atomic.write_text(self._file(shard), "".join(attempt.model_dump_json() + "\n" for attempt in kept))
         return len(found) - len(kept)
 
     def _file(self, shard: QuestionShard) -> Path:

@@ -10,6 +10,7 @@ from orchestra.errors import JudgeError
 from orchestra.evaluation.benchmarks.agreement import Agreement, agreement, sample
 from orchestra.evaluation.benchmarks.base import Attempt
 from orchestra.evaluation.benchmarks.run import Evaluation, cassette_of, judge_for
+from orchestra.files import atomic
 from orchestra.files.jsonl import parse_line, read_lines
 from orchestra.rewards.judge import Judge
 from orchestra.tools.replay.cassette import scope
@@ -38,7 +39,8 @@ def judge_again(
     missing = [one for one in chosen if one.item not in there]
     if missing:
         there |= asyncio.run(_judged(evaluation, missing, settings))
-        file.write_text("".join(Again(item=k, judged=v).model_dump_json() + "\n" for k, v in sorted(there.items())))
+        written = (Again(item=name, judged=judged).model_dump_json() + "\n" for name, judged in sorted(there.items()))
+        atomic.write_text(file, "".join(written))
     pairs = [(bool(one.solved), there[one.item].solved) for one in chosen if one.item in there]
     first = evaluation.judging
     return agreement(first.model if first is not None else "", settings.model, pairs)

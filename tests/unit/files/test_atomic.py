@@ -207,3 +207,16 @@ def test_names_that_only_look_alike_are_left(tmp_path: Path) -> None:
     (tmp_path / ".x.1234567890.partial").touch()
     atomic.write_text(tmp_path / "x", "1")
     assert {file.name for file in tmp_path.iterdir()} == {"x", *others}
+
+
+def test_an_added_line_is_on_the_disk_and_so_is_the_name_of_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lines.jsonl"
+    assert recorded(monkeypatch, lambda: atomic.append_text(file, "1\n")) == [
+        "flush lines.jsonl",
+        f"flush {tmp_path.name}",
+    ]
+    monkeypatch.undo()
+    assert recorded(monkeypatch, lambda: atomic.append_text(file, "2\n")) == ["flush lines.jsonl"]
+    assert file.read_text() == "1\n2\n"

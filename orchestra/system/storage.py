@@ -1,0 +1,162 @@
+"""Failures of the disk and of databases on it, in one line that names them and not the program that met them."""
+
+import contextlib
+import errno
+import re
+import resource
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from orchestra.errors import DataError, OrchestraError, ServiceError
+from orchestra.files import atomic
+
+ROOM = 256 * 2**20
+"""Bytes: less free room ends a run before it begins, and so does a limit on the size of a file below it."""
+LEAST = 2**20
+"""Bytes of room without which hardly any program works."""
+LOG_TAIL = 64 * 2**10
+"""Bytes of a log that are read for what the disk said."""
+
+UNLIMITED = "ulimit -f unlimited"
+FREE_ROOM = "free some room (df -h), then run the same command again"
+REASONS = {
+    errno.ENOSPC: ("the disk is full", FREE_ROOM),
+    errno.EDQUOT: ("the user's share of the disk is used up", FREE_ROOM),
+    errno.EFBIG: ("a file may not grow as far as it has to", UNLIMITED),
+    errno.EROFS: ("the disk is read-only", "work in a copy on a disk that can be written"),
+    errno.EIO: ("the disk cannot read or write", "see what the kernel says: dmesg"),
+    errno.EACCES: ("this user may not read or write it", "ls -ld the path; chown or chmod it"),
+    errno.EPERM: ("this user may not change it", "ls -ld the path; chown or chmod it"),
+    errno.EMFILE: ("this process may open no more files", "ulimit -n 4096"),
+    errno.ENFILE: ("this machine may open no more files", "end other programs"),
+}
+"""What is wrong and what helps, by the system's number."""
+OF_A_PATH = (errno.EACCES, errno.EPERM)
+"""Sockets and signals have these too: only with a path do they speak of the disk."""
+MLFLOW, PREFECT = ".state/mlflow.db", ".state/prefect/prefect.db"
+DATABASES = {
+    MLFLOW: "the next run begins a new record and registers its model as version 1",
+    PREFECT: "the next run begins a new history of flows",
+}
+"""The databases of a workspace, and what happens without one."""
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+UNWRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+SAID = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full"
+    r"|disk I/O error|attempt to write a readonly database|database disk image is malformed|file is not a database"
+)
+"""How the system and SQLite say it in a log."""
+
+
+def check_storage(root: Path, room: int = ROOM) -> None:
+    """Raises `ServiceError` unless the workspace can be written, with `room` bytes free for files of that size."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < room:
+        what = f"files may not be larger than {limit / 1e6:.1f} MB here; a run needs {room / 1e6:.0f} MB"
+        raise ServiceError(what, where="the limit on the size of files", fix=UNLIMITED)
+    free = shutil.disk_usage(root).free
+    if free < room:
+        what = f"{free / 1e6:.0f} MB are free; a run needs {room / 1e6:.0f} MB"
+        raise ServiceError(what, where=f"the disk of {root}", fix=FREE_ROOM)
+    probe = root / ".state" / "probe"
+    with storage_named(root):
+        atomic.write_bytes(probe, b"\0" * 4096)
+        probe.unlink()
+
+
+def check_database(root: Path, name: str) -> None:
+    """Raises `DataError` of one line where a database of `DATABASES` is damaged or cut off; none is whole.
+
+    Every page is read. Contents that changed within a well-formed page cannot be found out.
+    """
+    file = root / name
+    if not file.is_file():
+        return
+    try:
+        # Opened to be written: what a killed writer left behind is rolled back first, as by any other opening.
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True, timeout=60)) as db:
+            db.execute("BEGIN")
+            problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+            (page,) = db.execute("PRAGMA page_size").fetchone()
+            # SQLite reads a page that is cut off as if zeros followed.
+            if file.stat().st_size % page:
+                problem = "its last page is cut off"
+    except sqlite3.DatabaseError as error:
+        if _primary(error) not in DAMAGED:
+            raise
+        problem = str(error)
+    if problem != "ok":
+        aside = f"mkdir -p .state/damaged && mv {name}* .state/damaged/"
+        what = f"the database is damaged: {problem.splitlines()[-1]}"
+        raise DataError(what, where=name, fix=f"{aside}; then {DATABASES[name]}")
+
+
+@contextlib.contextmanager
+def storage_named(root: Path | None = None, log: Path | None = None) -> Iterator[None]:
+    """Raise an error whose cause is the disk or a database again, as an `OrchestraError` of one line."""
+    try:
+        yield
+    except OrchestraError:
+        raise
+    except Exception as error:
+        failure = storage_failure(error, root, log)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def storage_failure(error: BaseException, root: Path | None = None, log: Path | None = None) -> OrchestraError | None:
+    """The one line for an error that the disk or a database began; None where neither did.
+
+    SQLite does not say why it cannot write: with `root`, the workspace is tried. Nor does a server that answers with a
+    failure: with `log`, where it writes, the workspace is tried and the log is read.
+    """
+    for cause in _chain(error):
+        if isinstance(cause, OSError):
+            what, fix = REASONS.get(cause.errno or 0, ("", ""))
+            if what and (cause.filename is not None or cause.errno not in OF_A_PATH):
+                return ServiceError(what, where=str(cause.filename or root or "the disk"), fix=fix)
+        elif isinstance(cause, sqlite3.DatabaseError) and _primary(cause) in DAMAGED:
+            where = "a database in .state"
+            return DataError(f"it is damaged: {cause}", where=where, fix="orchestra doctor says which one")
+        elif isinstance(cause, sqlite3.DatabaseError) and _primary(cause) in UNWRITTEN:
+            return _tried(root) or ServiceError(f"cannot be written: {cause}", where="a database", fix=FREE_ROOM)
+    return None if log is None else _tried(root, log)
+
+
+def blame_storage(root: Path, log: Path) -> None:
+    """Raises `OrchestraError` where the disk is why a program failed: now, or by what the end of its log says."""
+    check_storage(root, LEAST)
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL))
+        if found := SAID.findall(file.read().decode("utf-8", "replace")):
+            raise ServiceError(f"the disk failed: {found[-1]}", where=str(log), fix=FREE_ROOM)
+
+
+def _tried(root: Path | None, log: Path | None = None) -> OrchestraError | None:
+    try:
+        if root is not None and log is not None:
+            blame_storage(root, log)
+        elif root is not None:
+            check_storage(root)
+    except OrchestraError as failure:
+        return failure
+    return None
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """SQLite's code without its extension."""
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it, from the last to the first."""
+    seen: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        seen.append(following)
+        yield following
+        following = following.__cause__ or following.__context__
