@@ -21,9 +21,9 @@ from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
-from tasks.evaluate import check_names
 from tasks.platform import dvc
 from tasks.platform.ledger import ledgers, run_ledger
+from tasks.platform.named import check_named
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
 
@@ -127,7 +127,6 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
     """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace."""
     root = Path.cwd()
     with under_way(root, alone=True) as run:
-        check_names(load_params(root / "params.yaml"), root)
         recorder = Recorder.open(root, str(run.id), run.name)
         try:
             with run_ledger(root, recorder.parent):
@@ -146,6 +145,7 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
 
 def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str]) -> State[Any]:
     """The body of the flow, under the lock and a record."""
+    check_named(load_params(root / "params.yaml"), root)
     why = dvc.stages(root)
     order = list(why)
     for name in {*force, *([until] if until else [])}:

@@ -35,6 +35,7 @@ from orchestra.types import Category
 from tasks.experiments.runner import Learning, seed_overrides
 from tasks.experiments.sealed import SealedSet, log_read
 from tasks.experiments.store import Keeper
+from tasks.platform.named import check_named
 from tasks.platform.registry import git_commit
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
@@ -133,6 +134,7 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     """The whole command, under the workspace's lock."""
     params = effective(root, options.all_overrides)
     # Found out now, not after an hour.
+    check_named(params, root)
     refresh((root / README).read_text(encoding="utf-8"), "")
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
