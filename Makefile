@@ -1,7 +1,7 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base bench lint format clean
+.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base bench lint format audit sbom clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
@@ -10,7 +10,7 @@ help:  ## list these commands
 
 setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for the pipeline, .venv-vllm for serving
 
-.venv/.stamp: pyproject.toml constraints.txt scripts/setup.sh scripts/install.sh scripts/pip_settings.py
+.venv/.stamp: pyproject.toml constraints.txt constraints-hashes.txt scripts/setup.sh scripts/install.sh scripts/pip_settings.py
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh
 
 # A machine where vLLM cannot be installed still gets a working pipeline: deploy then serves in process and says so.
@@ -70,6 +70,15 @@ lint: .venv/.stamp  ## check style, types and words with ruff, mypy and codespel
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	git ls-files '*.py' '*.md' '*.sh' Makefile | xargs .venv/bin/codespell
+
+# Both tools run in environments of their own.
+audit: .venv/.stamp  ## ask the advisory database about every pinned version, with pip-audit
+	@.venv/bin/python -m scripts.audit
+
+sbom: .venv/.stamp  ## list every installed package with licence in sbom.json, in CycloneDX's format
+	@.venv/bin/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py environment --pyproject pyproject.toml \
+		--output-reproducible --output-format JSON --output-file sbom.json .venv/bin/python
+	@echo "sbom: sbom.json"
 
 format: .venv/.stamp  ## format the code
 	.venv/bin/ruff check --fix .

@@ -18,13 +18,32 @@ choose_installer() {
     fi
 }
 
-# install_packages ARGUMENTS…: what `pip install` takes. The output goes to the log.
+# install_packages ARGUMENTS…: what `pip install` takes. The output goes to the log. uv holds each file to the hashes
+# beside the constraints, unless ORCHESTRA_UNHASHED=1; pip would hold the editable package to them too, which has none.
 install_packages() {
     if [ -n "$uv" ]; then
-        "$uv" pip install --quiet --python "$installer_python" ${uv_options[@]+"${uv_options[@]}"} "$@" >> "$installer_log" 2>&1 && return
+        with_hashes "$@"
+        "$uv" pip install --quiet --python "$installer_python" ${uv_options[@]+"${uv_options[@]}"} "${hashed[@]}" >> "$installer_log" 2>&1 && return
+        if grep -q "Hash mismatch" "$installer_log"; then
+            echo "$installer_label: error: a file is not the one that was tested (see $installer_log):" \
+                "use another index, or trust this one: ORCHESTRA_UNHASHED=1" >&2
+            return 1
+        fi
         use_pip "uv failed"
     fi
     pip_install "$@"
+}
+
+# with_hashes ARGUMENTS…: the arguments in `hashed`, each constraints file replaced by the one that also holds hashes.
+with_hashes() {
+    local argument
+    hashed=()
+    for argument in "$@"; do
+        if [ "${ORCHESTRA_UNHASHED:-0}" != 1 ] && [[ $argument == *constraints.txt && -f ${argument%.txt}-hashes.txt ]]; then
+            argument=${argument%.txt}-hashes.txt
+        fi
+        hashed+=("$argument")
+    done
 }
 
 # No byte code: modules compile at their first import, and most are never imported.
@@ -34,5 +53,5 @@ pip_install() {
 
 use_pip() {
     uv=""
-    echo "$installer_label: $1 (see $installer_log): pip installs instead, which takes minutes longer" >&2
+    echo "$installer_label: $1 (see $installer_log): pip installs instead, which takes minutes longer and checks no hash" >&2
 }

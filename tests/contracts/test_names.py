@@ -172,6 +172,40 @@ def test_the_constraints_hold_what_pyproject_asks_for() -> None:
         assert not pinned or found == pinned, f"{name}: {pinned} in pyproject.toml, {found} in constraints.txt"
 
 
+def test_files_take_the_place_of_others_in_one_module() -> None:
+    """What waits for the disk and what renames is there, so that no write forgets either."""
+
+    def renames(call: ast.Call) -> bool:
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        # That of a text takes two arguments.
+        replaces = call.func.attr == "replace" and (len(call.args) == 1 or ast.unparse(call.func.value) == "os")
+        return call.func.attr in ("fsync", "rename", "renames") or (replaces and not call.keywords)
+
+    found = {
+        file.relative_to(ROOT).as_posix()
+        for folder in ("orchestra", "tasks", "flows", "monitoring")
+        for file in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and renames(node)
+    }
+    assert found == {"orchestra/files/atomic.py"}
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "scripts/vllm-constraints.txt"])
+def test_every_pinned_version_has_hashes_beside_it(name: str) -> None:
+    def pins(file: str) -> dict[str, str]:
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        found = (line.split()[0].partition("==") for line in lines if "==" in line and line[0] not in "# ")
+        return {re.sub(r"[-_.]+", "-", key).lower(): version for key, _, version in found}
+
+    beside = name.replace(".txt", "-hashes.txt")
+    assert pins(beside) == pins(name), "scripts/freeze.sh hashes"
+    text = (ROOT / beside).read_text(encoding="utf-8").replace("\\\n", "")
+    bare = [line.split("==")[0] for line in text.splitlines() if "==" in line and "--hash=sha256:" not in line]
+    assert bare == ["torch"], "its files differ by index: CPU and CUDA builds"
+
+
 def test_no_committed_file_holds_an_index_address_or_a_machine_path() -> None:
     address = re.compile(r"--(extra-)?index-url|find-links\s*=|file:///(opt|home|work)|https?://[^\s/]*:[^\s/@]+@")
     place = re.compile(r"(?<![\w.])/(home|work|root)/[\w.-]+/")

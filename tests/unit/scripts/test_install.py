@@ -1,5 +1,6 @@
 """Setup hands pip's settings on to uv, and installs with pip where uv cannot."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 UV = Path(sys.prefix) / "bin" / "uv"
+INSTEAD = "pip installs instead, which takes minutes longer and checks no hash"
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -123,11 +125,12 @@ def venv(tmp_path: Path) -> Path:
     return tmp_path / ".venv"
 
 
-def install(folder: Path, wheels: Path, package: str) -> subprocess.CompletedProcess[str]:
+def install(folder: Path, wheels: Path, package: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Installs into `folder`/.venv as the setup scripts do; the wheels are all that pip may use."""
     steps = ("set -euo pipefail", f"source {ROOT}/scripts/install.sh", "choose_installer .venv setup log")
     command = "; ".join((*steps, f"install_packages {package}"))
-    environment = clean_environment(PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
+    variables |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    environment = clean_environment(**variables)
     return subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -155,7 +158,7 @@ def test_pip_installs_where_uv_is_missing_or_fails_and_setup_says_so_in_one_line
 ) -> None:
     done = install(tmp_path, wheels, "tiny-parcel")
     assert done.returncode == 0 and has(tmp_path, "tiny_parcel")
-    assert done.stderr == "setup: uv cannot be installed (see log): pip installs instead, which takes minutes longer\n"
+    assert done.stderr == f"setup: uv cannot be installed (see log): {INSTEAD}\n"
 
     next(venv.rglob("tiny_parcel.py")).unlink()
     shutil.rmtree(next(venv.rglob("tiny_parcel-1.0.dist-info")))
@@ -164,6 +167,27 @@ def test_pip_installs_where_uv_is_missing_or_fails_and_setup_says_so_in_one_line
     broken.chmod(0o755)
     done = install(tmp_path, wheels, "tiny-parcel")
     assert done.returncode == 0 and has(tmp_path, "tiny_parcel")
-    assert done.stderr == "setup: uv failed (see log): pip installs instead, which takes minutes longer\n"
+    assert done.stderr == f"setup: uv failed (see log): {INSTEAD}\n"
     assert "no route to the index" in (tmp_path / "log").read_text(encoding="utf-8")
     assert install(tmp_path, wheels, "no-such-parcel").returncode != 0
+
+
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment: setup used pip")
+def test_a_file_with_another_hash_is_refused_unless_the_user_trusts_the_index(
+    tmp_path: Path, venv: Path, wheels: Path
+) -> None:
+    (venv / "bin/uv").symlink_to(UV)
+    (tmp_path / "constraints.txt").write_text("tiny-parcel==1.0\n", encoding="utf-8")
+    hashes = tmp_path / "constraints-hashes.txt"
+    hashes.write_text(f"tiny-parcel==1.0 \\\n    --hash=sha256:{'0' * 64}\n", encoding="utf-8")
+    package = "--constraint constraints.txt tiny-parcel"
+    done = install(tmp_path, wheels, package)
+    assert done.returncode != 0 and not has(tmp_path, "tiny_parcel")
+    assert "a file is not the one that was tested" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert install(tmp_path, wheels, package, ORCHESTRA_UNHASHED="1").returncode == 0
+
+    shutil.rmtree(next(venv.rglob("tiny_parcel-1.0.dist-info")))
+    (tmp_path / "log").unlink()
+    right = hashlib.sha256((wheels / "tiny_parcel-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    hashes.write_text(f"tiny-parcel==1.0 --hash=sha256:{right}\n", encoding="utf-8")
+    assert install(tmp_path, wheels, package).returncode == 0
