@@ -34,7 +34,7 @@ class Limits:
     memory_bytes: int = 256 << 20
     """Address space of each process."""
     total_memory_bytes: int = 512 << 20
-    """What all its processes hold together; looked at every `MEMORY_EVERY_S`."""
+    """What all its processes hold together: a cgroup's limit where there is one, otherwise watched (`memory.py`)."""
     processes: int = 16
     open_files: int = 64
     file_bytes: int = 8 << 20
@@ -44,11 +44,13 @@ class Limits:
     """Kept of what it prints; one that prints more is ended."""
 
 
-def command(isolation: Isolation, limits: Limits, status: int) -> list[str]:
-    """The command line; `status` is the descriptor on which the jail says how far it is. Raises `ToolError`."""
+def command(isolation: Isolation, limits: Limits, status: int, group: str = "") -> list[str]:
+    """The command line; `status` is the descriptor on which the jail says how far it is, `group` the file by which it
+    enters a cgroup. Raises `ToolError`."""
     interpreter = this_interpreter()
     spec = {
         "status": status,
+        "group": group,
         "bubblewrap": [],
         "host_name": HOST_NAME,
         "mount_point": "/mnt" if any(path.startswith("/tmp") for path in interpreter.readable) else "/tmp",

@@ -95,6 +95,9 @@ def enter(spec: dict[str, Any]) -> None:
     """Fork into new namespaces; this process stays outside, writes the id maps, waits, and exits as the program did."""
     die_with_parent()
     os.umask(0o022)
+    if spec["group"]:
+        with open(spec["group"], "w", encoding="ascii") as file:
+            file.write("0")  # before the first fork: what is started later is in the group too
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # a machine that runs out of memory ends the untrusted first
     ready_read, ready_write = os.pipe()

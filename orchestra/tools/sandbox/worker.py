@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestra.errors import ToolError
+from orchestra.tools.sandbox.cgroup import memory_group
 from orchestra.tools.sandbox.command import Isolation, Limits, command
 from orchestra.tools.sandbox.memory import MemoryWatch
 from orchestra.tools.sandbox.pipes import converse, readable
@@ -60,12 +61,15 @@ class Cell:
         self._first: int | None = None
         """The same as a descriptor, which never means another process."""
         self._memory: MemoryWatch | None = None
+        self._group = memory_group(limits.total_memory_bytes)
+        self._too_large = False
+        """Whether it was ended for the memory of all its processes."""
         self._dead = False
         self._status, write = os.pipe()
         os.set_blocking(self._status, False)
         try:
             self.process = subprocess.Popen(
-                command(isolation, limits, write),
+                command(isolation, limits, write, self._group.entry if self._group is not None else ""),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -77,6 +81,7 @@ class Cell:
             )
         except (OSError, ToolError) as error:
             os.close(self._status)
+            self._leave_group()
             what = error.what if isinstance(error, ToolError) else f"cannot start: {error}"
             raise ToolError(what, where=self._where, fix=FIX) from None
         finally:
@@ -107,7 +112,8 @@ class Cell:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         talk = converse(stdin, stdout, stderr, code, self.limits.output_bytes, ended)
         program = asyncio.gather(talk, readable(self._first))
-        self._memory = MemoryWatch(self._pid, self.limits.total_memory_bytes, self._kill_first)
+        if self._group is None:
+            self._memory = MemoryWatch(self._pid, self.limits.total_memory_bytes, self._kill_first)
         either: set[asyncio.Future[Any]] = {program, ended}
         try:
             await asyncio.wait(either, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +127,7 @@ class Cell:
             program.cancel()
             await asyncio.wait({program})
             await self.aclose()
-        if self._memory.passed:
+        if self._too_large:
             why = f"more than {self.limits.total_memory_bytes >> 20} MiB of memory"
         elif ended.done():
             why = ended.result()
@@ -151,8 +157,10 @@ class Cell:
             gone.poll(END_S * 1000)
             if self._memory is not None:
                 self._memory.join()
+                self._too_large = self._memory.passed
             os.close(self._first)
         self._end()
+        self._leave_group()
         os.close(self._status)
         for pipe in self._pipes:
             pipe.close()
@@ -165,6 +173,12 @@ class Cell:
             self._kill_outside()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_S)
+
+    def _leave_group(self) -> None:
+        """Remember what the group has seen, and take it away; nothing is in it any more."""
+        if self._group is not None:
+            self._too_large = self._group.passed
+            self._group.remove()
 
     def _kill_outside(self) -> None:
         if self.process.poll() is None:  # afterwards its number may be another's

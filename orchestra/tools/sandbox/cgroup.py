@@ -1,0 +1,101 @@
+"""A limit that the kernel keeps on the memory of a program's processes together: cgroup v2, where it can be had."""
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from functools import cache
+from pathlib import Path
+
+HALVES_BYTES = 32 << 20
+"""Room for the two processes of the sandbox outside, which are in the group too."""
+GONE_S = 1.0
+"""The longest that ended processes may keep a group."""
+
+
+class MemoryGroup:
+    """A group whose processes may hold `most` bytes together; the kernel ends all of them when they need more."""
+
+    def __init__(self, parent: Path, most: int) -> None:
+        """Raises `OSError` where the kernel makes no such group."""
+        self._folder = parent / f"orchestra-sandbox-{secrets.token_hex(8)}"
+        self._folder.mkdir()
+        try:
+            limits = {"memory.max": most + HALVES_BYTES, "memory.swap.max": 0, "memory.oom.group": 1}
+            for name, value in limits.items():
+                file = self._folder / name
+                # A kernel without swap has no file for it.
+                if name != "memory.swap.max" or file.exists():
+                    file.write_text(f"{value}\n", encoding="ascii")
+        except OSError:
+            self.remove()
+            raise
+
+    @property
+    def entry(self) -> str:
+        """The file that a process writes 0 to, to be in the group with all that it starts."""
+        return str(self._folder / "cgroup.procs")
+
+    @property
+    def passed(self) -> bool:
+        """Whether its processes were ended since they needed more."""
+        with contextlib.suppress(OSError):
+            found = re.search(r"^oom_kill (\d+)", (self._folder / "memory.events").read_text(encoding="ascii"), re.M)
+            return found is not None and found[1] != "0"
+        return False
+
+    def remove(self) -> None:
+        """Take the group away, once its processes are gone."""
+        deadline = time.monotonic() + GONE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._folder.rmdir()
+                except OSError:
+                    time.sleep(0.01)
+                    continue
+            return
+
+
+def memory_group(most: int) -> MemoryGroup | None:
+    """A new group; None where this process may make none: then `memory.py` watches."""
+    parent = group_parent()
+    if parent is not None:
+        with contextlib.suppress(OSError):
+            return MemoryGroup(parent, most)
+    return None
+
+
+@cache
+def group_parent(proc: Path = Path("/proc/self")) -> Path | None:
+    """The group below which this process may limit memory: one that it is in, or the one above; None for neither.
+
+    The kernel gives controllers only to groups below one that has no process of its own, so that the one above serves
+    where this process is alone in a leaf, as systemd's Delegate=yes with DelegateSubgroup= makes it.
+    """
+    try:
+        mounted = re.search(r"^(?:\S+ ){4}(\S+) .* - cgroup2 ", (proc / "mountinfo").read_text(encoding="utf-8"), re.M)
+        own = re.search(r"^0::(/.*)$", (proc / "cgroup").read_text(encoding="utf-8"), re.M)
+    except OSError:
+        return None
+    if mounted is None or own is None:
+        return None
+    root = Path(mounted[1])
+    here = root / own[1].strip("/")
+    for folder in (here, here.parent):
+        if folder.is_relative_to(root) and _limits_memory(folder):
+            return folder
+    return None
+
+
+def _limits_memory(folder: Path) -> bool:
+    """Whether groups below a folder can have the memory controller, and this process may make one."""
+    try:
+        if "memory" not in (folder / "cgroup.controllers").read_text(encoding="ascii").split():
+            return False
+        if "memory" not in (folder / "cgroup.subtree_control").read_text(encoding="ascii").split():
+            (folder / "cgroup.subtree_control").write_text("+memory\n", encoding="ascii")
+        return os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+    except OSError:
+        return False
