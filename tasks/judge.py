@@ -48,7 +48,7 @@ def judge(
     if champion is None:
         decision = _first(found, comparison, episodes, stage, rules)
     else:
-        lost = champion.lost
+        lost = registry.fetch(champion).lost
         best = _champion_evidence(stage, registry, champion, lost, found)
         name = f"the champion (version {champion.number})"
         against = None if best is None or not best.results else (name, best)

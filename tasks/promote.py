@@ -70,7 +70,7 @@ def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
     decision, changed = judged.decision, False
     if decision.promoted:
         registry.tag(candidate, {PROMOTED: "true"})
-        if champion is not None and champion.number != candidate.number and not champion.lost:
+        if champion is not None and champion.number != candidate.number and not registry.fetch(champion).lost:
             # First the way back, then the way forward: a kill in between leaves the old champion serving.
             registry.point(PREVIOUS, champion)
         changed = registry.point(CHAMPION, candidate)
@@ -98,7 +98,7 @@ def champion(stage: Stage) -> ModelVersion | None:
     """
     registry = Registry(stage.root, stage.params.promote.model_name)
     found = registry.at(CHAMPION)
-    if found is not None and found.lost:
+    if found is not None and registry.fetch(found).lost:
         what = f"the champion (version {found.number}) cannot serve: {found.lost}"
         raise DataError(what, where=str(found.folder), fix=way_out(registry, found))
     return found

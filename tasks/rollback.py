@@ -72,7 +72,7 @@ def _was_champion(registry: Registry, version: ModelVersion) -> bool:
 
 def _move(registry: Registry, champion: ModelVersion | None, wanted: ModelVersion) -> Move:
     """In an order that a kill anywhere in between leaves to be repeated: the old champion serves till the last step."""
-    wanted.verified()
+    registry.fetch(wanted).verified()
     if champion is not None and wanted.number < champion.number:
         registry.tag(champion, {ROLLED_BACK: str(wanted.number)})
     registry.untag(wanted, ROLLED_BACK)

@@ -71,10 +71,11 @@ def _checkpoint_of(model: str, root: Path, registered: str) -> str:
         return model
     from tasks.platform.registry import Registry
 
-    version = Registry(root, registered).version(int(model))
+    registry = Registry(root, registered)
+    version = registry.version(int(model))
     if version is None:
         raise ConfigError(f"no version {model}", where="--model", fix="see the registry: orchestra status")
-    return str(version.verified())
+    return str(registry.fetch(version).verified())
 
 
 def progress(evaluation: Evaluation) -> "Progress":

@@ -4,13 +4,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra.errors import DataError, ServiceError
-from orchestra.files.checkpoint import keep, verify_kept
+from orchestra.files.checkpoint import hash_dir, keep, verify_kept
 from orchestra.system.storage import storage_failure
 from orchestra.types import Record
-from tasks.platform.tracking import connect
+from tasks.platform.tracking import connect, experiment, own_database
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +23,8 @@ PROMOTED = "promoted"
 ROLLED_BACK = "rolled_back"
 """Tag of a version that a person took out of service, the number of the one that serves instead: only a person brings
 it back."""
+ARTIFACT = "checkpoint"
+"""The folder of a version's files in the artifacts of its run, on a server."""
 STORE = ".state/models"
 """Kept checkpoints by hash, out of reach of `dvc repro`, which deletes models/grpo before it makes a new one."""
 
@@ -37,6 +40,8 @@ class ModelVersion(Record):
     """When it was registered, milliseconds since 1970, UTC."""
     run_id: str = ""
     """The MLflow run that registered it; empty where none did."""
+    shared: bool = False
+    """Whether its files are an artifact of that run, which other machines can read."""
 
     @property
     def checkpoint_hash(self) -> str:
@@ -56,19 +61,24 @@ class ModelVersion(Record):
         return ""
 
 
+LIBRARIES = {"mlflow", "requests", "urllib3", "botocore", "boto3", "s3transfer"}
+"""Whose errors are those of the registry, its server and the store of its artifacts."""
+
+
 def _named(action: Callable[P, T]) -> Callable[P, T]:
-    """MLflow's own errors as one line for a person."""
+    """MLflow's own errors, and those of what it speaks to, as one line for a person."""
 
     @wraps(action)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        from mlflow.exceptions import MlflowException
-
         try:
             return action(*args, **kwargs)
-        except MlflowException as error:
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in LIBRARIES:
+                raise
             # SQL and its values follow the first line.
-            what = f"{action.__name__} failed: {str(error).splitlines()[0]}"
-            failure = ServiceError(what, where="the model registry", fix="orchestra doctor")
+            what = f"{action.__name__} failed: {(str(error).splitlines() or [type(error).__name__])[0]}"
+            fix = "see that MLflow's server answers, and orchestra doctor; then the same command again"
+            failure = ServiceError(what, where="the model registry", fix=fix)
             raise storage_failure(error) or failure from error
 
     return wrapped
@@ -112,11 +122,38 @@ class Registry:
             return found
         if not self.client.search_registered_models(self._filter):
             self.client.create_registered_model(self.model_name)
+        source, run_id = self._upload(kept, run_id)
         tagged = {CHECKPOINT: checkpoint_hash, **tags}
-        version = self.client.create_model_version(
-            self.model_name, source=kept.resolve().as_uri(), run_id=run_id, tags=tagged
-        )
-        return ModelVersion(number=int(version.version), tags=tagged, folder=kept, run_id=run_id or "")
+        version = self.client.create_model_version(self.model_name, source=source, run_id=run_id, tags=tagged)
+        return self._version(version).model_copy(update={"tags": tagged})
+
+    def _upload(self, kept: Path, run_id: str | None) -> tuple[str, str | None]:
+        """Where the version's files are, and its run: this folder, or on a server an artifact that others can read.
+
+        The version is registered after it: an upload that was cut off is made again.
+        """
+        if own_database(self.root):
+            return kept.resolve().as_uri(), run_id
+        if run_id is None:
+            run_id = self.client.create_run(experiment(self.client, self.root), run_name="promote").info.run_id
+            self.client.set_terminated(run_id)
+        self.client.log_artifacts(run_id, str(kept), ARTIFACT)
+        return f"{self.client.get_run(run_id).info.artifact_uri}/{ARTIFACT}", run_id
+
+    @_named
+    def fetch(self, version: ModelVersion) -> ModelVersion:
+        """The version, its files here too: they are downloaded where another machine registered it.
+
+        A download that is not the checkpoint of that hash is thrown away; `verified` then says that it is gone.
+        """
+        if version.shared and not version.folder.is_dir():
+            store = self.root / STORE
+            store.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=store, prefix=".download-") as folder:
+                found = Path(self.client.download_artifacts(version.run_id, ARTIFACT, folder))
+                if hash_dir(found) == version.checkpoint_hash:
+                    keep(found, store)
+        return version
 
     @_named
     def point(self, alias: str, version: ModelVersion) -> bool:
@@ -156,6 +193,7 @@ class Registry:
             folder=self.root / STORE / tags.get(CHECKPOINT, "none"),
             made_ms=int(version.creation_timestamp or 0),
             run_id=version.run_id or "",
+            shared=bool(version.run_id) and str(version.source).endswith(f"/{ARTIFACT}"),
         )
 
 

@@ -1,6 +1,7 @@
 """Tracking in MLflow: one parent run per flow run, a child per stage that ran, and the registry's address."""
 
 import contextlib
+import importlib.util
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestra.errors import ConfigError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import MLFLOW, check_database
 from tasks.platform.dvc import Hashes
@@ -20,11 +22,30 @@ EXPERIMENT = "orchestra"
 FLOW_RUN = "orchestra.flow_run_id"
 """Tag by which a retried flow run finds its MLflow run again."""
 STAGE = "orchestra.stage"
+ERROR, NOTHING_DONE = "orchestra.error", "orchestra.nothing_done"
+KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"
+"""With it MLflow opens on the table of runs; otherwise it guesses, and may open on an empty page of traces."""
+HEADLINE = {
+    "solved": "accuracy",
+    "usd an example": "cost_usd",
+    "seconds an example": "latency_s",
+    "utility": "utility",
+    "preference": "preference",
+    "valid turns": "valid",
+    "calls an example": "calls",
+    "dollars to the strongest": "cost_ratio",
+}
+"""The metrics that a stakeholder reads first, by the trained model's name for them in the evaluation."""
 
 
 def tracking_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI where it is set (a cluster's server), otherwise the workspace's own database."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/{MLFLOW}"
+
+
+def own_database(root: Path) -> bool:
+    """Whether MLflow is the workspace's own database, which no other machine reads."""
+    return tracking_uri(root).startswith("sqlite:")
 
 
 def connect(root: Path) -> Any:
@@ -52,10 +73,20 @@ def experiment(client: Any, root: Path, name: str = EXPERIMENT) -> str:
     """Id of the experiment, made if need be; artifacts of the workspace's own database lie in `.state/mlartifacts`."""
     found = client.get_experiment_by_name(name)
     if found is not None:
+        _check_reachable(str(found.artifact_location))
+        if KIND not in found.tags:
+            client.set_experiment_tag(found.experiment_id, KIND, TRAINING)
         return str(found.experiment_id)
-    local = tracking_uri(root).startswith("sqlite:")
+    local = own_database(root)
     location = (root.resolve() / ".state" / "mlartifacts").as_uri() if local else None
-    return str(client.create_experiment(name, artifact_location=location))
+    return str(client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING}))
+
+
+def _check_reachable(location: str) -> None:
+    """MLflow would try for minutes to store artifacts on S3 without the package that can; `ConfigError` instead."""
+    if location.startswith("s3:") and importlib.util.find_spec("boto3") is None:
+        what = f"MLflow keeps its artifacts in {location}, and boto3 is not installed"
+        raise ConfigError(what, where="MLflow", fix='.venv/bin/uv pip install -e ".[s3]"')
 
 
 @dataclass
@@ -90,7 +121,7 @@ class Recorder:
 
         Only in the workspace's own database: a shared server also knows runs of other workspaces.
         """
-        if not tracking_uri(self.root).startswith("sqlite:"):
+        if not own_database(self.root):
             return
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
             if run.info.run_id != self.parent:
@@ -115,9 +146,35 @@ class Recorder:
         return {"MLFLOW_TRACKING_URI": tracking_uri(self.root), "MLFLOW_RUN_ID": run_id}
 
     def finish(self, run_id: str, error: str = "") -> None:
+        """Close a run; one that an earlier attempt left with an error and that is well now says nothing of it."""
         if error:
-            self.client.set_tag(run_id, "orchestra.error", error[:4000])
+            self.client.set_tag(run_id, ERROR, error[:4000])
+        elif ERROR in self.client.get_run(run_id).data.tags:
+            self.client.delete_tag(run_id, ERROR)
         self.client.set_terminated(run_id, status="FAILED" if error else "FINISHED")
+
+    def headline(self, params: Mapping[str, Any], verdict: str, policy: str) -> None:
+        """Put on the parent what one compares runs by: the parameters, eight figures of the policy, and the verdict."""
+        from mlflow.entities import Param
+
+        run = self.client.get_run(self.parent)
+        told = [Param(key, str(value)[:500]) for key, value in flatten(params) if key not in run.data.params]
+        for start in range(0, len(told), 100):
+            self.client.log_batch(self.parent, params=told[start : start + 100])
+        figures = read_metrics(self.root / "reports" / "evaluate.json")
+        found = {name: figures.get(f"{policy}.{key}") for name, key in HEADLINE.items()}
+        # MLflow shows what has a slash in a section of its own.
+        self.metrics(self.parent, {f"headline/{name}": value for name, value in found.items() if value is not None})
+        name = run.info.run_name.partition(" · ")[0]
+        self.client.set_tag(self.parent, "mlflow.runName", f"{name} · {verdict}")
+
+    def nothing_done(self) -> None:
+        """Mark the parent as one that found nothing to do; the one before it that did leaves the list of runs."""
+        found = self.client.search_runs([self.experiment_id], f"tags.`{NOTHING_DONE}` = 'true'")
+        for run in found:
+            if run.info.run_id != self.parent:
+                self.client.delete_run(run.info.run_id)
+        self.tag(NOTHING_DONE, "true")
 
     def tag(self, key: str, value: str) -> None:
         """A tag of the parent."""

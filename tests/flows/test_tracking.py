@@ -76,6 +76,40 @@ def test_a_failure_is_recorded_with_its_line(root: Path) -> None:
     assert run.info.status == "FAILED" and run.data.tags["orchestra.error"] == "sft: corrupt"
 
 
+def test_an_error_goes_when_the_next_attempt_is_well(root: Path) -> None:
+    recorder = Recorder.open(root, "retried", "r")
+    recorder.finish(recorder.parent, "sft: corrupt")
+    again = Recorder.open(root, "retried", "r")
+    again.finish(again.parent)
+    run = again.client.get_run(again.parent)
+    assert run.info.status == "FINISHED" and "orchestra.error" not in run.data.tags
+
+
+def test_runs_that_did_nothing_do_not_pile_up(root: Path) -> None:
+    parents = []
+    for number in range(3):
+        recorder = Recorder.open(root, f"nothing-{number}", f"n{number}")
+        recorder.nothing_done()
+        recorder.finish(recorder.parent)
+        parents.append(recorder.parent)
+    listed = {run.info.run_id for run in recorder.client.search_runs([recorder.experiment_id])}
+    assert listed & set(parents) == {parents[-1]}
+
+
+def test_the_parent_has_what_runs_are_compared_by(root: Path) -> None:
+    figures = {"grpo": {"accuracy": 0.875, "cost_usd": 0.016, "share": {"search": 0.1}}, "sft": {"accuracy": 0.8}}
+    (root / "reports" / "evaluate.json").write_text(json.dumps(figures))
+    recorder = Recorder.open(root, "compared", "calm-fox")
+    params = {"sft": {"seed": 1}, "wide": {f"k{n}": n for n in range(150)}}
+    for _ in range(2):
+        recorder.headline(params, "version 3 promoted", "grpo")
+    run = recorder.client.get_run(recorder.parent)
+    assert run.info.run_name == "calm-fox · version 3 promoted" and len(run.data.params) == 151
+    assert run.data.metrics == {"headline/solved": 0.875, "headline/usd an example": 0.016}
+    experiment = recorder.client.get_experiment(recorder.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_a_stage_logs_to_the_run_that_the_flow_names(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder.open(root, "logging", "l")
     child = recorder.child("sft")
