@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -14,12 +15,20 @@ from typing import Any, NoReturn
 from flows._workspace import API_LOG, prefect_api, settings
 from orchestra.config.schema import load_params, params_file
 from orchestra.errors import OrchestraError
+from orchestra.system.runs import ASKED_BY, find, runs
 from orchestra.system.storage import ROOM, check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
 from tasks.experiments.wanted import options as benchmark_options
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
-AHEAD = {"retrain": (*MLFLOW, "dvc.repo"), "release": MLFLOW, "monitor": MLFLOW, "synthesize": (), "benchmark": MLFLOW}
+AHEAD = {
+    "retrain": (*MLFLOW, "dvc.repo"),
+    "release": MLFLOW,
+    "monitor": MLFLOW,
+    "synthesize": (),
+    "benchmark": MLFLOW,
+    "sweep": MLFLOW,
+}
 """Slow modules to import while Prefect's API starts."""
 FILLS = ("retrain", "synthesize", "benchmark")
 """Flows that write much; the others must work on a disk that is nearly full."""
@@ -33,6 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
     try:
+        if name == "again":
+            name, options = _again(root, **options)
+        # Prefect and the libraries of the stages take seconds to load.
+        screen(f"{name}: starting")
         load_params(params_file(root) if name == "synthesize" else root / "params.yaml")
         check_storage(root, ROOM if name in FILLS else 0)
         settings(root)
@@ -79,11 +92,27 @@ def _parser() -> argparse.ArgumentParser:
     flows.add_parser(
         "benchmark", parents=[benchmark_options()], help="a model on a benchmark, on the task runner of that setting"
     )
+    sweep = flows.add_parser("sweep", help="retrain for each combination of values, in copies of the workspace")
+    sweep.add_argument("--set", metavar="KEY=VALUE,VALUE", action="append", required=True, dest="overrides")
+    again = flows.add_parser("again", help="what a run on record was asked for")
+    again.add_argument("run", metavar="RUN")
+    again.add_argument("--from", metavar="STAGE", dest="stage", help="run this stage although it is current")
     synthesize = flows.add_parser("synthesize", help="examples in shards, on the task runner of ORCHESTRA_TASK_RUNNER")
     synthesize.add_argument("--out", metavar="FOLDER", default="data/generated")
     synthesize.add_argument("--examples", metavar="N", type=int)
     synthesize.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides")
     return parser
+
+
+def _again(root: Path, run: str, stage: str | None) -> tuple[str, dict[str, Any]]:
+    """Flow and options of a run on record; a stage that it forced, and that came to its end, is not forced again."""
+    record = find(runs(root), run)
+    options: dict[str, Any] = dict(record.parameters)
+    os.environ[ASKED_BY] = f"rerun of {record.name}"
+    if record.flow == "retrain":
+        left = [one for one in options.get("force") or [] if one not in record.stages or record.stages[one].unfinished]
+        options["force"] = [stage] if stage else left
+    return record.flow, options
 
 
 def _send_logs() -> None:

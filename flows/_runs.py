@@ -1,9 +1,7 @@
 """Flow runs of this workspace: alone where they change it, and those whose process was killed marked as crashed."""
 
 import contextlib
-import json
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -14,29 +12,31 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-from orchestra.files import atomic
-from orchestra.system.processes import alive, started_at
-from orchestra.system.workspace import locked
-
-RUNS = ".state/runs"
-"""A file for each flow run that is under way, named by its id; what it leaves behind tells that it was killed."""
+from orchestra.system.runs import ASKED_BY, FAILED, STOPPED, RunFailure, RunJournal, save, stale
+from orchestra.system.workspace import Screen, locked
 
 
 @contextlib.contextmanager
-def under_way(root: Path, *, alone: bool) -> Iterator[FlowRun]:
-    """The present flow run, on record for as long as the block lasts; `alone`: with the workspace's lock."""
+def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
+    """The record of the present flow run; `alone`: with the workspace's lock. It tells how the block ended."""
     context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None
+    assert context is not None and context.flow_run is not None and context.flow is not None
     run = context.flow_run
     with locked(root) if alone else contextlib.nullcontext():
         crash_stale(root, run.id)
-        file = root / RUNS / f"{run.id}.json"
-        pid = os.getpid()
-        atomic.write_text(file, json.dumps({"host": socket.gethostname(), "pid": pid, "started": started_at(pid)}))
+        more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run)}
+        journal = RunJournal.begin(root, str(run.id), run.name, context.flow.name, **more)
         try:
-            yield run
-        finally:
-            file.unlink(missing_ok=True)
+            yield journal
+        except BaseException as error:
+            failure = RunFailure.of(error)
+            journal.end(STOPPED if failure.kind == STOPPED else FAILED, str(error), failure)
+            if run.deployment_id is not None:
+                # A worker ran it: its log is where one looks, and Prefect's own lines do not go there.
+                Screen()(f"{journal.record.flow} {run.name} failed: {failure.line} — orchestra why {run.name}")
+            raise
+        if journal.record.ended is None:
+            journal.end("Completed")
 
 
 def crash_stale(root: Path, own: UUID) -> int:
@@ -46,19 +46,26 @@ def crash_stale(root: Path, own: UUID) -> int:
     cluster that shares the workspace) are left to an automation on missing heartbeats.
     """
     crashed = 0
-    for file in (root / RUNS).glob("*.json"):
-        try:
-            run_id, told = UUID(file.stem), json.loads(file.read_text(encoding="utf-8"))
-            here, pid, started = told["host"] == socket.gethostname(), int(told["pid"]), told["started"]
-        except (ValueError, KeyError, TypeError):
-            # Half a file: it was killed in the midst of writing.
-            file.unlink(missing_ok=True)
-            continue
-        if not here or (run_id != own and alive(pid) and started_at(pid) == started):
-            continue
-        crashed += run_id != own and _crash(run_id)
-        file.unlink(missing_ok=True)
+    for record in stale(root):
+        if record.id != str(own):
+            crashed += _crash(UUID(record.id))
+            save(root, record)
     return crashed
+
+
+def _asked_by(run: FlowRun) -> str:
+    """Who asked, of a run that no person started: what the environment names, or Prefect's deployment."""
+    if told := os.environ.get(ASKED_BY):
+        return told
+    if run.deployment_id is None:
+        return ""
+    from prefect.runtime import deployment
+
+    name: str = deployment.name
+    if run.auto_scheduled:
+        return f"schedule {name}"
+    by = run.created_by.display_value if run.created_by is not None else None
+    return f"deployment {name}" + (f", by {by}" if by else "")
 
 
 def _crash(run_id: UUID) -> bool:

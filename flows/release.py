@@ -41,11 +41,17 @@ def release(rollback: bool = False, to: int | None = None) -> State[Any]:
     root = Path.cwd()
     if rollback and to is not None:
         raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
-    with under_way(root, alone=True):
+    with under_way(root, alone=True) as journal:
         if rollback or to is not None:
-            moved: Any = run_move.with_options(name="rollback" if rollback else "switch")(root, to)
+            move = "rollback" if rollback else "switch"
+            with journal.stage(move) as note:
+                moved: Any = run_move.with_options(name=move)(root, to)
+                note(moved)
             screen(f"release: {moved}")
-        made: Any = run_deploy.with_options(name="deploy")(root)
+        with journal.stage("deploy") as note:
+            made: Any = run_deploy.with_options(name="deploy")(root)
+            note(f"version {made.version} {made.outcome}")
+        journal.end("Completed", made.note or f"version {made.version} serves")
         if not made.url:
             return Completed(name="Nothing", message=made.note, data=None)
         screen(f"release: version {made.version} serves at {made.url} ({made.engine})")

@@ -17,12 +17,15 @@ from flows._runs import under_way
 from flows._summary import RunSummary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import run_deploy
+from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
+from orchestra.evaluation.report import TRAINED
+from orchestra.system.runs import ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
-from tasks.platform.ledger import ledgers, run_ledger
+from tasks.platform.ledger import LedgerTail, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
@@ -123,14 +126,20 @@ def run_promote(root: Path, parent: str) -> Any:
 
 
 @flow(name="retrain")
-def retrain(until: str | None = None, force: list[str] | None = None) -> State[Any]:
-    """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace."""
+def retrain(until: str | None = None, force: list[str] | None = None, overrides: list[str] | None = None) -> State[Any]:
+    """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace.
+
+    `overrides` (section.key=value) hold in params.yaml for this run only.
+    """
     root = Path.cwd()
-    with under_way(root, alone=True) as run:
-        recorder = Recorder.open(root, str(run.id), run.name)
+    with under_way(root, alone=True) as journal, in_force(root, overrides or []) as changed:
+        for line in changed:
+            _say(f"retrain: for this run, {line}")
+        recorder = Recorder.open(root, journal.record.id, journal.record.name)
+        journal.update(mlflow_run=recorder.parent)
         try:
             with run_ledger(root, recorder.parent):
-                state = _run_all(root, recorder, until, set(force or []))
+                state = _run_all(root, recorder, journal, until, set(force or []))
         except (dvc.StageCapped, BudgetError) as end:
             state = Completed(name="Capped", message=str(end), data=str(end))
         except BaseException as failure:
@@ -140,10 +149,11 @@ def retrain(until: str | None = None, force: list[str] | None = None) -> State[A
             identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
             recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
         recorder.finish(recorder.parent)
+        journal.end(str(state.name), state.message or "")
         return state
 
 
-def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str]) -> State[Any]:
+def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
     """The body of the flow, under the lock and a record."""
     check_named(load_params(root / "params.yaml"), root)
     why = dvc.stages(root)
@@ -152,19 +162,31 @@ def _run_all(root: Path, recorder: Recorder, until: str | None, force: set[str])
         if name not in why:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(order)}")
     outcomes: dict[str, str] = {}
+    booked = LedgerTail(root, recorder.parent)
+    booked.take()
     # Prefect must neither look into the recorder's database connection nor store it.
     opaque: Any = quote(recorder)
     for name in order:
         # A retried flow run forces only what it has not run yet.
         forced = name in force and recorder.tagged(f"stage.{name}") not in {"ran", "restored"}
-        ended = run_stage.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
-        outcomes[name] = ended.result()
+        with journal.stage(name, tuple(why[name])) as note:
+            ended = run_stage.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
+            outcomes[name] = ended.result()
+            note(outcomes[name], booked.take() if outcomes[name] == "ran" else ZERO)
         if outcomes[name] != "unchanged":
             why = dvc.stages(root)
         if name == until:
             return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
-    decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
-    deployment: Any = run_deploy.with_options(name="deploy")(root, decision)
+    with journal.stage("promote") as note:
+        decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
+        note(f"version {decision.version} {decision.name.lower()}")
+    with journal.stage("deploy") as note:
+        deployment: Any = run_deploy.with_options(name="deploy")(root, decision)
+        note(f"version {deployment.version} {deployment.outcome}")
+    params = load_params(root / "params.yaml").model_dump(mode="json", by_alias=True)
+    recorder.headline(params, f"version {decision.version} {decision.name.lower()}", TRAINED)
+    if decision.name == "Unchanged" and set(outcomes.values()) == {"unchanged"}:
+        recorder.nothing_done()
     summary = RunSummary.of(root, outcomes, decision, deployment, recorder.parent)
     summary.save(root)
     screen(summary.text(root))

@@ -1,67 +1,148 @@
-"""`python -m flows.status`: what is current and what is stale, what the registry calls champion, and what runs."""
+"""`python -m flows.status`: what failed and the command to type, what runs, stages, registry and servers."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flows._summary import RunSummary, places
+from orchestra.cli.operations.runs import moment, summary, took
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
+from orchestra.files.yaml import load_yaml
+from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.environment import quiet
-from orchestra.system.processes import services
-from orchestra.system.storage import MLFLOW, storage_named
+from orchestra.system.processes import all_remembered
+from orchestra.system.runs import RUNNING, RunRecord, newest_by_flow, runs
+from orchestra.system.servers import state
+from orchestra.system.storage import storage_named
 from tasks.platform import dvc
+from tasks.platform.aliases import aliases
+
+ALIASES = ("champion", "candidate", "previous")
+AFTER = ("promote", "deploy")
+"""What the flow does when every stage is current."""
 
 
-def stage_lines(root: Path) -> list[str]:
-    """One line per stage, in order."""
+def failure_lines(records: list[RunRecord]) -> list[str]:
+    """Each flow whose newest run failed: stage, cause, and the command to type."""
     lines = []
-    for name, why in dvc.stages(root).items():
-        more = f" and {len(why) - 2} more" if len(why) > 2 else ""
-        lines.append(f"  {name:<12}{'stale: ' + '; '.join(why[:2]) + more if why else 'current'}")
+    for one in newest_by_flow(records).values():
+        if one.failure is None:
+            continue
+        where = f" in {one.failure.stage}" if one.failure.stage else ""
+        lines += [
+            f"  {one.flow} {one.name} {one.state.lower()}{where}, {moment(one.ended or one.began)}",
+            f"    cause  {one.failure.kind}: {one.failure.line}",
+            f"    type   orchestra why {one.name}    then: orchestra rerun {one.name}",
+        ]
     return lines
 
 
-def registry_lines(root: Path) -> list[str]:
-    """The aliases of the registered model."""
-    if not (root / MLFLOW).is_file():
-        return ["  nothing registered yet"]
-    from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
-
-    registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
-    found = {alias: registry.at(alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
-    lines = [
-        f"  {alias:<12}version {version.number} ({version.checkpoint_hash[:12]})"
-        for alias, version in found.items()
-        if version is not None
+def running_lines(root: Path, records: list[RunRecord]) -> list[str]:
+    """The runs that are under way, the stage they are at, and what that said last."""
+    return [
+        f"  {one.flow} {one.name} for {took(one)}, pid {one.pid}: {_last_line(root, one.stage) or summary(one)}"
+        for one in records
+        if one.lives
     ]
+
+
+def stage_lines(root: Path, records: list[RunRecord]) -> Iterator[str]:
+    """One line a stage, in order; beside a run what that did so far, since DVC is busy with it."""
+    under_way = next((one for one in records if one.lives and one.flow == "retrain"), None)
+    if under_way is not None:
+        for name in load_yaml(root / "dvc.yaml")["stages"]:
+            done = under_way.stages.get(name)
+            words = "not reached yet" if done is None else "runs now" if done.state == RUNNING else done.state
+            yield f"  {name:<12}{words}"
+        return
+    try:
+        found = dvc.stages(root)
+    except OrchestraError as error:
+        yield f"  not known now: {error}"
+        return
+    for name, why in found.items():
+        more = f" and {len(why) - 2} more" if len(why) > 2 else ""
+        yield f"  {name:<12}{'stale: ' + '; '.join(why[:2]) + more if why else 'current'}"
+
+
+def release_lines(root: Path, records: list[RunRecord]) -> list[str]:
+    """What promote and deploy last did, and what is served now."""
+    lines = []
+    for name in AFTER:
+        last = next((one.stages[name] for one in records if name in one.stages), None)
+        lines.append(f"  {name:<12}{'did not run yet' if last is None else f'{last.state}, {moment(last.began)}'}")
+    return lines
+
+
+def registry_lines(root: Path, model_name: str) -> list[str]:
+    """The aliases of the registered model; and the way to serve the champion where another version is served."""
+    try:
+        found = aliases(root, model_name)
+        serving = read(root / SERVING)
+    except OrchestraError as error:
+        return [f"  {error}"]
+    lines = [f"  {alias:<12}version {found[alias]}" for alias in ALIASES if alias in found]
+    if serving is not None:
+        behind = found.get("champion") not in (None, int(serving.version)) if serving.version.isdigit() else False
+        lines.append(f"  served      version {serving.version}" + (": orchestra release serves the champion" * behind))
     return lines or ["  nothing registered yet"]
 
 
 def service_lines(root: Path) -> list[str]:
-    """The servers that run."""
-    lines = [f"  {one.name:<12}{one.url}  pid {one.pid}, log {one.log}" for one in services(root)]
+    """Every server that was started and not stopped, and how it is."""
+    found = list(all_remembered(root))
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        states = list(pool.map(state, found))
+    lines = [
+        f"  {one.name:<12}{one.url or '—'}  {how}  (pid {one.pid}, log {one.log})"
+        for one, how in zip(found, states, strict=True)
+    ]
     return lines or ["  nothing runs"]
 
 
 def main() -> int:
-    """Print it all; returns the exit code."""
+    """Print it all, what matters first; returns the exit code."""
     quiet()
     root = Path.cwd()
     try:
         with storage_named(root):
-            load_params(root / "params.yaml")
-            print("Stages", *stage_lines(root), sep="\n")
-            print("Registry", *registry_lines(root), sep="\n")
-            print("Servers", *service_lines(root), sep="\n")
-            last = RunSummary.load(root)
+            last = _show(root)
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if last is not None:
         verdict = "promoted" if last.promoted else "refused"
-        print(f"Last finished run\n  version {last.version} {verdict}")
-        print(*(f"  {what:<14}{where}" for what, where in places(root, last.mlflow_run)), sep="\n")
+        _say("Last finished run", f"  version {last.version} {verdict}")
+        _say(*(f"  {what:<14}{where}" for what, where in places(root, last.mlflow_run)))
     return 0
+
+
+def _show(root: Path) -> RunSummary | None:
+    """Print the parts in turn; returns the last finished run."""
+    records = runs(root)
+    for title, lines in (("Failed", failure_lines(records)), ("Runs now", running_lines(root, records))):
+        if lines:
+            _say(title, *lines)
+    _say("Servers", *service_lines(root))
+    params = load_params(root / "params.yaml")
+    _say("Registry", *registry_lines(root, params.promote.model_name))
+    _say("Stages", *stage_lines(root, records), *release_lines(root, records))
+    return RunSummary.load(root)
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)
+
+
+def _last_line(root: Path, stage: str) -> str:
+    """The last line of a stage's own in its log; empty when there is none."""
+    with contextlib.suppress(OSError):
+        lines = (root / ".state/logs" / f"{stage}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith(f"{stage}: ")), "")
+    return ""
 
 
 if __name__ == "__main__":

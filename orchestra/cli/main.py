@@ -21,6 +21,8 @@ from orchestra.cli import launch as cli_launch
 from orchestra.cli import prices as cli_prices
 from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
+from orchestra.cli.operations import runs as cli_runs
+from orchestra.cli.operations import schedule as cli_schedule
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
@@ -47,8 +49,15 @@ for command in (
     cli_decide.report,
     cli_evaluate.evaluate,
     cli_launch.launch,
+    cli_runs.why,
+    cli_runs.rerun,
+    cli_schedule.schedule,
+    cli_schedule.plan,
+    cli_schedule.sweep,
+    cli_schedule.notify,
 ):
     app.command()(command)
+app.command("runs")(cli_runs.list_runs)
 
 
 def main() -> None:
@@ -197,7 +206,7 @@ def synthesize(
 
 @app.command()
 def status() -> None:
-    """Show current and stale stages, the champion, and running servers."""
+    """Show what failed and the command to type, what runs now, servers, registry, and which stages are stale."""
     workspace()
     hand_over("flows.status")
 
@@ -297,7 +306,7 @@ def up(
     prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
 ) -> None:
-    """Start Prefect's and MLflow's servers with their UIs on 127.0.0.1; `orchestra stop` ends them."""
+    """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
     from orchestra.system.servers import start
 
     for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port):
@@ -306,7 +315,7 @@ def up(
 
 @app.command()
 def stop(
-    name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, mlflow.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, mlflow, worker.")] = None,
 ) -> None:
     """End the servers of this workspace."""
     from orchestra.system.processes import services, stop_services

@@ -1,7 +1,11 @@
 """`--set section.key=value`: checked edits of params.yaml that keep its comments, and that DVC sees."""
 
+import contextlib
 import io
-from collections.abc import Sequence
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,10 @@ from orchestra.config.schema import Params, parse_params
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml, parse_yaml
+
+IN_FORCE = ".state/params.in_force.json"
+"""params.yaml as it was before a run's own assignments, and as they made it."""
+COMMA = re.compile(r",(?![^\[{]*[\]}])")
 
 
 def apply(file: Path, assignments: Sequence[str]) -> list[str]:
@@ -25,6 +33,61 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
 def effective(file: Path, assignments: Sequence[str]) -> Params:
     """What `file` holds with the assignments, for once: nothing is written. Raises `ConfigError` as `apply` does."""
     return _edited(file, assignments)[1]
+
+
+@contextlib.contextmanager
+def in_force(root: Path, assignments: Sequence[str]) -> Iterator[list[str]]:
+    """The assignments hold in params.yaml while the block lasts, since DVC reads that file; yields a line per change.
+
+    What a killed block left in force is undone first. Values that a person changed meanwhile stay as they are.
+    """
+    undo(root)
+    file, kept = root / "params.yaml", root / IN_FORCE
+    before = file.read_text(encoding="utf-8")
+    after, _, changed = _edited(file, assignments) if assignments else (before, None, [])
+    if changed:
+        names = [assignment.partition("=")[0].strip() for assignment in assignments]
+        atomic.write_text(kept, json.dumps({"before": before, "after": after, "names": names}))
+        atomic.write_text(file, after)
+    try:
+        yield changed
+    finally:
+        undo(root)
+
+
+def undo(root: Path) -> None:
+    """Take what `in_force` wrote out of params.yaml again; nothing when there is nothing to undo."""
+    kept, file = root / IN_FORCE, root / "params.yaml"
+    if not kept.is_file():
+        return
+    told = json.loads(kept.read_text(encoding="utf-8"))
+    now = file.read_text(encoding="utf-8")
+    if now == told["after"]:
+        atomic.write_text(file, told["before"])
+    elif now != told["before"]:
+        # A person edited the file meanwhile: only what still has the value of the run goes back.
+        documents = [parse_yaml(text) for text in (told["before"], told["after"], now)]
+        values = {name: [_at(document, name) for document in documents] for name in told["names"]}
+        back = [f"{name}={json.dumps(old)}" for name, (old, new, present) in values.items() if present == new]
+        apply(file, back)
+    kept.unlink()
+
+
+def _at(document: Any, dotted: str) -> Any:
+    for key in dotted.split("."):
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def points(assignments: Sequence[str]) -> list[list[str]]:
+    """Every combination of `a=1,2,3` as assignments of one value each; a comma within brackets parts nothing."""
+    choices = []
+    for assignment in assignments:
+        name, equals, values = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=1,2,3")
+        choices.append([f"{name.strip()}={value.strip()}" for value in COMMA.split(values)])
+    return [list(chosen) for chosen in itertools.product(*choices)]
 
 
 def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[str]]:

@@ -222,16 +222,16 @@ def services(root: Path) -> list[Service]:
 
     Only reads: a release may replace a server, and its pid file, while another process asks who serves.
     """
-    return [service for service in _remembered(root) if service.running]
+    return [service for service in all_remembered(root) if service.running]
 
 
 def remembered(root: Path, name: str) -> Service | None:
     """A server with a pid file, dead or alive."""
-    return next((service for service in _remembered(root) if service.name == name), None)
+    return next((service for service in all_remembered(root) if service.name == name), None)
 
 
-def _remembered(root: Path) -> Iterator[Service]:
-    """Every server with a pid file, dead ones too."""
+def all_remembered(root: Path) -> Iterator[Service]:
+    """Every server with a pid file: also one that died, which nobody stopped."""
     for file in sorted((root / ".state").glob("*.pid.json")):
         try:
             yield Service(**json.loads(file.read_text(encoding="utf-8")))
@@ -245,7 +245,7 @@ def _remembered(root: Path) -> Iterator[Service]:
 def stop_services(root: Path, *names: str, grace_s: float = 10.0) -> list[Service]:
     """End the remembered servers (all, or those named) with their children and forget them; returns those that ran."""
     ended = []
-    for service in _remembered(root):
+    for service in all_remembered(root):
         if not names or service.name in names:
             if service.end(grace_s=grace_s):
                 ended.append(service)

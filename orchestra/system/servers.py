@@ -1,4 +1,4 @@
-"""The two servers of `make up`: Prefect and MLflow with their UIs, on 127.0.0.1 only."""
+"""The servers of `make up`: Prefect and MLflow with their UIs on 127.0.0.1, and the worker of the schedules."""
 
 import os
 import sys
@@ -7,47 +7,116 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.errors import ServiceError
+from orchestra.files import atomic
 from orchestra.system.environment import quiet
-from orchestra.system.processes import LOCALHOST, port_busy, services, start_service, stop_services
+from orchestra.system.processes import LOCALHOST, Service, port_busy, services, start_service, stop_services
 from orchestra.system.storage import DATABASES, MLFLOW, blame_storage, check_database, check_storage
 
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
+ASK_TIMEOUT_S = 0.7
+"""A server that takes longer to say that it is well is slow: status says so, and waits for no one."""
+WORKER_POOL = ".state/worker_pool"
+"""Names the pool of the schedules' worker; no file: nothing is scheduled."""
+HEALTH = {"prefect": "/api/health", "mlflow": "/health", "gateway": "/health", "vllm": "/health"}
+"""The page on which a server says that it is well, by the beginning of its name."""
+WAY_BACK = {
+    "prefect": "orchestra up",
+    "mlflow": "orchestra up",
+    "worker": "orchestra up",
+    "gateway": "orchestra release",
+    "vllm": "orchestra release",
+}
+"""The command that brings a server back that is down."""
 
 
-def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> Iterator[str]:
-    """Start what does not run yet and wait until it answers; yields a line for each. `ServiceError` on a busy port."""
+def state(service: Service) -> str:
+    """`up`, `DOWN` (its process is gone; the command that starts it) or `does not answer`."""
+    kind = service.name.partition("-")[0]
+    if not service.running:
+        return f"DOWN: {WAY_BACK[kind]}" if kind in WAY_BACK else "DOWN"
+    if kind not in HEALTH:
+        return "up"
+    import httpx
+
+    try:
+        # Of another machine's certificate nothing is asked: the address is this machine's own.
+        code = httpx.get(service.url + HEALTH[kind], timeout=ASK_TIMEOUT_S, trust_env=False, verify=False).status_code
+    except httpx.HTTPError:
+        return f"does not answer within {ASK_TIMEOUT_S} s: see {service.log}"
+    return "up" if code == 200 else f"answers {code}: see {service.log}"
+
+
+def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000, worker: str | None = None) -> Iterator[str]:
+    """Start what does not run yet and wait until it answers; yields a line for each. `ServiceError` on a busy port.
+
+    `worker`: the pool whose worker runs from now on, with every start. A server of the team's (PREFECT_API_URL,
+    MLFLOW_TRACKING_URI) takes the place of ours.
+    """
     quiet()
-    state = root / ".state"
+    state_folder = root / ".state"
     check_storage(root)
     for database in DATABASES:
         check_database(root, database)
+    wanted = _commands(root, prefect_port, mlflow_port)
+    running = {service.name: service for service in services(root)}
+    for name, (_, port, _) in wanted.items():
+        if name not in running and port_busy(port, LOCALHOST):
+            fix = f"end it, or take another: orchestra up --{name}-port {port + 1}"
+            raise ServiceError(f"port {port} is taken by another program", where=name, fix=fix)
+    for name, (command, port, extra) in wanted.items():
+        if name not in running:
+            env = {**os.environ, "PREFECT_HOME": str(state_folder / "prefect"), **extra}
+            start_service(root, name, command, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
+            yield f"{name}: starting"
+    for service in services(root):
+        if service.name in wanted:
+            _wait(root, service.name, service.url + HEALTH[service.name])
+            yield f"{service.name}: {service.url} (pid {service.pid}, log {service.log})"
+    if worker is not None:
+        atomic.write_text(root / WORKER_POOL, worker + "\n")
+    if (root / WORKER_POOL).is_file():
+        yield _start_worker(root, (root / WORKER_POOL).read_text(encoding="utf-8").strip())
+
+
+def address(root: Path, name: str) -> str | None:
+    """Where a server of this workspace answers; None when it does not run."""
+    return next((service.url for service in services(root) if service.name == name), None)
+
+
+def forget_worker(root: Path) -> bool:
+    """End the worker, and start none from now on; whether one ran."""
+    (root / WORKER_POOL).unlink(missing_ok=True)
+    return bool(stop_services(root, "worker"))
+
+
+def _commands(root: Path, prefect_port: int, mlflow_port: int) -> dict[str, tuple[list[str], int, dict[str, str]]]:
+    """Command, port and environment of each server that is ours to start."""
     address = f"http://{LOCALHOST}:{prefect_port}"
     prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", LOCALHOST, "--port", str(prefect_port)]
     mlflow = [
         *(sys.executable, "-m", "mlflow", "server", "--host", LOCALHOST, "--port", str(mlflow_port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{root}/{MLFLOW}", "--registry-store-uri"),
-        *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(state / "mlartifacts")),
+        *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(root / ".state/mlartifacts")),
     ]
-    wanted = {
-        "prefect": (prefect, prefect_port, "/api/health", {"PREFECT_UI_API_URL": f"{address}/api"}),
+    found = {}
+    if not os.environ.get("PREFECT_API_URL"):
+        found["prefect"] = (prefect, prefect_port, {"PREFECT_UI_API_URL": f"{address}/api"})
+    if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
-        "mlflow": (mlflow, mlflow_port, "/health", {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}),
-    }
-    running = {service.name: service for service in services(root)}
-    for name, (_, port, _, _) in wanted.items():
-        if name not in running and port_busy(port, LOCALHOST):
-            fix = f"end it, or take another: orchestra up --{name}-port {port + 1}"
-            raise ServiceError(f"port {port} is taken by another program", where=name, fix=fix)
-    for name, (command, port, _, extra) in wanted.items():
-        if name not in running:
-            env = {**os.environ, "PREFECT_HOME": str(state / "prefect"), **extra}
-            start_service(root, name, command, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
-            yield f"{name}: starting"
-    for service in services(root):
-        if service.name in wanted:
-            _wait(root, service.name, service.url + wanted[service.name][2])
-            yield f"{service.name}: {service.url} (pid {service.pid}, log {service.log})"
+        found["mlflow"] = (mlflow, mlflow_port, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
+    return found
+
+
+def _start_worker(root: Path, pool: str) -> str:
+    """Start the worker unless it runs; a line about it."""
+    found = next((service for service in services(root) if service.name == "worker"), None)
+    if found is None:
+        api = os.environ.get("PREFECT_API_URL") or f"{address(root, 'prefect')}/api"
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
+        env = {**os.environ, "PREFECT_HOME": str(root / ".state/prefect"), "PREFECT_API_URL": api}
+        found = start_service(root, "worker", command, port=0, url="", env=env)
+    return f"worker: of pool {pool} (pid {found.pid}, log {found.log})"
 
 
 def _wait(root: Path, name: str, url: str) -> None:

@@ -14,7 +14,7 @@ import yaml
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, kill_tree, spawn
-from tasks.platform.stage import CAPPED
+from tasks.platform.stage import CAPPED, FAILURE_KIND
 
 NOISE = re.compile(
     r"^(Running stage |> exec |(Generating|Updating) lock file|To (track|enable) |\s+(git add|dvc config) "
@@ -28,6 +28,9 @@ StageOutcome = Literal["ran", "restored", "unchanged"]
 
 class StageError(OrchestraError):
     """A stage ended badly; what it said is the message."""
+
+    kind: str = ""
+    """The class of the error in the stage's own process; empty where it left none."""
 
 
 class StageKilled(StageError):
@@ -128,6 +131,7 @@ def repro(
     below it are ended. Raises `StageKilled` when a signal ended the stage, otherwise `StageError`.
     """
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
+    (root / FAILURE_KIND.format(name)).unlink(missing_ok=True)
     child = spawn(command, cwd=root, env=stage_env(env), stdout=-1)
     assert child.stdout is not None
     outcome: StageOutcome = "ran"
@@ -148,7 +152,11 @@ def repro(
             kill_tree(child.pid)
         child.stdout.close()
     if code != 0:
-        raise _failure(name, code, list(tail))
+        failure = _failure(name, code, list(tail))
+        told = root / FAILURE_KIND.format(name)
+        if isinstance(failure, StageError) and told.is_file():
+            failure.kind = told.read_text(encoding="utf-8")
+        raise failure
     return outcome
 
 

@@ -1,6 +1,7 @@
 """The run's ledger: one budget for everything that a stage calls, under the cap of params.yaml."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from decimal import ROUND_FLOOR, Decimal, localcontext
@@ -28,6 +29,26 @@ def run_ledger(root: Path, run: str) -> Iterator[None]:
         os.environ.pop(LEDGER)
         if before is not None:
             os.environ[LEDGER] = before
+
+
+class LedgerTail:
+    """Dollars that a run books, counted from where one looked last; simulated experts at the prices of the book."""
+
+    def __init__(self, root: Path, run: str) -> None:
+        self.root, self.run = root, run
+        self._read: dict[Path, int] = {}
+
+    def take(self) -> Decimal:
+        """Dollars booked since the last call."""
+        spent = Decimal(0)
+        for file in ledgers(self.root, self.run):
+            with file.open("rb") as lines:
+                lines.seek(self._read.get(file, 0))
+                whole = lines.read().rpartition(b"\n")[0]
+            self._read[file] = self._read.get(file, 0) + len(whole) + bool(whole)
+            # Not as Charge: a run books 100,000 of them, and only this field matters.
+            spent += add_up(Decimal(json.loads(line)["cost_usd"]) for line in whole.splitlines())
+        return spent
 
 
 def ledgers(root: Path, run: str) -> list[Path]:

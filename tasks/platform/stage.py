@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 import yaml
 
@@ -21,6 +21,7 @@ from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, DataError, Or
 from orchestra.files import atomic
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
+from orchestra.system.runs import BUG
 from orchestra.system.storage import storage_named
 from orchestra.text import one_line, plain
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 CAPPED = "capped: "
 """How the line of a stage begins that a cap of dollars has ended."""
+FAILURE_KIND = ".state/logs/{}.error"
+"""Where a stage that fails leaves the class of its error."""
 
 
 class Meter:
@@ -167,18 +170,22 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
             main(stage)
             stage.flush()
     except BudgetError as end:
-        print(f"error: {name}: {CAPPED}{end}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_ERROR)
+        _fail(name, "BudgetError", f"{CAPPED}{end}")
     except OrchestraError as error:
-        print(f"error: {name}: {error}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_ERROR)
+        _fail(name, type(error).__name__, str(error))
     except MemoryError:
-        print(f"error: {name}: out of memory — use a smaller batch or a larger machine", file=sys.stderr, flush=True)
-        sys.exit(EXIT_ERROR)
+        _fail(name, "OutOfMemory", "out of memory — use a smaller batch or a larger machine")
     except Exception as error:
         print(plain(traceback.format_exc()), end="", file=sys.stderr)
-        print(f"error: {name}: {type(error).__name__}: {one_line(str(error))}", file=sys.stderr, flush=True)
-        sys.exit(1)
+        _fail(name, BUG, f"{type(error).__name__}: {one_line(str(error))}", code=1)
+
+
+def _fail(name: str, kind: str, line: str, code: int = EXIT_ERROR) -> NoReturn:
+    """End the process: its line for a person, and the kind of the error for the flow, which DVC would not pass on."""
+    with contextlib.suppress(OSError):
+        atomic.write_text(Path.cwd() / FAILURE_KIND.format(name), kind)
+    print(f"error: {name}: {line}", file=sys.stderr, flush=True)
+    sys.exit(code)
 
 
 def _declared(root: Path, name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 
 from flows import retrain as module
 from orchestra.errors import BudgetError, OrchestraError
+from orchestra.system.runs import RunJournal, runs
 from tasks.platform.dvc import StageCapped
 from tasks.platform.tracking import Recorder
 from tests.support.worlds import ROOT
@@ -29,8 +30,8 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
     def capped(*_: Any) -> None:
         raise end
 
-    run = SimpleNamespace(id="i", name="n")
-    monkeypatch.setattr(module, "under_way", lambda *_, **__: contextlib.nullcontext(run))
+    journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+    monkeypatch.setattr(module, "under_way", lambda *_, **__: contextlib.nullcontext(journal))
     monkeypatch.setattr(Recorder, "open", lambda *_: recorder)
     monkeypatch.setattr(module, "_run_all", capped)
     monkeypatch.chdir(tmp_path)
@@ -39,3 +40,5 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
     assert (state.name, state.is_completed(), state.message) == ("Capped", True, str(end))
     assert state.result() == str(end) and "\n" not in str(end)
     assert closed == [("p",)]  # Without an error.
+    (record,) = runs(tmp_path)
+    assert (record.state, record.message, record.failed) == ("Capped", str(end), False)

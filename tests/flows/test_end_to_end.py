@@ -106,14 +106,18 @@ def test_status_says_it_all(first: list[str], micro: Workspace) -> None:
     text = "\n".join(micro.orchestra("status"))
     for name in STAGES:
         assert re.search(rf"^  {name} +current$", text, re.M)
-    assert re.search(r"^  champion +version 1 ", text, re.M) and re.search(r"^  gateway +http://127", text, re.M)
+    assert re.search(r"^  champion +version 1$", text, re.M) and re.search(r"^  gateway +http://127.* up ", text, re.M)
+    assert re.search(r"^  promote +version 1 promoted, ", text, re.M) and "Failed" not in text
+    assert re.search(r"^  deploy +version 1 released, ", text, re.M)
+    plan = "\n".join(micro.orchestra("plan", "--from", "grpo"))
+    assert re.search(r"^sft +stays", plan, re.M) and re.search(r"^evaluate +may run +\d+ s", plan, re.M)
 
 
 def test_again_with_nothing_changed(first: list[str], micro: Workspace) -> None:
     before = {run.info.run_id for run in micro.runs()}
     serving = services(micro.root)
     lines = micro.orchestra("run")
-    assert lines[:5] == [f"{name}: unchanged" for name in STAGES]
+    assert lines[:6] == ["retrain: starting", *(f"{name}: unchanged" for name in STAGES)]
     assert not [line for line in lines if "running, because" in line]
     new = [run for run in micro.runs() if run.info.run_id not in before]
     assert len(new) == 1 and {new[0].data.tags[f"stage.{name}"] for name in STAGES} == {"unchanged"}
@@ -141,7 +145,11 @@ def test_a_broken_input_is_one_line_that_names_it(first: list[str], micro: Works
     assert [line for line in lines if line.startswith("error: ")] == [lines[-1]]
     assert "prices.yaml" in lines[-1] and "Traceback" not in "\n".join(lines)
     assert micro.runs()[0].data.tags["orchestra.error"]
-    again = micro.orchestra("run", "--until", "synthesize")
+    status = micro.orchestra("status")
+    assert status[0] == "Failed" and re.search(r"^  retrain \S+ failed, ", status[1]) and "prices.yaml" in status[2]
+    why = "\n".join(micro.orchestra("why"))
+    assert re.search(r"^Cause: ConfigError: .*prices\.yaml", why, re.M) and "\nMeaning: params.yaml" in why
+    again = micro.orchestra("rerun")
     assert "synthesize: unchanged" in again, "found out before a stage ran, it cost no output"
 
 

@@ -1,10 +1,10 @@
 """The flow's surroundings: its lock, its screen, its Prefect API."""
 
-import json
 import os
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,8 +12,9 @@ from uuid import uuid4
 import pytest
 
 from flows._workspace import prefect_api
-from orchestra.errors import ServiceError
+from orchestra.errors import DataError, ServiceError
 from orchestra.system.processes import alive, descendants, started_at
+from orchestra.system.runs import RUNS, RunRecord, runs, save
 from orchestra.system.workspace import Screen, locked
 
 HOLD = """
@@ -67,7 +68,7 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
     from prefect.client.orchestration import get_client
     from prefect.states import Completed, Running
 
-    from flows._runs import RUNS, crash_stale
+    from flows._runs import crash_stale
 
     @flow(name="stale-demo")
     def demo() -> None:
@@ -75,44 +76,59 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    here, mine = socket.gethostname(), {"pid": os.getpid(), "started": started_at(os.getpid())}
-    records = {
-        "killed": {"host": here, "pid": ended.pid, "started": "1"},
-        "its pid was reused": {"host": here, "pid": os.getpid(), "started": "1"},
-        "runs": {"host": here, **mine},
-        "elsewhere": {"host": "another", "pid": ended.pid, "started": "1"},
-        "own, retried": {"host": here, "pid": ended.pid, "started": "1"},
-        "ended well": {"host": here, "pid": ended.pid, "started": "1"},
+    gone = {"host": socket.gethostname(), "pid": ended.pid, "started": "1"}
+    made: dict[str, dict[str, Any]] = {
+        "killed": gone,
+        "its pid was reused": gone | {"pid": os.getpid()},
+        "runs": gone | {"pid": os.getpid(), "started": started_at(os.getpid())},
+        "elsewhere": gone | {"host": "another"},
+        "own, retried": gone,
+        "ended well": gone,
     }
     (tmp_path / RUNS).mkdir(parents=True)
     (tmp_path / RUNS / "half.json").write_text("{")
-    (tmp_path / RUNS / f"{uuid4()}.json").write_text(json.dumps(records["killed"]))
     with get_client(sync_client=True) as client:
         ids = {
             name: client.create_flow_run(demo, state=Completed() if name == "ended well" else Running()).id
-            for name in records
+            for name in made
         }
-        for name, record in records.items():
-            (tmp_path / RUNS / f"{ids[name]}.json").write_text(json.dumps(record))
+        for name, told in {**made, "unknown to Prefect": gone}.items():
+            run_id = str(ids.get(name, uuid4()))
+            save(tmp_path, RunRecord(id=run_id, name=name, flow="stale-demo", began=datetime.now(UTC), **told))
         assert crash_stale(tmp_path, ids["own, retried"]) == 2
+        assert crash_stale(tmp_path, ids["own, retried"]) == 0
         states: dict[str, Any] = {name: client.read_flow_run(run_id).state for name, run_id in ids.items()}
     assert {name for name, state in states.items() if state.is_crashed()} == {"killed", "its pid was reused"}
     assert states["killed"].message == "its process was killed"
-    assert {file.stem for file in (tmp_path / RUNS).iterdir()} == {str(ids["runs"]), str(ids["elsewhere"])}
+    assert {one.name: one.state for one in runs(tmp_path) if one.ended is None} == dict.fromkeys(
+        ("runs", "elsewhere"), "Running"
+    )
 
 
-def test_a_run_is_on_record_while_it_is_under_way(prefect: None, tmp_path: Path) -> None:
+def test_a_run_is_on_record_with_how_it_ended(prefect: None, tmp_path: Path) -> None:
     from prefect import flow
 
-    from flows._runs import RUNS, under_way
+    from flows._runs import under_way
 
     @flow(name="under-way-demo")
-    def demo() -> list[str]:
-        with under_way(tmp_path, alone=True) as run:
-            return [*(file.stem for file in (tmp_path / RUNS).iterdir()), str(run.id)]
+    def demo(bad: bool = False) -> str:
+        with under_way(tmp_path, alone=True) as journal:
+            assert [(one.state, one.lives) for one in runs(tmp_path) if one.ended is None] == [("Running", True)]
+            with journal.stage("sft", ("it has not run yet",)) as note:
+                if bad:
+                    raise DataError("corrupt", where="a.jsonl", fix="make it again")
+                note("ran")
+            return journal.record.id
 
-    recorded, run_id = demo()
-    assert recorded == run_id and not list((tmp_path / RUNS).iterdir())
+    recorded = demo()
+    state: Any = demo(True, return_state=True)
+    assert state.is_failed()
+    failed, good = runs(tmp_path)
+    assert (good.id, good.state, good.stages["sft"].state, good.failed) == (recorded, "Completed", "ran", False)
+    assert (failed.state, failed.stage, failed.parameters) == ("Failed", "sft", {"bad": True})
+    assert failed.failure is not None and failed.failure.kind == "DataError"
+    assert failed.failure.line == "a.jsonl: corrupt — make it again"
+    assert failed.stages["sft"].state == "Failed" and failed.stages["sft"].why == ("it has not run yet",)
 
 
 def test_monitor_fails_by_name_when_nothing_was_released(
@@ -123,6 +139,7 @@ def test_monitor_fails_by_name_when_nothing_was_released(
     text = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     state: Any = monitor(return_state=True)
     assert state.is_failed()
     with pytest.raises(ServiceError, match="nothing was released"):

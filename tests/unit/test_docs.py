@@ -11,7 +11,7 @@ from scripts import figures, reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "monitoring/runbook.md", *(ROOT / "docs").rglob("*.md")]
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "monitoring").glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 )
 
 

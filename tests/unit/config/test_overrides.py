@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.config.overrides import apply, effective
+from orchestra.config.overrides import IN_FORCE, apply, effective, in_force, points
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 
@@ -65,3 +65,45 @@ def test_for_once_nothing_is_written(file: Path) -> None:
     assert effective(file, ["synthesize.seed=5"]).synthesize.seed == 5 and file.read_text() == before
     with pytest.raises(ConfigError, match="no key synthesize"):
         effective(file, ["synthesize.sed=5"])
+
+
+def test_what_a_run_sets_holds_for_that_run_alone(file: Path) -> None:
+    before = file.read_text()
+    with in_force(file.parent, ["sft.seed=17", "promote.max_cost_usd=null"]) as changed:
+        assert [line.split(":")[0] for line in changed] == ["sft.seed", "promote.max_cost_usd"]
+        assert load_params(file).sft.seed == 17 and load_params(file).promote.max_cost_usd is None
+    assert file.read_text() == before and not (file.parent / IN_FORCE).exists()
+
+
+def test_what_a_killed_run_set_is_undone_by_the_next(file: Path) -> None:
+    before = file.read_text()
+    killed = in_force(file.parent, ["sft.seed=17"])
+    killed.__enter__()
+    with in_force(file.parent, []):
+        assert file.read_text() == before
+
+
+def test_what_a_person_edits_meanwhile_stays(file: Path) -> None:
+    old = load_params(file)
+    with in_force(file.parent, ["sft.seed=17", "grpo.seed=18"]):
+        apply(file, ["grpo.seed=99", "grpo.steps=7"])
+    now = load_params(file)
+    assert (now.sft.seed, now.grpo.seed, now.grpo.steps) == (old.sft.seed, 99, 7)
+
+
+def test_a_wrong_assignment_leaves_nothing_in_force(file: Path) -> None:
+    before = file.read_text()
+    with pytest.raises(ConfigError, match=r"sft\.sed"), in_force(file.parent, ["sft.sed=1"]):
+        pass
+    assert file.read_text() == before
+
+
+def test_every_combination_of_values() -> None:
+    assert points(["a.b=1,2", "c=[1,2],[3]"]) == [
+        ["a.b=1", "c=[1,2]"],
+        ["a.b=1", "c=[3]"],
+        ["a.b=2", "c=[1,2]"],
+        ["a.b=2", "c=[3]"],
+    ]
+    with pytest.raises(ConfigError, match="has no ="):
+        points(["a"])

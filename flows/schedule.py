@@ -1,0 +1,171 @@
+"""`python -m flows.schedule`: runs on a schedule, with all they need: Prefect's server, pool, worker and deployment."""
+
+import argparse
+import asyncio
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows._workspace import settings
+from orchestra.config.overrides import effective
+from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
+from orchestra.system import servers
+
+ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
+"""Flows that can be scheduled."""
+POOL = "local"
+
+
+def workspace_tag(root: Path) -> str:
+    """Marks this workspace's schedules, on a server that several may share."""
+    return f"orchestra-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
+
+
+def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: list[str]) -> None:
+    """Start what is needed and deploy; a schedule of that name is replaced. Nothing starts for a wrong argument."""
+    from prefect.client.schemas.schedules import CronSchedule
+    from prefect.flows import Flow
+
+    if overrides and flow != "retrain":
+        raise ConfigError(f"{flow} takes no parameters", where="--set", fix="leave it out")
+    effective(root / "params.yaml", overrides)
+    try:
+        schedule = CronSchedule(cron=cron, timezone=timezone)
+    except ValueError as error:
+        what = f"{cron!r} in {timezone!r} is no schedule: {' '.join(str(error).split())}"
+        raise ConfigError(
+            what, where="--cron", fix='write five fields, such as "0 3 * * *", and a name such as UTC'
+        ) from None
+    for line in servers.start(root, worker=POOL):
+        print(line, flush=True)
+    address = api(root)
+    _make_pool()
+    loaded: Any = Flow.from_source(source=str(root), entrypoint=ENTRYPOINTS[flow])
+    loaded.deploy(
+        name,
+        work_pool_name=POOL,
+        schedule=schedule,
+        parameters={"overrides": overrides} if overrides else {},
+        job_variables={"env": _environment(root, address)},
+        concurrency_limit=_one_at_a_time(),
+        tags=["orchestra", workspace_tag(root)],
+        description=f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it.",
+        build=False,
+        push=False,
+        print_next_steps=False,
+    )
+    print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
+    print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
+
+
+def listed(root: Path) -> list[str]:
+    """One line a schedule of this workspace."""
+    lines = []
+    for one in _deployments(root):
+        plan = one.schedules[0].schedule if one.schedules else None
+        when = f"{plan.cron!r} {plan.timezone}" if plan is not None and hasattr(plan, "cron") else "not scheduled"
+        with_ = ", ".join(one.parameters.get("overrides") or [])
+        paused = "  paused" if one.paused else ""
+        lines.append(f"{one.name:<16}{one.entrypoint.rpartition(':')[2]:<10}{when:<24}{with_}{paused}".rstrip())
+    return lines
+
+
+def remove(root: Path, name: str) -> None:
+    """Delete a schedule; with the last one the worker ends. Raises `ConfigError` for one that there is not."""
+    from prefect.client.orchestration import get_client
+
+    found = {one.name: one for one in _deployments(root)}
+    if name not in found:
+        fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
+        raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
+    with get_client(sync_client=True) as client:
+        client.delete_deployment(found[name].id)
+    print(f"{name}: removed")
+    if len(found) == 1 and servers.forget_worker(root):
+        print("worker: ended, since no schedule is left")
+
+
+def api(root: Path) -> str:
+    """The address of Prefect's API: the one that is set, or that of `orchestra up`; `ServiceError` without either."""
+    if not os.environ.get("PREFECT_API_URL"):
+        found = servers.address(root, "prefect")
+        if found is None:
+            raise ServiceError("Prefect's server does not run", where="schedule", fix="orchestra up")
+        os.environ["PREFECT_API_URL"] = f"{found}/api"
+    return os.environ["PREFECT_API_URL"]
+
+
+def _deployments(root: Path) -> list[Any]:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+
+    api(root)
+    wanted = DeploymentFilter(tags=DeploymentFilterTags(all_=[workspace_tag(root)]))
+    with get_client(sync_client=True) as client:
+        found: list[Any] = client.read_deployments(deployment_filter=wanted)
+    return sorted(found, key=lambda one: str(one.name))
+
+
+def _make_pool() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectNotFound
+
+    async def make() -> None:
+        async with get_client() as client:
+            try:
+                await client.read_work_pool(POOL)
+            except ObjectNotFound:
+                await client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+
+    asyncio.run(make())
+
+
+def _one_at_a_time() -> Any:
+    """A run that is due while another runs is left out: the next one does its work."""
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+
+    return ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+
+
+def _environment(root: Path, address: str) -> dict[str, str]:
+    """Of the runs: what a flow that `orchestra run` starts has, too."""
+    kept = ("MLFLOW_TRACKING_URI", "OMP_NUM_THREADS", "ORCHESTRA_SKIP_VLLM")
+    return {
+        **{name: os.environ[name] for name in kept if name in os.environ},
+        "DO_NOT_TRACK": "true",
+        "PREFECT_API_URL": address,
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        # The flow prints its own lines; Prefect's copies of them go to its API only.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    }
+
+
+def main() -> int:
+    """Add, list or remove; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m flows.schedule", description=__doc__)
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--cron")
+    parser.add_argument("--timezone", default="UTC")
+    parser.add_argument("--flow", choices=[*ENTRYPOINTS], default="retrain")
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument("--remove", action="store_true")
+    told, root = parser.parse_args(), Path.cwd()
+    settings(root)
+    try:
+        if told.name is None:
+            print("\n".join(listed(root)) or "nothing is scheduled")
+        elif told.remove:
+            remove(root, told.name)
+        else:
+            add(root, told.name, told.flow, told.cron, told.timezone, told.overrides)
+    except OrchestraError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Commands of the engineer and of the person on call."""

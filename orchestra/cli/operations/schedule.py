@@ -1,0 +1,70 @@
+"""`orchestra schedule`, `plan`, `sweep` and `notify`: what the engineer sets up and asks before anything runs."""
+
+from typing import Annotated
+
+import typer
+
+from orchestra.cli.common import hand_over, workspace
+from orchestra.errors import ConfigError
+
+
+def schedule(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the schedule; without one: list them.")] = None,
+    cron: Annotated[str | None, typer.Option(metavar="CRON", help='Five fields: "0 3 * * *" is 3 am each day.')] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="For its runs only; params.yaml stays as it is."),
+    ] = None,
+    flow: Annotated[str, typer.Option(help="What to run: retrain, monitor or release.")] = "retrain",
+    timezone: Annotated[str, typer.Option(metavar="NAME", help="Of the cron fields: Europe/Berlin.")] = "UTC",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the schedule of that name.")] = False,
+) -> None:
+    """Run on a schedule: starts Prefect's server, pool and worker, and deploys; or lists, or removes."""
+    if name is None and (cron or set_ or remove):
+        raise ConfigError(
+            "the schedule has no name", where="schedule", fix='orchestra schedule nightly --cron "0 3 * * *"'
+        )
+    if name is not None and (cron is None) != remove:
+        what = "--cron and --remove exclude each other" if remove else "no --cron was given"
+        raise ConfigError(what, where="schedule", fix=f'orchestra schedule {name} --cron "0 3 * * *", or --remove')
+    workspace()
+    options = [] if cron is None else ["--cron", cron, "--timezone", timezone, "--flow", flow]
+    options += [word for assignment in set_ or [] for word in ("--set", assignment)]
+    hand_over("flows.schedule", *([] if name is None else [name]), *options, *["--remove"] * remove)
+
+
+def plan(
+    from_: Annotated[str | None, typer.Option("--from", metavar="STAGE", help="As if this stage ran again.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As if params.yaml said so.")
+    ] = None,
+) -> None:
+    """Show what a run would do and why, with time and dollars; nothing runs."""
+    workspace()
+    options = [word for assignment in set_ or [] for word in ("--set", assignment)]
+    hand_over("tasks.platform.plan", *(["--from", from_] if from_ else []), *options)
+
+
+def sweep(
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE,VALUE", help="Values to try; several: every combination.")
+    ],
+) -> None:
+    """Train and evaluate for every combination of values, in copies of the workspace, and compare them in a table."""
+    workspace()
+    hand_over("flows", "sweep", *(word for assignment in set_ for word in ("--set", assignment)))
+
+
+def notify(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="A webhook, as Slack's: it gets JSON {text}.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Tell nobody any more.")] = False,
+) -> None:
+    """Tell a webhook of runs that fail, with cause, runbook and command, through Prefect automations."""
+    if (url is None) != remove:
+        raise ConfigError(
+            "name an address, or --remove", where="notify", fix="orchestra notify https://hooks.slack.com/…"
+        )
+    workspace()
+    hand_over("flows.notify", *([] if url is None else [url]), *["--remove"] * remove)

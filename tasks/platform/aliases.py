@@ -1,0 +1,67 @@
+"""What the registry's aliases name, read in milliseconds: MLflow's own client takes seconds to import."""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from orchestra.errors import ServiceError
+from tasks.platform.tracking import tracking_uri
+
+TIMEOUT_S = 1.0
+
+
+def aliases(root: Path, model_name: str) -> dict[str, int]:
+    """Version by alias of the registered model; empty when nothing is registered.
+
+    Reads the workspace's own database by SQL and a server by its REST interface; anything else through the client.
+    Raises `ServiceError` when the registry does not answer.
+    """
+    uri = tracking_uri(root)
+    if uri.startswith("sqlite:///"):
+        return _of_database(Path(uri.removeprefix("sqlite:///")), model_name)
+    if uri.startswith(("http://", "https://")):
+        return _of_server(uri.rstrip("/"), model_name)
+    from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
+
+    registry = Registry(root, model_name)
+    found = {alias: registry.at(alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+    return {alias: version.number for alias, version in found.items() if version is not None}
+
+
+def _of_database(file: Path, model_name: str) -> dict[str, int]:
+    if not file.is_file():
+        return {}
+    query = "SELECT alias, version FROM registered_model_aliases WHERE name = ?"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=TIMEOUT_S)) as database:
+            return {str(alias): int(number) for alias, number in database.execute(query, (model_name,))}
+    except sqlite3.Error as error:
+        if "no such table" in str(error):
+            return {}  # MLflow has not used this database yet.
+        raise ServiceError(str(error), where=str(file), fix="restore it from a backup") from None
+
+
+def _of_server(uri: str, model_name: str) -> dict[str, int]:
+    import httpx
+
+    try:
+        address = f"{uri}/api/2.0/mlflow/registered-models/get"
+        reply = httpx.get(address, params={"name": model_name}, timeout=TIMEOUT_S, **_login())
+    except httpx.HTTPError as error:
+        raise ServiceError(f"MLflow does not answer: {error}", where=uri, fix="start it: orchestra up") from None
+    if reply.status_code == 404:
+        return {}
+    if reply.status_code != 200:
+        raise ServiceError(f"MLflow answers {reply.status_code}", where=uri, fix="see the server's log")
+    model: dict[str, Any] = reply.json()["registered_model"]
+    return {one["alias"]: int(one["version"]) for one in model.get("aliases", [])}
+
+
+def _login() -> dict[str, Any]:
+    """What MLflow's own client would send, from the same variables."""
+    if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
+        return {"headers": {"Authorization": f"Bearer {token}"}}
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+    return {"auth": (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))} if user else {}

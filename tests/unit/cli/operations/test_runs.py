@@ -1,0 +1,123 @@
+"""What the person on call reads and types: the list of runs, the cause with the runbook's entry, and a rerun."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
+from tests.support.worlds import ROOT
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    for name in ("params.yaml", "dvc.yaml", "monitoring"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def record(name: str, minutes: int, **more: Any) -> RunRecord:
+    began = NOW - timedelta(minutes=minutes)
+    told = {"id": f"id-{name}", "flow": "retrain", "ended": began + timedelta(minutes=1), "state": "Completed", **more}
+    return RunRecord(name=name, began=began, **told)
+
+
+def failed(name: str = "sad-fox", minutes: int = 5) -> RunRecord:
+    failure = RunFailure(kind="DataError", what="row 3 is no JSON", where="a.jsonl", fix="make it again", stage="sft")
+    stages = {
+        "validate": StageRecord(state="ran", began=NOW, why=("params.yaml: validate.max_quarantined modified",)),
+        "sft": StageRecord(state="Failed", began=NOW, why=("it has not run yet",)),
+    }
+    return record(name, minutes, state=FAILED, failure=failure, stages=stages, mlflow_run="m1")
+
+
+def orchestra(folder: Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "orchestra.cli.main", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_why_tells_the_cause_the_runbooks_entry_and_the_command(workspace: Path) -> None:
+    for one in (record("good-cat", 1), failed()):
+        save(workspace, one)
+    text = orchestra(workspace, "why")
+    assert "Cause: DataError: a.jsonl: row 3 is no JSON — make it again" in text
+    assert "Meaning: a file of data is missing" in text and text.endswith("Next: orchestra rerun sad-fox\n")
+    assert "validate    ran (params.yaml: validate.max_quarantined modified)" in text
+    assert "Cause" not in orchestra(workspace, "why", "good-cat")
+
+
+def test_runs_are_listed_newest_first_with_the_cause(workspace: Path) -> None:
+    for one in (record("old-owl", 60, flow="release"), failed(), record("good-cat", 1)):
+        save(workspace, one)
+    (workspace / RUNS / "half.json").write_text("{")
+    lines = orchestra(workspace, "runs").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["good-cat", "sad-fox", "old-owl"]
+    assert "sft: DataError: row 3 is no JSON" in lines[2]
+    assert [one["name"] for one in json.loads(orchestra(workspace, "runs", "--flow", "release", "--json"))] == [
+        "old-owl"
+    ]
+    assert "no run nope" in orchestra(workspace, "why", "nope", code=2)
+
+
+def test_nothing_on_record(workspace: Path) -> None:
+    assert "orchestra run" in orchestra(workspace, "runs") and "no run is on record" in orchestra(
+        workspace, "why", code=2
+    )
+
+
+def test_a_run_that_lives_is_not_run_again(workspace: Path) -> None:
+    journal = RunJournal.begin(workspace, "id", "busy-bee", "retrain")
+    assert f"kill {os.getpid()}" in orchestra(workspace, "rerun", "busy-bee", code=2)
+    journal.end("Completed")
+    save(workspace, record("watch", 1, flow="monitor"))
+    assert "no stages to begin at" in orchestra(workspace, "rerun", "watch", "--from", "sft", code=2)
+
+
+def test_a_rerun_takes_the_options_of_the_run_and_forces_only_what_it_had_not_run(workspace: Path) -> None:
+    from flows.__main__ import _again
+
+    options = {"until": "evaluate", "force": ["validate", "sft", "grpo"]}
+    save(workspace, failed().model_copy(update={"parameters": options}))
+    assert _again(workspace, "sad-fox", None) == ("retrain", {"until": "evaluate", "force": ["sft", "grpo"]})
+    assert _again(workspace, "sad-fox", "grpo") == ("retrain", {"until": "evaluate", "force": ["grpo"]})
+
+
+def test_a_killed_process_shows_at_once_and_another_machines_run_counts_as_running(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    stages = {"grpo": StageRecord(state="Running", began=NOW)}
+    mine = {"ended": None, "state": "Running", "pid": ended.pid, "started": "1", "stages": stages}
+    save(tmp_path, record("dead", 3, host=socket.gethostname(), **mine))
+    save(tmp_path, record("far", 2, host="another", **mine))
+    far, dead = runs(tmp_path)
+    assert (dead.state, dead.stage, dead.failure and dead.failure.kind) == ("Killed", "grpo", "Killed")
+    assert far.lives and far.stage == "grpo" and find([far, dead], None) is dead
+    assert find([far, dead], "id-f") is far
+
+
+def test_old_records_go_and_other_flows_keep_theirs(tmp_path: Path) -> None:
+    for number in range(KEPT + 3):
+        save(tmp_path, record(f"n{number}", 100 - number))
+    save(tmp_path, record("kept", 1000, flow="release"))
+    RunJournal.begin(tmp_path, "new", "new", "retrain")
+    names = {one.name for one in runs(tmp_path)}
+    assert len(names) == KEPT + 2 and {"kept", "new", "n3"} <= names and "n2" not in names
+
+
+def test_what_no_error_of_ours_says_is_a_bug_and_a_limit_of_time_a_limit() -> None:
+    assert RunFailure.of(ZeroDivisionError("x\ny")).line == "ZeroDivisionError: x y"
+    kinds = [RunFailure.of(error).kind for error in (KeyError(1), TimeoutError(), KeyboardInterrupt())]
+    assert kinds == ["Bug", "TimeLimit", "Stopped"]

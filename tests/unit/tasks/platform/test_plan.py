@@ -1,0 +1,58 @@
+"""The plan: what would run, for certain or perhaps, and what it took before."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from orchestra.errors import ConfigError
+from orchestra.system.runs import RunRecord, StageRecord
+from tasks.platform.plan import lines, plan
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+CURRENT: dict[str, list[str]] = {"synthesize": [], "validate": [], "sft": [], "evaluate": []}
+
+
+def run(**seconds: float) -> RunRecord:
+    stages = {
+        name: StageRecord(state="ran", began=BEGAN, ended=BEGAN + timedelta(seconds=took), usd=Decimal(str(took / 100)))
+        for name, took in seconds.items()
+    }
+    return RunRecord(id="i", name="n", flow="retrain", began=BEGAN, ended=BEGAN, state="Completed", stages=stages)
+
+
+def test_nothing_is_stale() -> None:
+    steps = plan(CURRENT, [])
+    assert not any(step.why for step in steps) and "Nothing would run" in lines(steps, None)[-1]
+
+
+def test_behind_the_first_that_runs_the_others_may_run() -> None:
+    steps = plan(CURRENT | {"validate": ["params.yaml: validate.max_quarantined modified"]}, [])
+    assert [(step.name, step.certain, bool(step.why)) for step in steps] == [
+        ("synthesize", False, False),
+        ("validate", True, True),
+        ("sft", False, True),
+        ("evaluate", False, True),
+    ]
+    assert steps[2].why == ("if validate makes something else",)
+
+
+def test_a_stage_that_is_asked_for_runs_though_it_is_current() -> None:
+    assert [step.certain for step in plan(CURRENT, [], "sft")] == [False, False, True, False]
+    with pytest.raises(ConfigError, match="no stage stf"):
+        plan(CURRENT, [], "stf")
+
+
+def test_time_and_dollars_are_the_median_of_the_last_runs_that_ran_it() -> None:
+    unchanged = run().model_copy(update={"stages": {"sft": StageRecord(state="unchanged", began=BEGAN, ended=BEGAN)}})
+    steps = plan(CURRENT, [unchanged, run(sft=10), run(sft=30), run(sft=20, evaluate=200)], "sft")
+    found = {step.name: (step.seconds, step.usd) for step in steps}
+    assert found["sft"] == (20.0, Decimal("0.2")) and found["evaluate"] == (200.0, Decimal(2))
+    text = lines(steps, Decimal(5))
+    assert any(line.split()[:3] == ["all", "4", "min"] and "2.20" in line for line in text)
+    assert "The cap of a run is 5.00 USD." in text
+
+
+def test_what_never_ran_here_has_no_figure() -> None:
+    text = "\n".join(lines(plan(CURRENT, [run(evaluate=5)], "sft"), None))
+    assert "sft         runs     ?" in text and "orchestra forecast" in text
