@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows._runs import under_way
-from monitoring.drift import MIN_EPISODES, drift, profile
+from monitoring.drift import MIN_EPISODES, WINDOW, drift, sample
 from orchestra.errors import ServiceError
 from orchestra.evaluation.report import TRAINED
 from orchestra.files.jsonl import read_jsonl
@@ -73,10 +73,10 @@ def check_drift(root: Path) -> str:
     evaluated = root / EPISODES
     serving = read(root / SERVING)
     assert serving is not None
-    current = profile(served(root / TRACES, serving.fingerprint))
+    current = sample(served(root / TRACES, serving.fingerprint, limit=WINDOW))
     if not evaluated.is_file() or current.episodes < MIN_EPISODES:
         return f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
-    reference = profile(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
+    reference = sample(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
     return "; ".join(str(signal) for signal in drift(reference, current)) or "no drift"
 
 
@@ -84,10 +84,17 @@ def check_drift(root: Path) -> str:
 def monitor() -> State[Any]:
     """Every check; the first that fails ends the flow with its one line."""
     root = Path.cwd()
-    with under_way(root, alone=False):
-        version: Any = check_champion.with_options(name="champion")(root)
-        seconds: Any = check_answer.with_options(name="answer")(root)
-        moved: Any = check_drift.with_options(name="drift")(root)
+    with under_way(root, alone=False) as journal:
+        with journal.stage("champion") as note:
+            version: Any = check_champion.with_options(name="champion")(root)
+            note(f"version {version}")
+        with journal.stage("answer") as note:
+            seconds: Any = check_answer.with_options(name="answer")(root)
+            note("as at its release")
+        with journal.stage("drift") as note:
+            moved: Any = check_drift.with_options(name="drift")(root)
+            note(moved)
         message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}"
         screen(f"monitor: {message}")
+        journal.end("Completed", message)
         return Completed(message=message, data=version)

@@ -1,101 +1,152 @@
-"""Whether what is served still behaves like what was evaluated: pure functions over episodes."""
+"""Whether what is served still behaves like what was evaluated: tests of scipy's over the latest episodes."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestra.types import Episode, StopReason
 
 MIN_EPISODES = 50
-"""Below it, differences are noise: nothing is said."""
-PSI_ALARM = 0.25
-"""The usual reading of the population stability index: above it, the distribution is another one."""
-COST_FACTOR, ANSWERED_DROP, PARSED_DROP, TOP_SHARE = 1.5, 0.1, 0.05, 0.9
+"""Below it nothing is said."""
+WINDOW = 500
+"""The latest episodes that are compared: what is older is no news."""
+CHECKS_A_MONTH = 8640
+"""One in five minutes."""
+TESTS = 7
+LEVEL = 1 / (CHECKS_A_MONTH * TESTS)
+"""Error level of each test (Bonferroni): steady traffic raises one false alarm a month at most, on average.
+`python -m benchmarks.drift` measures fewer, since windows overlap."""
+RATIO, SHARE, TOP_SHARE = 1.2, 0.03, 0.9
+"""What is too small to matter, however sure: a ratio of means, a difference of shares. And the share of one tool."""
 
 
 @dataclass(frozen=True)
-class Profile:
-    """How a set of episodes behaved. Empty sets have no episodes and zeros."""
+class Sample:
+    """What is compared of a set of episodes; failures of infrastructure count in `failed` only."""
 
-    episodes: int
-    tools: Mapping[str, float]
-    """Share of calls by tool; adds up to 1."""
-    cost_usd: float
-    """Mean dollars an episode."""
-    calls: float
-    """Mean calls an episode."""
-    answered: float
-    """Share of episodes that ended with an answer; infrastructure failures left out."""
-    parsed: float
-    """Share of turns that parsed."""
+    first: Mapping[str, int]
+    """Episodes by the tool that they called first, `none` where they called none."""
+    cost_usd: Sequence[float]
+    latency_s: Sequence[float]
+    answered: int
+    """Episodes that ended with an answer."""
+    turns: int
+    parsed: int
+    failed: int
+    """Episodes that a tool's failure ended."""
+
+    @property
+    def episodes(self) -> int:
+        return len(self.cost_usd)
 
 
 @dataclass(frozen=True)
 class Signal:
-    """One difference that a person should look at."""
+    """One difference that is beyond chance and large enough to matter."""
 
     name: str
     reference: float
     current: float
-    alarm: float
-    """The bound that was crossed."""
+    p_value: float
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.current:.4g}, at evaluation {self.reference:.4g}, bound {self.alarm:.4g}"
+        return f"{self.name}: {self.current:.4g}, at evaluation {self.reference:.4g} (p = {self.p_value:.1g})"
 
 
-def profile(episodes: Iterable[Episode]) -> Profile:
-    """Summarise episodes; those that infrastructure ended count for nothing but their calls."""
-    every = list(episodes)
-    counted = [e for e in every if e.stop not in (StopReason.TOOL_FAILURE, StopReason.CANCELLED)]
-    calls: Counter[str] = Counter()
-    for episode in every:
-        calls.update(episode.tool_counts)
-    turns = [turn for episode in counted for turn in episode.turns]
-    return Profile(
-        episodes=len(counted),
-        tools={name: count / calls.total() for name, count in sorted(calls.items())},
-        cost_usd=_mean([float(episode.cost_usd) for episode in counted]),
-        calls=_mean([float(sum(episode.tool_counts.values())) for episode in counted]),
-        answered=_mean([float(episode.stop is StopReason.ANSWERED) for episode in counted]),
-        parsed=_mean([float(turn.parse_error is None) for turn in turns]),
+def sample(episodes: Iterable[Episode]) -> Sample:
+    """Summarise episodes."""
+    every = [one for one in episodes if one.stop is not StopReason.CANCELLED]
+    counted = [one for one in every if one.stop is not StopReason.TOOL_FAILURE]
+    turns = [turn for one in counted for turn in one.turns]
+    return Sample(
+        first=Counter(next(iter(one.tool_counts), "none") for one in counted),
+        cost_usd=[float(one.cost_usd) for one in counted],
+        latency_s=[float(one.latency_s) for one in counted],
+        answered=sum(one.stop is StopReason.ANSWERED for one in counted),
+        turns=len(turns),
+        parsed=sum(turn.parse_error is None for turn in turns),
+        failed=len(every) - len(counted),
     )
 
 
-def stability(reference: Mapping[str, float], current: Mapping[str, float], floor: float = 0.005) -> float:
-    """Population stability index of two distributions; 0 for equal ones, never negative, symmetric.
+def drift(reference: Sample, current: Sample) -> list[Signal]:
+    """What differs of served episodes from evaluated ones, beyond chance and by enough; empty for a few.
 
-    Shares below `floor` count as `floor`, so that a tool new to one side costs something finite.
+    Mann-Whitney for dollars and seconds, chi-squared for the mix of tools, Fisher's exact test for shares.
     """
-    total = 0.0
-    for name in reference.keys() | current.keys():
-        a, b = max(reference.get(name, 0.0), floor), max(current.get(name, 0.0), floor)
-        total += (b - a) * math.log(b / a)
-    return total
-
-
-def drift(reference: Profile, current: Profile) -> list[Signal]:
-    """What differs enough to matter, of served episodes against evaluated ones; empty when there are too few."""
     if min(reference.episodes, current.episodes) < MIN_EPISODES:
         return []
-    found = []
-    moved = stability(reference.tools, current.tools)
-    if moved > PSI_ALARM:
-        found.append(Signal("tool shares (stability index)", 0.0, moved, PSI_ALARM))
-    top, share = max(current.tools.items(), key=lambda item: item[1], default=("", 0.0))
-    if share > TOP_SHARE:
-        found.append(
-            Signal(f"share of {top} (collapse onto one tool)", reference.tools.get(top, 0.0), share, TOP_SHARE)
-        )
-    if current.cost_usd > (bound := reference.cost_usd * COST_FACTOR):
-        found.append(Signal("dollars an episode", reference.cost_usd, current.cost_usd, bound))
-    if current.answered < (bound := reference.answered - ANSWERED_DROP):
-        found.append(Signal("share answered", reference.answered, current.answered, bound))
-    if current.parsed < (bound := reference.parsed - PARSED_DROP):
-        found.append(Signal("share of turns that parse", reference.parsed, current.parsed, bound))
-    return found
+    served, before = current.episodes, reference.episodes
+    found = (
+        _mix(reference.first, current.first),
+        _collapse(reference.first, current.first),
+        _amount("dollars an episode", reference.cost_usd, current.cost_usd),
+        _amount("seconds an episode", reference.latency_s, current.latency_s),
+        _share("share answered", (reference.answered, before), (current.answered, served), fewer=True),
+        _share(
+            "share of turns that parse",
+            (reference.parsed, reference.turns),
+            (current.parsed, current.turns),
+            fewer=True,
+        ),
+        _share("share lost to tools", (reference.failed, before), (current.failed, served), fewer=False),
+    )
+    return [signal for signal in found if signal is not None and signal.p_value < LEVEL]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _mix(reference: Mapping[str, int], current: Mapping[str, int]) -> Signal | None:
+    """Another mix of tools; its figure is the share of episodes that would have to go elsewhere."""
+    from scipy.stats import chi2_contingency
+
+    whole = Counter(reference) + Counter(current)
+    smaller = min(sum(reference.values()), sum(current.values())) / whole.total()
+    # The test wants five expected in every cell.
+    common = [name for name, count in whole.items() if count * smaller >= 5]
+    rows = [[counts.get(name, 0) for name in common] for counts in (reference, current)]
+    rest = [sum(counts.values()) - sum(row) for counts, row in zip((reference, current), rows, strict=True)]
+    if sum(rest) * smaller >= 5:
+        rows = [[*row, left] for row, left in zip(rows, rest, strict=True)]
+    if len(rows[0]) < 2:
+        return None
+    shares = [[count / sum(row) for count in row] for row in rows]
+    moved = sum(abs(a - b) for a, b in zip(*shares, strict=True)) / 2
+    p_value = float(chi2_contingency(rows).pvalue)
+    return Signal("mix of tools (share that moved)", 0.0, moved, p_value) if moved > 2 * SHARE else None
+
+
+def _collapse(reference: Mapping[str, int], current: Mapping[str, int]) -> Signal | None:
+    """Nearly every episode calls the same tool first, which was not so at the evaluation."""
+    from scipy.stats import binomtest
+
+    name = max(current, key=lambda one: current[one])
+    served, before = sum(current.values()), reference.get(name, 0) / sum(reference.values())
+    if before > TOP_SHARE or current[name] <= TOP_SHARE * served:
+        return None
+    p_value = float(binomtest(current[name], served, max(before, 0.5), alternative="greater").pvalue)
+    return Signal(f"share of {name} (collapse onto one tool)", before, current[name] / served, p_value)
+
+
+def _amount(name: str, reference: Sequence[float], current: Sequence[float]) -> Signal | None:
+    from scipy.stats import mannwhitneyu
+
+    before, now = _mean(reference), _mean(current)
+    if before == 0 or 1 / RATIO <= now / before <= RATIO:
+        return None
+    return Signal(name, before, now, float(mannwhitneyu(reference, current).pvalue))
+
+
+def _share(name: str, reference: tuple[int, int], current: tuple[int, int], *, fewer: bool) -> Signal | None:
+    """A share that fell (`fewer`) or rose; each pair is how many of how many."""
+    from scipy.stats import fisher_exact
+
+    if not reference[1] or not current[1]:
+        return None
+    before, now = reference[0] / reference[1], current[0] / current[1]
+    if (before - now if fewer else now - before) <= SHARE:
+        return None
+    table = [[count, total - count] for count, total in (reference, current)]
+    return Signal(name, before, now, float(fisher_exact(table, alternative="greater" if fewer else "less").pvalue))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,70 +1,84 @@
 """Drift, and that rules, dashboard and runbook speak of metrics that exist."""
 
 import json
-import math
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitoring.drift import MIN_EPISODES, PSI_ALARM, Profile, drift, profile, stability
+from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, drift, sample
 from orchestra.serving.records.telemetry import Telemetry
 from tests.support.worlds import ROOT, episode
 
-SHARES = st.dictionaries(st.sampled_from("abcde"), st.floats(0.01, 1), min_size=1).map(
-    lambda raw: {name: value / sum(raw.values()) for name, value in raw.items()}
-)
 RULES = ROOT / "monitoring/prometheus/rules.yaml"
-USUAL = Profile(episodes=100, tools={"a": 0.6, "b": 0.4}, cost_usd=0.01, calls=1.5, answered=0.95, parsed=0.99)
+TOOLS = ("gpt-5", "gpt-5-mini", "search", "none")
 
 
-@given(SHARES, SHARES)
-def test_stability_is_zero_for_equals_symmetric_and_finite(a: dict[str, float], b: dict[str, float]) -> None:
-    assert stability(a, a) == 0
-    assert stability(a, b) >= 0 and math.isfinite(stability(a, b))
-    assert stability(a, b) == pytest.approx(stability(b, a))
+def traffic(
+    seed: int,
+    count: int = WINDOW,
+    mix: tuple[float, ...] = (0.3, 0.5, 0.15, 0.05),
+    usd: float = 1.0,
+    seconds: float = 1.0,
+    answered: float = 0.96,
+    parsed: float = 0.99,
+    failed: float = 0.01,
+) -> Sample:
+    """Served episodes of a made-up model: skewed dollars and seconds, as real ones are."""
+    draw = np.random.default_rng(seed)
+    counts = draw.multinomial(count, mix)
+    return Sample(
+        first={name: int(number) for name, number in zip(TOOLS, counts, strict=True) if number},
+        cost_usd=(0.01 * usd * draw.lognormal(0, 1, count)).tolist(),
+        latency_s=(5 * seconds * draw.lognormal(0, 0.7, count)).tolist(),
+        answered=int(draw.binomial(count, answered)),
+        turns=2 * count,
+        parsed=int(draw.binomial(2 * count, parsed)),
+        failed=int(draw.binomial(count, failed)),
+    )
 
 
-def test_a_profile_says_how_episodes_behaved() -> None:
+USUAL = traffic(0, 1024)
+
+
+def test_a_sample_says_how_episodes_behaved() -> None:
     lost = episode(solved=None, calls={"gpt-5": 1}, cost_usd=9)
     bad = episode(solved=False, answer=None, parse_error="no call")
-    made = profile([episode(calls={"gpt-5": 2, "search": 1}, cost_usd="0.03"), bad, lost])
-    assert made.episodes == 2 and made.tools == {"gpt-5": 0.75, "search": 0.25}
-    assert made.cost_usd == pytest.approx(0.015) and made.calls == 1.5
-    assert made.answered == 0.5 and made.parsed == pytest.approx(4 / 5)
-    assert profile([]) == Profile(0, {}, 0, 0, 0, 0)
+    made = sample([episode(calls={"gpt-5": 2, "search": 1}, cost_usd="0.03"), bad, lost])
+    assert made.episodes == 2 and made.first == {"gpt-5": 1, "none": 1} and made.failed == 1
+    assert made.cost_usd == [0.03, 0.0] and made.answered == 1 and (made.parsed, made.turns) == (4, 5)
+    assert drift(sample([]), sample([])) == []
 
 
-def test_what_stays_the_same_is_no_drift() -> None:
-    assert drift(USUAL, USUAL) == []
+def test_steady_traffic_raises_no_alarm() -> None:
+    """300 windows without overlap: checks of a running server see each window many times."""
+    assert [signal for seed in range(1, 301) for signal in drift(USUAL, traffic(seed))] == []
 
 
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"tools": {"a": 0.1, "c": 0.9}}, "tool shares"),
-        ({"tools": {"a": 0.95, "b": 0.05}}, "collapse"),
-        ({"cost_usd": 0.02}, "dollars"),
-        ({"answered": 0.8}, "answered"),
-        ({"parsed": 0.9}, "parse"),
+        ({"mix": (0.15, 0.65, 0.15, 0.05)}, "mix of tools"),
+        ({"mix": (0.02, 0.97, 0.01, 0.0)}, "collapse"),
+        ({"usd": 1.6}, "dollars"),
+        ({"usd": 0.6}, "dollars"),
+        ({"seconds": 1.5}, "seconds"),
+        ({"answered": 0.84}, "answered"),
+        ({"parsed": 0.93}, "parse"),
+        ({"failed": 0.08}, "lost to tools"),
     ],
 )
-def test_each_change_has_its_signal(change: dict[str, object], name: str) -> None:
-    current = Profile(**{**USUAL.__dict__, **change})
-    assert any(name in str(signal) for signal in drift(USUAL, current))
-    few = Profile(**{**USUAL.__dict__, **change, "episodes": MIN_EPISODES - 1})
-    assert drift(USUAL, few) == []
-
-
-def test_the_index_reads_as_usual() -> None:
-    assert stability({"a": 0.5, "b": 0.5}, {"a": 0.55, "b": 0.45}) < 0.1 < PSI_ALARM
-    assert stability({"a": 0.5, "b": 0.5}, {"a": 0.9, "b": 0.1}) > PSI_ALARM
+def test_each_shift_is_found_in_a_window_of_it_and_by_its_name(change: dict[str, Any], name: str) -> None:
+    found = [drift(USUAL, traffic(seed, **change)) for seed in range(20)]
+    assert sum(any(name in str(signal) for signal in signals) for signals in found) >= 19
+    assert all(signal.p_value < LEVEL for signals in found for signal in signals)
+    assert drift(USUAL, traffic(0, MIN_EPISODES - 1, **change)) == []
 
 
 def metrics(tmp_path: Path) -> set[str]:
