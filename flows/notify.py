@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows._workspace import settings
-from flows.schedule import ENTRYPOINTS, api, workspace_tag
+from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
 
@@ -40,41 +40,41 @@ def add(root: Path, url: str) -> list[str]:
 
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url!r} is no address of the web", where="notify", fix="https://hooks.slack.com/…")
-    api(root)
-    remove(root)
-    block: Any = CustomWebhookNotificationBlock(
-        name="orchestra",
-        url="{{url}}",
-        json_data={"text": "{{subject}}\n{{body}}"},
-        secrets=SecretDict({"url": url}),
-    )
-    send = SendNotification(
-        block_document_id=block.save(_name(root, "webhook"), overwrite=True), subject=SUBJECT, body=BODY
-    )
-    lines = []
-    for flow in ENTRYPOINTS:
-        trigger = EventTrigger(
-            expect=set(FAILURES),
-            match_related={"prefect.resource.role": "flow", "prefect.resource.name": flow},
-            posture=Posture.Reactive,
-            threshold=1,
-            within=QUIET,
+    with connected(root):
+        remove(root)
+        block: Any = CustomWebhookNotificationBlock(
+            name="orchestra",
+            url="{{url}}",
+            json_data={"text": "{{subject}}\n{{body}}"},
+            secrets=SecretDict({"url": url}),
         )
-        Automation(name=_name(root, flow), description=f"{flow} failed", trigger=trigger, actions=[send]).create()
-        lines.append(f"{flow}: a failure is told, at most once in {QUIET}")
-    dead = EventTrigger(
-        after={HEARTBEAT},
-        expect={HEARTBEAT, *ENDS},
-        match={"prefect.resource.id": ["prefect.flow-run.*"]},
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        threshold=1,
-        within=SILENCE,
-    )
-    crash = ChangeFlowRunState(
-        state=StateType.CRASHED, name="Crashed", message="no heartbeat: its process or machine is gone"
-    )
-    Automation(name=_name(root, "heartbeat"), description="no heartbeat", trigger=dead, actions=[crash]).create()
+        send = SendNotification(
+            block_document_id=block.save(_name(root, "webhook"), overwrite=True), subject=SUBJECT, body=BODY
+        )
+        lines = []
+        for flow in ENTRYPOINTS:
+            trigger = EventTrigger(
+                expect=set(FAILURES),
+                match_related={"prefect.resource.role": "flow", "prefect.resource.name": flow},
+                posture=Posture.Reactive,
+                threshold=1,
+                within=QUIET,
+            )
+            Automation(name=_name(root, flow), description=f"{flow} failed", trigger=trigger, actions=[send]).create()
+            lines.append(f"{flow}: a failure is told, at most once in {QUIET}")
+        dead = EventTrigger(
+            after={HEARTBEAT},
+            expect={HEARTBEAT, *ENDS},
+            match={"prefect.resource.id": ["prefect.flow-run.*"]},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=SILENCE,
+        )
+        crash = ChangeFlowRunState(
+            state=StateType.CRASHED, name="Crashed", message="no heartbeat: its process or machine is gone"
+        )
+        Automation(name=_name(root, "heartbeat"), description="no heartbeat", trigger=dead, actions=[crash]).create()
     return [*lines, f"a run without a heartbeat for {SILENCE} is crashed, and told"]
 
 
@@ -82,9 +82,8 @@ def remove(root: Path) -> int:
     """Delete this workspace's automations; returns how many there were."""
     from prefect.client.orchestration import get_client
 
-    api(root)
     names = {_name(root, one) for one in (*ENTRYPOINTS, "heartbeat")}
-    with get_client(sync_client=True) as client:
+    with connected(root), get_client(sync_client=True) as client:
         found = [one for one in client.read_automations() if one.name in names]
         for one in found:
             client.delete_automation(one.id)

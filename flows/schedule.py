@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +42,22 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
         ) from None
     for line in servers.start(root, worker=POOL):
         print(line, flush=True)
-    address = api(root)
-    _make_pool()
-    loaded: Any = Flow.from_source(source=str(root), entrypoint=ENTRYPOINTS[flow])
-    loaded.deploy(
-        name,
-        work_pool_name=POOL,
-        schedule=schedule,
-        parameters={"overrides": overrides} if overrides else {},
-        job_variables={"env": _environment(root, address)},
-        concurrency_limit=_one_at_a_time(),
-        tags=["orchestra", workspace_tag(root)],
-        description=f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it.",
-        build=False,
-        push=False,
-        print_next_steps=False,
-    )
+    with connected(root) as address:
+        _make_pool()
+        loaded: Any = Flow.from_source(source=str(root), entrypoint=ENTRYPOINTS[flow])
+        loaded.deploy(
+            name,
+            work_pool_name=POOL,
+            schedule=schedule,
+            parameters={"overrides": overrides} if overrides else {},
+            job_variables={"env": _environment(root, address)},
+            concurrency_limit=_one_at_a_time(),
+            tags=["orchestra", workspace_tag(root)],
+            description=f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it.",
+            build=False,
+            push=False,
+            print_next_steps=False,
+        )
     print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
     print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
 
@@ -80,30 +82,37 @@ def remove(root: Path, name: str) -> None:
     if name not in found:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
-    with get_client(sync_client=True) as client:
+    with connected(root), get_client(sync_client=True) as client:
         client.delete_deployment(found[name].id)
     print(f"{name}: removed")
     if len(found) == 1 and servers.forget_worker(root):
         print("worker: ended, since no schedule is left")
 
 
-def api(root: Path) -> str:
-    """The address of Prefect's API: the one that is set, or that of `orchestra up`; `ServiceError` without either."""
+@contextlib.contextmanager
+def connected(root: Path) -> Iterator[str]:
+    """Prefect's client speaks to the API that is set, or to that of `orchestra up`; yields its address.
+
+    Raises `ServiceError` without either.
+    """
     if not os.environ.get("PREFECT_API_URL"):
         found = servers.address(root, "prefect")
         if found is None:
             raise ServiceError("Prefect's server does not run", where="schedule", fix="orchestra up")
         os.environ["PREFECT_API_URL"] = f"{found}/api"
-    return os.environ["PREFECT_API_URL"]
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    # Prefect reads its environment when it is imported, which may have been before the server was started.
+    with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
+        yield os.environ["PREFECT_API_URL"]
 
 
 def _deployments(root: Path) -> list[Any]:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
-    api(root)
     wanted = DeploymentFilter(tags=DeploymentFilterTags(all_=[workspace_tag(root)]))
-    with get_client(sync_client=True) as client:
+    with connected(root), get_client(sync_client=True) as client:
         found: list[Any] = client.read_deployments(deployment_filter=wanted)
     return sorted(found, key=lambda one: str(one.name))
 

@@ -53,7 +53,7 @@ def stage_lines(root: Path, records: list[RunRecord]) -> Iterator[str]:
     """One line a stage, in order; beside a run what that did so far, since DVC is busy with it."""
     under_way = next((one for one in records if one.lives and one.flow == "retrain"), None)
     if under_way is not None:
-        for name in load_yaml(root / "dvc.yaml")["stages"]:
+        for name in load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]:
             done = under_way.stages.get(name)
             words = "not reached yet" if done is None else "runs now" if done.state == RUNNING else done.state
             yield f"  {name:<12}{words}"
