@@ -15,8 +15,8 @@ def test_honest_callers_are_answered_beside_hostile_ones() -> None:
 
 
 def test_the_report_tells_both_runs_and_the_bars() -> None:
-    alone = Found(100, {}, 1.0, 1.2, 1.0, 0.0, {})
-    beside = Found(90, {"503": 2}, 1.1, 1.5, 12.0, 3.0, {"hang-ups": 7})
+    alone = Found(100, {}, 0.005, 1.0, 1.2, 1.0, 0.0, {})
+    beside = Found(90, {"503": 2}, 0.007, 1.1, 1.5, 12.0, 3.0, {"hang-ups": 7})
     text = hostile.report(alone, beside, 0.0, 0.06)
     assert "| p95 | 1.200 s | 1.500 s | ≤ 1.5 times | 1.25 times |" in text
     assert "| without a right answer | 0 | 2 | 0 |" in text and "7 hang-ups" in text
