@@ -152,19 +152,23 @@ def table(rows: Sequence[Overhead]) -> str:
 
 
 def open_backend(root: Path, checkpoint: Path, url: str) -> Backend:
+    return Backend.load(root, open_serving(root, checkpoint, url, NAME))
+
+
+def open_serving(root: Path, checkpoint: Path, url: str, service: str) -> Serving:
+    """A release of the checkpoint at a server that is up."""
     params = load_params(root / "params.yaml")
-    serving = Serving(
+    return Serving(
         version="benchmark",
         checkpoint=str(checkpoint.relative_to(root)),
         checkpoint_hash=hash_dir(checkpoint),
         engine="vllm",
         vllm_url=url,
-        vllm_service=NAME,
+        vllm_service=service,
         params=json.loads(params.model_dump_json(by_alias=True)),
         fingerprint="benchmark",
         code="benchmark",
     )
-    return Backend.load(root, serving)
 
 
 def main() -> None:

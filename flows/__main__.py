@@ -88,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     release = flows.add_parser("release", help="serve the champion again, another version, or the one before")
     release.add_argument("--rollback", action="store_true")
     release.add_argument("--to", metavar="VERSION", type=int)
+    release.add_argument("--canary", metavar="PERCENT", type=float)
+    release.add_argument("--shadow", metavar="PERCENT", type=float)
+    release.add_argument("--why", metavar="TEXT", default="")
     flows.add_parser("monitor", help="check what serves")
     flows.add_parser(
         "benchmark", parents=[benchmark_options()], help="a model on a benchmark, on the task runner of that setting"

@@ -16,8 +16,9 @@ from orchestra.evaluation.report import TRAINED
 from orchestra.files.jsonl import read_jsonl
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.records.telemetry import TRACES, served
-from orchestra.serving.releases.release import LAST, last_deployment
+from orchestra.serving.releases.deployment import LAST, last_deployment
 from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.trial import read_trial
 from orchestra.system.workspace import Screen
 from orchestra.types import Episode
 from tasks.platform.stage import Stage
@@ -36,6 +37,10 @@ def check_champion(root: Path) -> str:
     serving, best = read(root / SERVING), champion(Stage.open("monitor", root))
     if serving is None or best is None:
         raise ServiceError("nothing was released", where=SERVING, fix="make pipeline")
+    trial = read_trial(root)
+    if trial is not None and trial.serving.checkpoint_hash == best.checkpoint_hash:
+        # It is on its way: a release tries it beside the one that serves.
+        return f"{serving.version} (a {trial.mode} of version {trial.serving.version} runs)"
     if serving.checkpoint_hash != best.checkpoint_hash:
         what = f"version {serving.version} serves, the champion is version {best.number}"
         raise ServiceError(what, where=SERVING, fix="orchestra release")
@@ -80,6 +85,14 @@ def check_drift(root: Path) -> str:
     return "; ".join(str(signal) for signal in drift(reference, current)) or "no drift"
 
 
+@task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
+def export_traces(root: Path) -> str:
+    """The gateway's new traces are in MLflow; returns how many."""
+    from tasks.records.traces import export
+
+    return export(root, Stage.open("monitor", root).params.deploy).line
+
+
 @flow(name="monitor")
 def monitor() -> State[Any]:
     """Every check; the first that fails ends the flow with its one line."""
@@ -94,6 +107,9 @@ def monitor() -> State[Any]:
         with journal.stage("drift") as note:
             moved: Any = check_drift.with_options(name="drift")(root)
             note(moved)
+        with journal.stage("traces") as note:
+            told: Any = export_traces.with_options(name="traces")(root)
+            note(told)
         message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}"
         screen(f"monitor: {message}")
         journal.end("Completed", message)

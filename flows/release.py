@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows._runs import under_way
+from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.system.workspace import Screen
 from tasks.platform.stage import Stage
@@ -28,32 +29,67 @@ def run_move(root: Path, to: int | None) -> str:
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
-def run_deploy(root: Path, decision: Any = None) -> Any:
-    """Serve the champion; the old server leaves only when the new one answers."""
-    from tasks.deploy import deploy
+def run_deploy(root: Path, decision: Any = None, wish: dict[str, Any] | None = None) -> Any:
+    """Serve the champion; the old server leaves only when the new one answers. `wish`: the fields of `Wish`."""
+    from tasks.deploy import Wish, deploy
 
-    return deploy(Stage.open("deploy", root), decision)
+    return deploy(Stage.open("deploy", root), decision, None if wish is None else Wish.model_validate(wish))
+
+
+def limit_s(root: Path) -> float:
+    """Seconds that a release may take, its trial included."""
+    return TIMEOUT_S + 60 * load_params(root / "params.yaml").deploy.canary.minutes
+
+
+def check(rollback: bool, to: int | None, canary: float | None, shadow: float | None) -> None:
+    """Raises `ConfigError` for options that exclude each other, and for a share that is none."""
+    if rollback and to is not None:
+        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
+    if sum((rollback, canary is not None, shadow is not None)) > 1:
+        what = "--rollback, --canary and --shadow exclude each other"
+        raise ConfigError(what, where="release", fix="leave all but one out")
+    for name, percent in (("--canary", canary), ("--shadow", shadow)):
+        if percent is not None and not 0 < percent <= (50 if name == "--canary" else 100):
+            most = "50" if name == "--canary" else "100"
+            raise ConfigError(f"{percent:g} is no share", where=name, fix=f"percent, above 0 and up to {most}")
 
 
 @flow(name="release")
-def release(rollback: bool = False, to: int | None = None) -> State[Any]:
-    """Serve the registry's champion, after a rollback or a switch if asked for; safe to run again."""
+def release(
+    rollback: bool = False,
+    to: int | None = None,
+    canary: float | None = None,
+    shadow: float | None = None,
+    why: str = "",
+) -> State[Any]:
+    """Serve the registry's champion, after a rollback or a switch if asked for; safe to run again.
+
+    `canary` and `shadow` are percent of the traffic.
+    """
     root = Path.cwd()
-    if rollback and to is not None:
-        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
+    check(rollback, to, canary, shadow)
+    wish: dict[str, Any] = {"kind": "rollback" if rollback else "release" if to is None else "switch", "why": why}
+    if canary is not None or shadow is not None:
+        wish |= {"trial": "canary" if shadow is None else "shadow", "share": (canary or shadow or 0.0) / 100}
+    if shadow is not None:
+        wish |= {"kind": "shadow", "version": to}
     with under_way(root, alone=True) as journal:
-        if rollback or to is not None:
+        if rollback or (to is not None and shadow is None):
             move = "rollback" if rollback else "switch"
             with journal.stage(move) as note:
                 moved: Any = run_move.with_options(name=move)(root, to)
                 note(moved)
             screen(f"release: {moved}")
         with journal.stage("deploy") as note:
-            made: Any = run_deploy.with_options(name="deploy")(root)
+            made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, wish)
             note(f"version {made.version} {made.outcome}")
-        journal.end("Completed", made.note or f"version {made.version} serves")
+        journal.end("Completed", made.trial or made.note or f"version {made.version} serves")
         if not made.url:
             return Completed(name="Nothing", message=made.note, data=None)
+        if made.outcome == "tried":
+            return Completed(name="Tried", message=f"version {made.version}: {made.trial}", data=made.version)
         screen(f"release: version {made.version} serves at {made.url} ({made.engine})")
+        if made.outcome == "rolled_back":
+            return Completed(name="RolledBack", message=made.trial, data=made.version)
         screen(made.trace)
         return Completed(message=f"{made.outcome}: version {made.version} at {made.url}", data=made.version)

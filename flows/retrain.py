@@ -16,7 +16,7 @@ from prefect.utilities.annotations import quote
 from flows._runs import under_way
 from flows._summary import RunSummary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
-from flows.release import run_deploy
+from flows.release import limit_s, run_deploy
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
@@ -181,7 +181,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
         note(f"version {decision.version} {decision.name.lower()}")
     with journal.stage("deploy") as note:
-        deployment: Any = run_deploy.with_options(name="deploy")(root, decision)
+        deployment: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, decision)
         note(f"version {deployment.version} {deployment.outcome}")
     params = load_params(root / "params.yaml").model_dump(mode="json", by_alias=True)
     recorder.headline(params, f"version {decision.version} {decision.name.lower()}", TRAINED)

@@ -3,35 +3,131 @@
 python -m tasks.deploy
 """
 
+import time
+from pathlib import Path
 from typing import Any
 
-from orchestra.serving.releases.release import Deployment, Release, ReleaseCandidate
+from orchestra.errors import DataError, OrchestraError
+from orchestra.serving.releases.deployment import Deployment, last_deployment
+from orchestra.serving.releases.release import Release, ReleaseCandidate
+from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.trial import Mode
+from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan
+from orchestra.types import Record
+from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
+from tasks.records.releases import ReleaseRecord, record
 
 
-def deploy(stage: Stage, decision: Any = None) -> Deployment:
+class Wish(Record):
+    """How a release is wanted."""
+
+    kind: str = "release"
+    """What a person asked for: release, rollback, switch."""
+    trial: Mode | None = None
+    """None: a canary where `deploy.canary.share` says so and something serves."""
+    share: float | None = None
+    """Share of the traffic; None: `deploy.canary.share`."""
+    version: int | None = None
+    """The version to try in the shadow; None: the alias `candidate`. All else serves the champion."""
+    why: str = ""
+
+
+def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Deployment:
     """Serve the champion, whatever the gate's last decision was; `unchanged` when it does already.
 
-    `decision` is what `promote` returned, for the message when nothing was ever promoted. Raises `OrchestraError` when
-    the release failed: what served before goes on serving.
+    `decision` is what `promote` returned, for the message when nothing was ever promoted. A champion that did not pass
+    its canary is rolled back: the one before it is champion again, and serves on. Raises `OrchestraError` when the
+    release failed: what served before goes on serving. Every change is recorded in MLflow.
     """
     from tasks.evaluate import heldout
     from tasks.promote import champion
 
-    params, root = stage.params, stage.root
-    found = champion(stage)
+    params, root, wish = stage.params, stage.root, wish or Wish()
+    found = champion(stage) if wish.trial != "shadow" else _shadowed(stage, wish.version)
     if found is None:
         why = f" (the last decision: {decision.name})" if decision is not None else ""
         note = f"nothing serves: no version was promoted yet{why}"
         stage.say(note)
         return Deployment(note=note)
-    smoke = heldout(stage)[: params.deploy.smoke_examples]
+    examples = heldout(stage)
+    plan = _plan(stage, wish, examples)
     candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)
-    made = Release(root, params, candidate, smoke, stage.say).run()
+    release = Release(root, params, candidate, examples[: params.deploy.smoke_examples], stage.say, plan=plan)
+    kind, before, began = plan.mode if plan is not None else wish.kind, _serving(root), time.monotonic()
+
+    def told(outcome: str, finding: str) -> None:
+        spent = round(time.monotonic() - began, 3)
+        wanted, after = str(found.number), _serving(root)
+        made = ReleaseRecord(
+            kind=kind,
+            before=before,
+            wanted=wanted,
+            after=after,
+            outcome=outcome,
+            why=wish.why,
+            finding=finding,
+            seconds=spent,
+        )
+        try:
+            record(root, made, release.figures)
+        except Exception as error:
+            # The release is what counts: it stands, whether MLflow knows of it or not.
+            stage.say(f"not recorded in MLflow: {type(error).__name__}: {error}")
+
+    try:
+        made = release.run()
+    except CandidateWorse as failure:
+        told("rolled_back", failure.what)
+        return _rolled_back(stage, failure)
+    except OrchestraError as failure:
+        told("failed", str(failure))
+        raise
+    if made.outcome != "unchanged":
+        told(made.outcome, made.trial)
     stage.say(f"{made.outcome}: version {made.version} at {made.url} ({made.engine})")
-    if made.note:
-        stage.say(made.note)
+    for line in filter(None, (made.trial, made.note)):
+        stage.say(line)
     return made
+
+
+def _plan(stage: Stage, wish: Wish, examples: Any) -> TrialPlan | None:
+    """What is tried first."""
+    share = stage.params.deploy.canary.share if wish.share is None else wish.share
+    if wish.trial is None and (share == 0 or wish.kind == "rollback" or not _serving(stage.root)):
+        # A rollback is for when the champion is at fault: it must not wait for anything.
+        return None
+    return TrialPlan(wish.trial or "canary", share or 0.1, examples)
+
+
+def _shadowed(stage: Stage, number: int | None) -> ModelVersion:
+    """The version to try; raises `DataError` when there is none."""
+    registry = Registry(stage.root, stage.params.promote.model_name)
+    found = registry.at(CANDIDATE) if number is None else registry.version(number)
+    if found is None:
+        what = "no version is the candidate" if number is None else f"there is no version {number}"
+        raise DataError(what, where="the model registry", fix="make pipeline registers one")
+    found.verified()
+    return found
+
+
+def _rolled_back(stage: Stage, failure: CandidateWorse) -> Deployment:
+    """The champion before is champion again; what served goes on serving."""
+    from tasks.rollback import rollback
+
+    stage.say(f"rolled back: {failure.what}")
+    try:
+        stage.say(rollback(stage).line)
+    except DataError as lost:
+        stage.say(f"the aliases stay: {lost}")
+    last = last_deployment(stage.root) or Deployment()
+    return last.model_copy(update={"outcome": "rolled_back", "trial": failure.what})
+
+
+def _serving(root: Path) -> str:
+    """The version that serves; empty where none does."""
+    found = read(root / SERVING)
+    return "" if found is None else found.version
 
 
 def main(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""`orchestra power`, `explain` and `report`: what a decision takes, where a version comes from, and why it serves."""
+"""`orchestra power`, `explain`, `release`, `report` and `traces`: what a decision takes, and what serves and why."""
 
 from typing import Annotated
 
@@ -80,3 +80,30 @@ def report(
     print(file)
     if not only_print:
         webbrowser.open(file.as_uri())
+
+
+def release(
+    rollback: Annotated[bool, typer.Option("--rollback", help="Serve the previous champion.")] = False,
+    to: Annotated[int | None, typer.Option(metavar="VERSION", help="Serve this version; it was champion once.")] = None,
+    canary: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="Try it on this share of the traffic first.")
+    ] = None,
+    shadow: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="Only try it, on copies of this share of the traffic.")
+    ] = None,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, kept in MLflow.")] = "",
+) -> None:
+    """Serve the champion again, the previous champion, or a named version."""
+    if rollback and to is not None:
+        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
+    workspace()
+    options = ["--rollback"] * rollback + (["--why", why] if why else [])
+    for name, value in (("--to", to), ("--canary", canary), ("--shadow", shadow)):
+        options += [] if value is None else [name, f"{value:g}"]
+    hand_over("flows", "release", *options)
+
+
+def traces() -> None:
+    """Write the gateway's new traces to MLflow: sampled, redacted, the old ones deleted."""
+    workspace()
+    hand_over("tasks.records.traces")

@@ -46,7 +46,9 @@ for command in (
     cli_prices.ledger,
     cli_decide.power,
     cli_decide.explain,
+    cli_decide.release,
     cli_decide.report,
+    cli_decide.traces,
     cli_evaluate.evaluate,
     cli_launch.launch,
     cli_runs.why,
@@ -280,18 +282,6 @@ def mcp(
         mcp_server.serve_http(answerer, http)
     else:
         asyncio.run(mcp_server.serve_stdio(answerer))
-
-
-@app.command()
-def release(
-    rollback: Annotated[bool, typer.Option("--rollback", help="Serve the previous champion.")] = False,
-    to: Annotated[int | None, typer.Option(metavar="VERSION", help="Serve this version; it was champion once.")] = None,
-) -> None:
-    """Serve the champion again, the previous champion, or a named version."""
-    if rollback and to is not None:
-        raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
-    workspace()
-    hand_over("flows", "release", *(["--rollback"] if rollback else []), *(["--to", str(to)] if to is not None else []))
 
 
 @app.command()

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestra.config.section import Positive, Section, switch
+from orchestra.config.section import Factor, Fraction, Margin, Positive, Section, switch
 
 
 def _address(text: str) -> str:
@@ -33,6 +33,64 @@ class GatewayLimits(Section):
     """Megabytes of traces that are kept; the oldest go first."""
 
 
+class Tracing(Section):
+    """OpenTelemetry spans of requests: one of the request, of each turn and of each tool call."""
+
+    share: Fraction = 0.1
+    """Share of the requests; those that failed always."""
+    content: Literal["none", "redacted", "full"] = "redacted"
+    """Texts in spans. redacted: without keys, e-mail addresses, card and phone numbers; none: no text at all."""
+    endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    """Where the gateway sends spans (OTLP over HTTP), headers from $OTEL_EXPORTER_OTLP_HEADERS; null: nowhere.
+    `orchestra traces` writes them to MLflow without it."""
+
+
+class Canary(Section):
+    """How a candidate is tried beside the champion, and what makes it worse."""
+
+    share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """Share of the traffic that a new champion answers before it takes over; 0: it takes over at once."""
+    requests: Annotated[int, Field(ge=30, le=10**6)] = 400
+    """Requests of the candidate, probes among them, after which one that was not found worse passes."""
+    minutes: Factor = 30.0
+    """Minutes after which it passes with fewer requests, if its probes were judged."""
+    probes: Annotated[int, Field(ge=30, le=10**6)] = 300
+    """Held-out questions that both are asked; their answers are judged."""
+    error_level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    """Largest chance that a candidate which is no worse is rolled back."""
+    failure_margin: Margin = 0.03
+    """Share of requests that may fail beyond the champion's."""
+    latency_margin: Factor = 0.25
+    """Share by which a request may take longer than the champion's."""
+    cost_margin: Factor = 0.25
+    """Share by which a solved probe may cost more than the champion's."""
+    failures_in_a_row: Positive = 5
+    """As many failed requests one after another end the trial at once."""
+    shadow_usd: Factor = 1.0
+    """Dollars that the copies of requests in a shadow trial may cost together."""
+
+
+class VllmServer(Section):
+    """How vLLM runs the checkpoint."""
+
+    device: Literal["cpu", "gpu"] = "cpu"
+    """gpu: vLLM's own wheel in .venv-vllm, with CUDA graphs."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and activations; a release compares it with the checkpoint in the same type."""
+    tensor_parallel: Positive = 1
+    """GPUs that share the model."""
+    gpu_memory: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of a GPU's memory for weights and cache."""
+    sequences: Positive = 64
+    """Conversations that are computed at once."""
+
+    @model_validator(mode="after")
+    def _gpus_are_there(self) -> Self:
+        if self.device == "cpu" and self.tensor_parallel > 1:
+            raise ValueError("tensor_parallel shares a model among GPUs: set device to gpu")
+        return self
+
+
 class Deploy(Section):
     engine: Literal["vllm", "in_process", "auto"]
     """auto: vLLM where its environment exists, otherwise in process, said so."""
@@ -54,6 +112,12 @@ class Deploy(Section):
     """Held-out examples that a new server must end as the checkpoint does."""
     gateway: GatewayLimits = switch(GatewayLimits())
     """What the gateway takes at once."""
+    vllm: VllmServer = switch(VllmServer())
+    """How vLLM runs the checkpoint."""
+    tracing: Tracing = switch(Tracing())
+    """Spans of requests."""
+    canary: Canary = switch(Canary())
+    """How a candidate is tried beside the champion."""
 
     @model_validator(mode="after")
     def _certificate_and_key(self) -> Self:

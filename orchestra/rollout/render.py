@@ -101,17 +101,44 @@ class Codec:
         The preference leads, in the system message before the tools: a causal model can then mark a tool that it names
         while it reads the table. A budget follows the preference, written as the table's prices are.
         """
+        return self.rendered_prompt(self.led(messages, preference, budget_usd), toolbox)
+
+    @staticmethod
+    def led(messages: Sequence[Message], preference: str, budget_usd: Decimal | None) -> list[Message]:
+        """The messages, with what leads them in a system message."""
         led = bool(messages) and messages[0].role == "system"
         if budget_usd is not None:
             preference = f"{preference}\n{BUDGET.format(usd=budget_usd)}".strip()
         leading = f"{preference}\n{messages[0].content if led else ''}".strip()
-        messages = [*([Message(role="system", content=leading)] if leading else []), *messages[led:]]
+        return [*([Message(role="system", content=leading)] if leading else []), *messages[led:]]
 
+    def rendered_prompt(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec]) -> list[int]:
+        """Messages and toolbox as the template writes them: (time,)."""
+        return self._encode_rendered(self._segments(messages, toolbox))
+
+    def frame(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec]) -> list[list[int]] | None:
+        """The token ids before, between and after the messages, where these are all that the prompt has besides.
+
+        None where the template writes a message otherwise than once, whole and in its place.
+        """
+        parts: list[list[RenderedText]] = [[]]
+        contents = []
+        for segment in self._segments(messages, toolbox):
+            if segment.owner is Owner.MESSAGE:
+                contents.append(segment.text)
+                parts.append([])
+            else:
+                parts[-1].append(segment)
+        if contents != [message.content for message in messages]:
+            return None
+        return [self._encode_rendered(part) for part in parts]
+
+    def _segments(self, messages: Sequence[Message], toolbox: Sequence[ToolSpec]) -> list[RenderedText]:
         text = self._render(
             [{"role": m.role, "content": self._marks.message(m.content)} for m in messages],
             [self._marked_tool(spec) for spec in toolbox],
         )
-        return self._encode_rendered(segments(text))
+        return list(segments(text))
 
     def _marked_tool(self, spec: ToolSpec) -> dict[str, Any]:
         shown = tool_dict(spec)

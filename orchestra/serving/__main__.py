@@ -28,7 +28,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--allow-host", action="append", default=[], help="a name that callers address it by; * is any")
-    parser.add_argument("--vllm-url", help="a model server that others keep up; its key is in VLLM_API_KEY")
+    parser.add_argument(
+        "--vllm-url",
+        action="append",
+        default=[],
+        help="a model server that others keep up; its key is in VLLM_API_KEY; several: replicas of one model",
+    )
     parser.add_argument("--takeover", action="store_true", help="listen only when loaded, beside the gateway there is")
     args = parser.parse_args(argv)
     quiet()
@@ -44,10 +49,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         serving = read(root / args.config)
         deploy = None if serving is None else serving.parsed.deploy
+        limits, tracing = (None, None) if deploy is None else (deploy.gateway, deploy.tracing)
         with storage_named(root):
-            gateway = Gateway(
-                root, args.config, limits=None if deploy is None else deploy.gateway, vllm_url=args.vllm_url
-            )
+            gateway = Gateway(root, args.config, limits=limits, tracing=tracing, vllm_urls=args.vllm_url)
         if not ipaddress.ip_address(args.host).is_loopback and not gateway.keys.required:
             fix = "orchestra keys create NAME, or set deploy.host to 127.0.0.1"
             raise ConfigError(f"{args.host} is open to others, and there are no API keys", where="deploy.host", fix=fix)

@@ -18,6 +18,7 @@ from orchestra.errors import OrchestraError
 from orchestra.serving.page import HEADERS, PAGE
 from orchestra.serving.wire.errors import ApiError, CallerLeft, bad_request, from_orchestra
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
+from orchestra.serving.wire.openapi import description
 from orchestra.serving.wire.request import MODEL, parse_request
 
 if TYPE_CHECKING:
@@ -102,8 +103,12 @@ def _routes(gateway: Gateway) -> APIRouter:
     async def model(name: str, request: Request) -> dict[str, Any]:
         gateway.caller(request.headers.get("authorization", ""))
         backend = gateway.active
-        _check_model(backend, name)
+        backend.check_model(name)
         return _card(backend)
+
+    @router.get("/openapi.json")
+    async def openapi() -> JSONResponse:
+        return JSONResponse(description())
 
     @router.get("/")
     async def page() -> Response:
@@ -125,12 +130,6 @@ def _card(backend: Backend) -> dict[str, Any]:
     """OpenAI's description of a model, with the lengths that fit."""
     card = {"id": MODEL, "object": "model", "created": 0, "owned_by": "orchestra", "version": backend.serving.version}
     return {**card, **backend.card()}
-
-
-def _check_model(backend: Backend, name: str) -> None:
-    if name not in (MODEL, backend.serving.version):
-        message = f"no model named {name[:80]}; there is: {MODEL}"
-        raise ApiError(404, message, kind="invalid_request_error", code="model_not_found", param="model")
 
 
 async def _chat(gateway: Gateway, request: Request) -> Response:
@@ -162,7 +161,7 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
     caller = gateway.caller(request.headers.get("authorization", ""))
     backend = gateway.answering
     asked = parse_request(raw)
-    _check_model(backend, asked.model)
+    backend = gateway.route(backend, asked, caller)
     name = request.headers.get("idempotency-key")
     if name is not None and asked.stream:
         raise bad_request("an Idempotency-Key is not supported with stream", "stream", "unsupported_parameter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
+from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.conversation import (
     MAX_CHARACTERS,
     PromptSetting,
@@ -21,12 +24,13 @@ from orchestra.serving.episodes.conversation import (
     check_calls,
     question,
 )
+from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving
-from orchestra.serving.toolbox import ToolChoice, experts, known_tools, preference, toolbox
-from orchestra.serving.wire.errors import bad_request, unsupported
+from orchestra.serving.toolbox import Shelf, ToolChoice, experts, known_tools, preference
+from orchestra.serving.wire.errors import ApiError, bad_request, unsupported
 from orchestra.serving.wire.reply import report
-from orchestra.serving.wire.request import ChatRequest
+from orchestra.serving.wire.request import MODEL, ChatRequest
 from orchestra.types import Category, Episode, Example, Message, Provenance, StopReason, Turn, Verifier
 
 if TYPE_CHECKING:
@@ -76,7 +80,13 @@ class Backend:
     experts: tuple[int, int]
     """How many experts a request is offered: with a domain's tools, and without. As in training."""
     in_flight: int = 0
+    _frames: PromptFrames = field(init=False)
+    _shelf: Shelf = field(init=False)
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
+
+    def __post_init__(self) -> None:
+        self._frames = PromptFrames(self.codec)
+        self._shelf = Shelf(self.toolkit, self._frames.keep)
 
     @classmethod
     def load(cls, root: Path, serving: Serving) -> Self:
@@ -92,15 +102,14 @@ class Backend:
         policy: Policy
         turnstile: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
         if serving.engine == "vllm":
-            if serving.vllm_url is None or not vllm.healthy(serving.vllm_url, timeout_s=5):
-                raise ServiceError("vLLM does not answer", where=str(serving.vllm_url), fix="deploy again")
-            policy = VllmPolicy(
-                serving.vllm_url,
-                vllm.SERVED_NAME,
-                name=serving.version,
-                api_key=vllm.api_key(root),
-                persistent=True,
-            )
+            urls = [*filter(None, (serving.vllm_url,)), *serving.vllm_replicas]
+            if not any(vllm.healthy(url, timeout_s=5) for url in urls):
+                raise ServiceError("vLLM does not answer", where=", ".join(urls) or "no address", fix="deploy again")
+            key = vllm.api_key(root)
+            servers = [
+                VllmPolicy(url, vllm.SERVED_NAME, name=serving.version, api_key=key, persistent=True) for url in urls
+            ]
+            policy = servers[0] if len(servers) == 1 else ReplicatedPolicy(servers)
         else:
             from orchestra.rollout.policies.transformers import TransformersPolicy
             from orchestra.serving.episodes.engine import ThreadedPolicy
@@ -109,6 +118,11 @@ class Backend:
             # One batch at a time: the policy holds its key-value cache.
             turnstile = asyncio.Lock()
         offered = params.synthesize.experts_per_toolbox
+        # What was loaded stays: the collector need not look through it in the midst of requests. What the last release
+        # left is looked through now.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
         return cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
 
     @property
@@ -119,7 +133,7 @@ class Backend:
     def card(self) -> dict[str, Any]:
         """What a caller should know: what fits, in tokens (the context, a prompt, and what the tools of a plain request
         take), and the strongest expert."""
-        specs = toolbox(self.toolkit, "", None, self.experts[True])
+        specs = self._shelf.toolbox("", None, self.experts[True])
         taken = len(self.codec.messages_prompt([Message(role="user", content="")], specs))
         return {
             "context_window": self.limits.max_tokens,
@@ -131,6 +145,12 @@ class Backend:
             "max_characters": self.prompt_limit * MAX_CHARACTERS,
             "strongest_expert": next(iter(experts(self.toolkit.catalogue, 1)), None),
         }
+
+    def check_model(self, name: str) -> None:
+        """Raises `ApiError` 404 for a name that is neither the model's nor the release's version."""
+        if name not in (MODEL, self.serving.version):
+            message = f"no model named {name[:80]}; there is: {MODEL}"
+            raise ApiError(404, message, kind="invalid_request_error", code="model_not_found", param="model")
 
     def job(self, request: ChatRequest, recall: Recall = lambda call_id, digest: None) -> Job:
         """Check a request against what is served; raises `ApiError` 400 for what the caller can fix."""
@@ -151,7 +171,7 @@ class Backend:
         choice = ToolChoice.of(wanted)
         self._check_choice(choice, request)
         own = [tool.spec for tool in request.own_tools if tool.function.name not in choice.avoid]
-        specs = toolbox(self.toolkit, asked, request.domain, self.experts[request.domain is None], choice, own)
+        specs = self._shelf.toolbox(asked, request.domain, self.experts[request.domain is None], choice, own)
         trace_id = uuid.uuid4().hex
         example = Example(
             id=trace_id,
@@ -169,7 +189,7 @@ class Backend:
         limits = self.limits.model_copy(update={"max_turns": request.max_turns or self.limits.max_turns})
 
         def make() -> Job:
-            made = Renderer(self.codec, setting, recall).prompt(request.messages, cut=request.truncation == "auto")
+            made = Renderer(self._frames, setting, recall).prompt(request.messages, cut=request.truncation == "auto")
             return Job(
                 trace_id,
                 example,
@@ -208,6 +228,7 @@ class Backend:
         on_turn: OnTurn | None = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
         budget: SpendingCap | None = None,
+        clock: EpisodeClock | None = None,
     ) -> Episode:
         """One episode of the one loop; raises `OrchestraError` when the engine fails.
 
@@ -216,9 +237,12 @@ class Backend:
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
         turns: list[Turn] = []
+        policy = self.policy if clock is None else clock.watched(self.policy)
 
         def told(conversation: Conversation, turn: Turn) -> None:
             turns.append(turn)
+            if clock is not None:
+                clock.turned()
             if on_turn is not None:
                 on_turn(conversation, turn)
 
@@ -237,10 +261,10 @@ class Backend:
         )
         with self._counted():
             try:
-                async with asyncio.timeout(job.request.max_seconds) as clock, self._turnstile:
-                    episodes = await run_episodes([job.example], self.policy, self.codec, self.toolkit, options)
+                async with asyncio.timeout(job.request.max_seconds) as limit, self._turnstile:
+                    episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)
             except TimeoutError:
-                if not clock.expired():
+                if not limit.expired():
                     raise
                 return self._unfinished(job, turns, StopReason.TIME_LIMIT)
             except BudgetError:
@@ -280,15 +304,15 @@ class Backend:
 
     def problem(self) -> str | None:
         """Why it cannot answer now, or None."""
-        url = self.serving.vllm_url
-        if self.serving.engine == "vllm" and (url is None or not vllm.healthy(url)):
-            return f"vLLM at {url} does not answer"
+        urls = [*filter(None, (self.serving.vllm_url,)), *self.serving.vllm_replicas]
+        if self.serving.engine == "vllm" and not any(vllm.healthy(url) for url in urls):
+            return f"vLLM at {', '.join(urls)} does not answer"
         return None
 
     async def aclose(self) -> None:
         """Close what it holds open, once it answers nothing any more."""
         await self.toolkit.aclose()
-        if isinstance(self.policy, VllmPolicy):
+        if isinstance(self.policy, (VllmPolicy, ReplicatedPolicy)):
             await self.policy.aclose()
         else:
             close = getattr(self.policy, "close", None)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from orchestra.config.deploy import GatewayLimits
+from orchestra.config.deploy import GatewayLimits, Tracing
 from orchestra.errors import OrchestraError, ServiceError
 from orchestra.serving.backend import Backend, Job, describe
 from orchestra.serving.episodes.admission import Places
-from orchestra.serving.episodes.stream import TurnReader
+from orchestra.serving.episodes.clock import EpisodeClock
+from orchestra.serving.episodes.events import StreamEvents, event
 from orchestra.serving.records.telemetry import TRACES, Telemetry
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.supervisor import Supervisor
+from orchestra.serving.releases.traffic import Traffic
+from orchestra.serving.releases.trial import ReleaseTrial, read_trial
 from orchestra.serving.shared.answers import Answers
 from orchestra.serving.shared.calls import Calls
 from orchestra.serving.shared.database import STORE, Database
@@ -30,10 +32,7 @@ from orchestra.serving.wire import reply
 from orchestra.serving.wire.errors import ApiError, from_orchestra, unavailable
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.system.code_hash import code_hash
-from orchestra.types import Episode, Turn
-
-if TYPE_CHECKING:
-    from orchestra.rollout.policies.base import Conversation
+from orchestra.types import Episode
 
 log = logging.getLogger("orchestra.gateway")
 
@@ -64,18 +63,22 @@ class Gateway:
         config: str = SERVING,
         backend: Backend | None = None,
         limits: GatewayLimits | None = None,
-        vllm_url: str | None = None,
+        tracing: Tracing | None = None,
+        vllm_urls: Sequence[str] = (),
     ) -> None:
-        """`vllm_url`: the model server to ask, which others keep up; default: the one that the config names."""
+        """`vllm_urls`: the model servers to ask, which others keep up; default: the one that the config names."""
         self.root, self.config = root, config
-        self.limits, self._vllm_url = limits or GatewayLimits(), vllm_url
-        self.telemetry = Telemetry(root / TRACES)
+        self.limits, self._vllm_urls = limits or GatewayLimits(), tuple(vllm_urls)
+        days, megabytes = self.limits.trace_days, self.limits.trace_mb
+        self.telemetry = Telemetry(root / TRACES, days=days, megabytes=megabytes, tracing=tracing)
         self.store = Database(root / STORE)
         self.keys, self.calls, self.answers = Keys(self.store), Calls(self.store), Answers(self.store)
         self.places = Places(self.limits.running, self.limits.waiting, self.limits.wait_s)
         self.code = code_hash("gateway")
         self.backend: Backend | None = None
         self.draining: list[Backend] = []
+        self.traffic: Traffic | None = None
+        """The trial under way."""
         self.failure: str | None = None
         """Why the last load failed, where nothing serves."""
         self.problem: str | None = None
@@ -93,14 +96,40 @@ class Gateway:
             serving = read(self.root / self.config)
             if serving is None:
                 raise OrchestraError("nothing was released", where=self.config, fix="run the pipeline")
-            if self._vllm_url is not None:
-                elsewhere = {"engine": "vllm", "vllm_url": self._vllm_url, "vllm_service": None}
+            if self._vllm_urls:
+                first, *others = self._vllm_urls
+                elsewhere = {"engine": "vllm", "vllm_url": first, "vllm_replicas": tuple(others), "vllm_service": None}
                 serving = serving.model_copy(update=elsewhere)
-            return self._switch(await asyncio.to_thread(Backend.load, self.root, serving))
+            known = [self.backend, self.traffic.candidate if self.traffic is not None else None]
+            found = next((one for one in known if one is not None and one.serving == serving), None)
+            if found is None:
+                found = await asyncio.to_thread(Backend.load, self.root, serving)
+            backend = self._switch(found)
+            await self._try(read_trial(self.root))
+            return backend
+
+    async def _try(self, trial: ReleaseTrial | None) -> None:
+        """Begin the trial, or end the one that was; a candidate that serves by now stays."""
+        old, now = self.traffic, self.backend
+        if old is not None and (trial is None or trial.id != old.trial.id):
+            self.traffic = None
+            self.telemetry.trial(None)
+            await old.aclose()
+            if old.candidate is not now:
+                self._drain(old.candidate)
+        if trial is not None and self.traffic is None:
+            candidate = await asyncio.to_thread(Backend.load, self.root, trial.serving)
+            self.traffic = Traffic(self.root, trial, candidate, self.store, self.telemetry)
+            self.telemetry.trial(trial)
+
+    def _drain(self, backend: Backend) -> None:
+        """Close it as soon as it answers nothing any more."""
+        if backend not in self.draining:
+            self.draining.append(backend)
 
     def _switch(self, backend: Backend) -> Backend:
-        if self.backend is not None:
-            self.draining.append(self.backend)
+        if self.backend is not None and self.backend is not backend:
+            self._drain(self.backend)
         self.backend, self.failure, self.problem = backend, None, None
         self.telemetry.released(backend.serving.version, backend.serving.engine)
         return backend
@@ -137,6 +166,8 @@ class Gateway:
             problem = await asyncio.to_thread(self.backend.problem)
         self.telemetry.ready.set(0 if problem else 1)
         self.problem = problem if self.backend is not None else None
+        if self.traffic is not None:
+            self.traffic.look(self._drain)
         for old in [old for old in self.draining if not old.in_flight]:
             self.draining.remove(old)
             await old.aclose()
@@ -148,6 +179,13 @@ class Gateway:
         backend = self.active
         if self.problem is not None:
             raise unavailable(f"{self.problem}: it is being started again", "model_down", 10)
+        return backend
+
+    def route(self, backend: Backend, request: ChatRequest, caller: Caller) -> Backend:
+        """Who answers a request: `backend`, or the candidate of a trial; raises `ApiError` 404 for an unknown model."""
+        if self.traffic is not None and self.traffic.answers(request, caller.owner):
+            return self.traffic.candidate
+        backend.check_model(request.model)
         return backend
 
     @property
@@ -171,6 +209,7 @@ class Gateway:
             "fingerprint": serving.fingerprint,
             "code": self.code,
             "pid": os.getpid(),
+            "trial": None if self.traffic is None else self.traffic.state(),
             "draining": {old.serving.fingerprint: old.in_flight for old in self.draining},
         }
 
@@ -192,24 +231,30 @@ class Gateway:
     async def attempt(self, backend: Backend, job: Job, began: float, **kwargs: Any) -> tuple[Episode, dict[str, Any]]:
         """Run a job; the episode and its `orchestra` object. Counts and traces it, whatever comes of it."""
         serving = backend.serving
-        record = {
+        record: dict[str, Any] = {
             "trace_id": job.trace_id,
             "version": serving.version,
             "engine": serving.engine,
             "fingerprint": serving.fingerprint,
         }
+        clock = EpisodeClock(began)
         async with self.places.place():
             with self.telemetry.in_flight.track_inprogress():
                 try:
-                    episode = await backend.run(job, **kwargs)
+                    episode = await backend.run(job, clock=clock, **kwargs)
                 except BaseException as error:
                     if isinstance(error, ServiceError):
                         self._worry.set()
+                    record["wall_s"] = round(time.monotonic() - began, 3)
+                    if self.traffic is not None and isinstance(error, Exception) and not isinstance(error, ApiError):
+                        self.traffic.answered(backend, job.request, record["wall_s"], None)
                     self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
                     raise
         wall_s = time.monotonic() - began
+        if self.traffic is not None:
+            self.traffic.answered(backend, job.request, wall_s, episode)
         self.telemetry.observe(episode, job.tools, wall_s)
-        self.telemetry.trace({**record, "wall_s": round(wall_s, 3)}, job.request, episode)
+        self.telemetry.trace({**record, "wall_s": round(wall_s, 3), "times": clock.turns}, job.request, episode)
         return episode, backend.report(job, episode, wall_s)
 
     async def complete(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> dict[str, Any]:
@@ -232,96 +277,38 @@ class Gateway:
         """Server-sent events while the model writes: each tool call as it happens (`orchestra.tool_call`), the answer's
         text as soon as it is clear that it is one, then the account."""
         created, options = int(time.time()), job.request.stream_options
-        told = _Told(backend, job, created, thoughts=options is not None and options.include_thoughts)
+        thoughts = options is not None and options.include_thoughts
+        told = StreamEvents(backend.codec, job.trace_id, job.own, created, thoughts=thoughts)
         work = self.attempt(backend, job, began, on_turn=told.on_turn, on_tokens=told.on_tokens, budget=caller.budget)
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: told.queue.put_nowait(None))
         code = 200
         try:
-            yield _event(reply.chunk(job.trace_id, created, {"role": "assistant", "content": ""}))
+            yield event(reply.chunk(job.trace_id, created, {"role": "assistant", "content": ""}))
             while True:
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_S):
-                        event = await told.queue.get()
+                        said = await told.queue.get()
                 except TimeoutError:
                     yield ": working\n\n"
                     continue
-                if event is None:
+                if said is None:
                     break
-                yield event
+                yield said
             episode, orchestra = await task
             whole = self._completion(job, episode, orchestra, created, caller)
-            for event in told.last(episode, whole, with_usage=options is not None and options.include_usage):
-                yield event
+            for said in told.last(episode, whole, with_usage=options is not None and options.include_usage):
+                yield said
         except (ApiError, OrchestraError) as error:
             refused = error if isinstance(error, ApiError) else from_orchestra(error)
             code = refused.status
-            yield _event(refused.body)
+            yield event(refused.body)
         except Exception:
             log.exception("a stream failed")
             code = 500
-            yield _event(ApiError(500, "a bug: see the gateway's log", kind="server_error", code="internal").body)
+            yield event(ApiError(500, "a bug: see the gateway's log", kind="server_error", code="internal").body)
         finally:
             # The caller may have hung up: then nobody pays for the rest.
             task.cancel()
             self.telemetry.requests.labels(str(code)).inc()
         yield "data: [DONE]\n\n"
-
-
-class _Told:
-    """What a stream tells, event by event, in the order in which it happens."""
-
-    def __init__(self, backend: Backend, job: Job, created: int, *, thoughts: bool) -> None:
-        self._codec, self._job, self._created, self._thoughts = backend.codec, job, created, thoughts
-        self.queue: asyncio.Queue[str | None] = asyncio.Queue()
-        self._turn = TurnReader(backend.codec)
-        self._unread = False
-        """Whether text was told of a turn that then turned out to be none."""
-        self._broken = False
-        """Whether another turn came after that: what was told cannot be taken back."""
-
-    def on_tokens(self, ids: Sequence[int]) -> None:
-        self._broken = self._broken or self._unread
-        thought, text = self._turn.feed(ids)
-        if thought and self._thoughts:
-            self._put({"reasoning_content": thought})
-        if text:
-            self._put({"content": text})
-
-    def on_turn(self, _: Conversation, turn: Turn) -> None:
-        if turn.call is not None and turn.call.name not in self._job.own:
-            self._put({}, orchestra={"tool_call": reply.tool_call(turn)})
-        if turn.parse_error and self._turn.given:
-            self._unread = True
-        if turn.call is not None or turn.parse_error:
-            self._turn = TurnReader(self._codec)
-
-    def last(self, episode: Episode, whole: dict[str, Any], *, with_usage: bool) -> list[str]:
-        """The rest of the answer, or the call that is the caller's, then the account; raises `ApiError` 502 where what
-        was told before cannot be taken back."""
-        choice, answer = whole["choices"][0], episode.answer or ""
-        if self._broken or (episode.answer is not None and not answer.startswith(self._turn.given)):
-            message = "the model broke its answer off and began another: ask again, without stream to be sure"
-            raise ApiError(502, message, kind="model_error", code="broken_answer")
-        made = []
-        if rest := answer[len(self._turn.given) :]:
-            made.append(self._chunk({"content": rest}))
-        if calls := choice["message"].get("tool_calls"):
-            made.append(self._chunk({"tool_calls": [{"index": 0, **calls[0]}]}))
-        account: dict[str, Any] = {"orchestra": whole["orchestra"]}
-        own = {} if with_usage else {"usage": whole["usage"]}
-        made.append(self._chunk({}, choice["finish_reason"], **own, **account))
-        if with_usage:
-            made.append(self._chunk(None, usage=whole["usage"]))
-        return made
-
-    def _put(self, delta: dict[str, Any], **more: Any) -> None:
-        self.queue.put_nowait(self._chunk(delta, **more))
-
-    def _chunk(self, delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> str:
-        return _event(reply.chunk(self._job.trace_id, self._created, delta, finish, **more))
-
-
-def _event(data: dict[str, Any]) -> str:
-    # In ASCII: some clients cut a stream at every Unicode line break, where a quoted text could forge an event.
-    return f"data: {json.dumps(data)}\n\n"

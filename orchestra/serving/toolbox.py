@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from orchestra.serving.wire.request import PreferenceSpec
@@ -92,6 +93,30 @@ def toolbox(
     return (*(spec for spec in specs if spec.name not in named), *own)
 
 
+class Shelf:
+    """The toolboxes of one release: the one of plain requests is made once, since its prices stay as they are."""
+
+    def __init__(self, toolkit: Toolkit, keep: Callable[[tuple[ToolSpec, ...]], tuple[ToolSpec, ...]]) -> None:
+        """`keep` is told of each toolbox that will be offered again."""
+        self._toolkit, self._keep = toolkit, keep
+        self._plain: dict[int, tuple[ToolSpec, ...]] = {}
+
+    def toolbox(
+        self,
+        question: str,
+        domain: str | None,
+        expert_count: int,
+        choice: ToolChoice = FREE,
+        own: Sequence[ToolSpec] = (),
+    ) -> tuple[ToolSpec, ...]:
+        """As the function `toolbox`."""
+        if domain is not None or own or choice != FREE:
+            return toolbox(self._toolkit, question, domain, expert_count, choice, own)
+        if expert_count not in self._plain:
+            self._plain[expert_count] = self._keep(toolbox(self._toolkit, question, None, expert_count))
+        return self._plain[expert_count]
+
+
 def known_tools(toolkit: Toolkit, domain: str | None) -> list[str]:
     """The names that a request's choice of tools may hold, its own besides."""
     return [*toolkit.catalogue.entries, *(() if domain is None else toolkit.domain(domain).tools)]
@@ -102,7 +127,7 @@ def _fitting(toolkit: Toolkit, question: str, domain: str, allowed: Sequence[str
     tools = {name: toolkit.domain(domain).tools[name] for name in allowed}
     if len(tools) <= DOMAIN_TOOLS:
         return list(tools)
-    terms = {name: _terms(f"{name.replace('_', ' ')} {tool.description}") for name, tool in tools.items()}
+    terms = {name: _tool_terms(name, tool.description) for name, tool in tools.items()}
     asked = _terms(question)
     # A word that many tools share tells them apart little.
     weight = {term: 1 / sum(term in other for other in terms.values()) for own in terms.values() for term in own}
@@ -110,8 +135,13 @@ def _fitting(toolkit: Toolkit, question: str, domain: str, allowed: Sequence[str
     return sorted(tools, key=lambda name: -fit[name])[:DOMAIN_TOOLS]
 
 
-def _terms(text: str) -> set[str]:
-    return {word.removesuffix("s") for word in words(text)}
+@cache
+def _tool_terms(name: str, description: str) -> frozenset[str]:
+    return _terms(f"{name.replace('_', ' ')} {description}")
+
+
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(word.removesuffix("s") for word in words(text))
 
 
 def preference(wanted: PreferenceSpec) -> Preference:

@@ -9,7 +9,8 @@ import pytest
 
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
-from orchestra.serving.releases.release import LAST, Deployment, Release, ReleaseCandidate
+from orchestra.serving.releases.deployment import LAST, Deployment
+from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.processes import services, stop_services
 from tests.support.serving_world import SMOKE, checkpoint, manifest, params

@@ -12,8 +12,9 @@ from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.client import AskResponse, ask
 from orchestra.serving.releases import vllm
+from orchestra.serving.releases.deployment import Deployment
 from orchestra.serving.releases.parity import Proof
-from orchestra.serving.releases.release import Deployment, Release, ReleaseCandidate
+from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.system.processes import services, stop_services
 from orchestra.types import Turn
 from tests.support.serving_world import SMOKE, checkpoint, params

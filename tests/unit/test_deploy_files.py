@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestra.config.deploy import VllmServer
 from orchestra.serving.releases.vllm import SERVED_NAME, command
 from tests.support.worlds import ROOT
 
@@ -56,14 +57,14 @@ def arguments() -> list[list[str]]:
 
 def test_the_gateway_knows_its_options() -> None:
     source = (ROOT / "orchestra/serving/__main__.py").read_text(encoding="utf-8")
-    known = set(re.findall(r'add_argument\("(--[a-z-]+)"', source))
+    known = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
     used = {word for words in arguments() for word in words if word.startswith("--")}
     assert used and used <= known
 
 
 def test_model_servers_have_the_options_of_a_release() -> None:
     """What the gateway relies on: the served name, counts of cached tokens, an end that loses no request."""
-    ours = command(Path("python"), Path("m"), 1, 2)
+    ours = command(Path("python"), Path("m"), 1, 2, VllmServer())
     for words in (*containers("vllm"), compose()["services"]["vllm"]["command"]):
         assert words[words.index("--served-model-name") + 1] == SERVED_NAME
         for option in ("--enable-prompt-tokens-details", "--shutdown-timeout"):

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from orchestra.rollout.parse import format_answer, format_call
+from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.wire.errors import ApiError, bad_request
 from orchestra.serving.wire.messages import CallMessage, ChatMessage
 from orchestra.types import Message, ToolCall, ToolSpec
@@ -57,9 +58,13 @@ class RenderedPrompt:
 class Renderer:
     """Makes prompts. Pure, so that it can run in any thread; `recall` alone looks into the shared store."""
 
-    codec: Codec
+    frames: PromptFrames
     setting: PromptSetting
     recall: Recall = lambda call_id, digest: None
+
+    @property
+    def codec(self) -> Codec:
+        return self.frames.codec
 
     def prompt(self, messages: Sequence[ChatMessage], *, cut: bool = True) -> RenderedPrompt:
         """Token ids of the messages.
@@ -121,7 +126,7 @@ class Renderer:
         if led and led[-1].role == "user":
             led[-1] = led[-1].model_copy(update={"content": led[-1].content.strip()})
         setting = self.setting
-        ids = self.codec.messages_prompt(led, setting.toolbox, setting.words, setting.budget_usd)
+        ids = self.frames.prompt(led, setting.toolbox, setting.words, setting.budget_usd)
         return self._follow(ids, messages, start)
 
     def _known(self, messages: Sequence[ChatMessage]) -> tuple[list[int], int] | None:

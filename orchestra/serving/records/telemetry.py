@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import BaseModel
 
+from orchestra.config.deploy import Tracing
 from orchestra.serving.records.traces import TraceWriter
+from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import Component, Episode
+
+if TYPE_CHECKING:
+    from orchestra.serving.releases.trial import ReleaseTrial
 
 TRACES = ".state/traces"
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -20,8 +24,15 @@ SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Telemetry:
     """Metrics in a registry of their own, and traces (see `TraceWriter`)."""
 
-    def __init__(self, folder: Path, *, days: int = 30, megabytes: int = 1024) -> None:
-        self.traces = TraceWriter(folder, days=days, megabytes=megabytes)
+    def __init__(self, folder: Path, *, days: int = 30, megabytes: int = 1024, tracing: Tracing | None = None) -> None:
+        """`tracing` names a collector to tell; None, or one without an endpoint: files are all."""
+        self._sender = None
+        if tracing is not None and tracing.endpoint is not None:
+            from orchestra.serving.records.sender import SpanSender
+
+            self._sender = SpanSender(tracing)
+        told = None if self._sender is None else self._sender.send
+        self.traces = TraceWriter(folder, days=days, megabytes=megabytes, told=told)
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("orchestra_requests", "Chat completions by HTTP status", ["code"], registry=registry)
         self.episodes = Counter("orchestra_episodes", "Episodes by how they ended", ["stop"], registry=registry)
@@ -44,6 +55,15 @@ class Telemetry:
             "orchestra_model_restarts", "Times that the model server was started again", registry=registry
         )
         self.traces_lost = Counter("orchestra_traces_lost", "Traces that were not written", registry=registry)
+        self.trials = Gauge(
+            "orchestra_trial_share", "Share of a trial's requests", ["mode", "version"], registry=registry
+        )
+        self.trial_requests = Counter(
+            "orchestra_trial_requests", "Requests of a trial", ["arm", "failed"], registry=registry
+        )
+        self.trial_rollbacks = Counter(
+            "orchestra_trial_rollbacks", "Candidates withdrawn because they were worse", registry=registry
+        )
         self.serving = Gauge("orchestra_serving_info", "What serves", ["version", "engine"], registry=registry)
 
     def observe(self, episode: Episode, tools: frozenset[str], wall_s: float) -> None:
@@ -67,11 +87,17 @@ class Telemetry:
         self.serving.labels(version, engine).set(1)
         self.ready.set(1)
 
+    def trial(self, trial: ReleaseTrial | None) -> None:
+        """Say what is tried from now on; None: nothing."""
+        self.trials.clear()
+        if trial is not None:
+            self.trials.labels(trial.mode, trial.serving.version).set(trial.share)
+
     def render(self) -> bytes:
         """The text format of /metrics."""
         return generate_latest(self.registry)
 
-    def trace(self, record: dict[str, Any], request: BaseModel | None = None, episode: Episode | None = None) -> None:
+    def trace(self, record: dict[str, Any], request: ChatRequest | None = None, episode: Episode | None = None) -> None:
         """Keep one line; it is written by another thread, which no request waits for."""
         if not self.traces.put(record, request, episode):
             self.traces_lost.inc()
@@ -79,6 +105,8 @@ class Telemetry:
     def close(self) -> None:
         """Write what waits, then end the thread."""
         self.traces.close()
+        if self._sender is not None:
+            self._sender.close()
 
 
 def served(folder: Path, fingerprint: str, limit: int = 1000) -> list[Episode]:

@@ -8,12 +8,13 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
+from orchestra.serving.records.spans import Trace
+from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import Episode
 
 log = logging.getLogger("orchestra.gateway")
@@ -23,7 +24,7 @@ MOST_WAITING = 2_000
 SWEEP_S = 600.0
 DAY_S = 86_400.0
 
-Line = tuple[str, dict[str, Any], BaseModel | None, Episode | None]
+Line = tuple[str, dict[str, Any], ChatRequest | None, Episode | None]
 
 
 class TraceWriter:
@@ -32,14 +33,18 @@ class TraceWriter:
     Files older than `days` go, and the oldest beyond `megabytes` together.
     """
 
-    def __init__(self, folder: Path, *, days: int, megabytes: int) -> None:
+    def __init__(
+        self, folder: Path, *, days: int, megabytes: int, told: Callable[[Trace], object] | None = None
+    ) -> None:
+        """`told` is handed each trace that was written, in the writer's thread."""
         self.folder, self._days, self._bytes = folder, days, megabytes * 1_000_000
+        self._told = told
         self._lines: queue.Queue[Line | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._swept = 0.0
 
-    def put(self, record: dict[str, Any], request: BaseModel | None = None, episode: Episode | None = None) -> bool:
+    def put(self, record: dict[str, Any], request: ChatRequest | None = None, episode: Episode | None = None) -> bool:
         """Have a line written; False where too many wait."""
         with self._starting:
             if self._thread is None:
@@ -67,8 +72,19 @@ class TraceWriter:
                 self._write(*line)
             except OSError as error:
                 log.warning("a trace was not written: %s", error)
+            if self._told is not None:
+                self._tell(*line)
 
-    def _write(self, now: str, record: dict[str, Any], request: BaseModel | None, episode: Episode | None) -> None:
+    def _tell(self, now: str, record: dict[str, Any], request: ChatRequest | None, episode: Episode | None) -> None:
+        assert self._told is not None
+        said = [] if request is None else [(message.role, message.text) for message in request.messages]
+        try:
+            self._told(Trace({"time": now, **record}, said, episode))
+        except Exception:
+            # A collector's trouble: the file has the trace.
+            log.exception("a trace was not told")
+
+    def _write(self, now: str, record: dict[str, Any], request: ChatRequest | None, episode: Episode | None) -> None:
         parts = [json.dumps({"time": now, **record}, ensure_ascii=False)[:-1]]
         if request is not None:
             parts.append(f'"request": {request.model_dump_json(exclude_defaults=True)}')

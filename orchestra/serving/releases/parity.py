@@ -37,14 +37,18 @@ class Proof:
     @classmethod
     def prepare(cls, root: Path, folder: Path, params: Params, examples: Sequence[Example]) -> Self:
         """Load the checkpoint and run the smoke set; raises `OrchestraError` when it or a tool cannot be used."""
-        from orchestra.rollout.policies.transformers import TransformersPolicy
+        import torch
+
+        from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
         from orchestra.rollout.render import Codec
         from orchestra.tools.toolkit import Toolkit
 
         if not examples:
             raise DataError("no held-out example to try", where="smoke set", fix="run the validate stage")
         proof = cls(params, Codec.load(folder), Toolkit.from_params(params, root), examples, [], [])
-        policy = TransformersPolicy(folder, name="reference")
+        # In the type that serves: like is compared with like.
+        model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
+        policy = TransformersPolicy(folder, name="reference", model=model)
         proof.canaries, proof.episodes = asyncio.run(proof._work(policy))
         _usable(proof.episodes)
         return proof
@@ -52,14 +56,15 @@ class Proof:
     def check(self, policy: Policy) -> str:
         """Put a server to the proof; what it gave, for people. Raises `ServiceError` when it is not the checkpoint."""
         canaries, episodes = asyncio.run(self._work(policy))
-        why = vllm.disagreement(self.canaries, canaries)
+        tolerance = vllm.TOLERANCES[self.params.deploy.vllm.dtype]
+        why = vllm.disagreement(self.canaries, canaries, tolerance)
         if why is not None:
             fix = "the server does not serve this checkpoint's weights: see its log"
             raise ServiceError(f"the canary failed: {why}", where=policy.name, fix=fix)
         _usable(episodes)
         same = sum(a.stop == b.stop and a.answer == b.answer for a, b in zip(self.episodes, episodes, strict=True))
         # A near tie between two tokens may fall the other way once.
-        if same < len(episodes) - 1:
+        if len(episodes) - same > tolerance.allowed(len(episodes)):
             what = f"{len(episodes) - same} of {len(episodes)} smoke examples ended otherwise than in process"
             raise ServiceError(what, where=policy.name, fix="the server does not serve this checkpoint: see its log")
         return f"canary equal; {same} of {len(episodes)} smoke examples as in process"

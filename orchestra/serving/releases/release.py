@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
+from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
-from orchestra.serving.client import GATEWAY, AskResponse, ask
+from orchestra.serving.client import GATEWAY, ask
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import (
     STOP_S,
@@ -27,40 +27,20 @@ from orchestra.serving.releases.control import (
     settle,
     start_gateway,
 )
+from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
 from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.parity import Proof
 from orchestra.serving.releases.state import SERVING, Engine, Serving, read, serving_fingerprint, write
+from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
+from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
 from orchestra.system.code_hash import code_hash
 from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
-from orchestra.types import Example, Record
+from orchestra.types import Example
 
 COLOURS = ("vllm-blue", "vllm-green")
-LAST = ".state/deployment.json"
 DRAIN_S = 60.0
-
-
-class Deployment(Record):
-    """The result of a release: the serving version."""
-
-    url: str = ""
-    """Of the gateway; empty when nothing serves."""
-    engine: Literal["vllm", "in_process", "none"] = "none"
-    version: str = ""
-    outcome: Literal["released", "unchanged", "nothing"] = "nothing"
-    note: str = ""
-    """Why this engine, where it is not the one wanted; or why nothing serves."""
-    sample: AskResponse | None = None
-    """One question asked through the gateway."""
-    preference: str | None = None
-    """What it was asked with, as `domain`."""
-    domain: str | None = None
-    smoke: str = ""
-    """The result of the smoke set."""
-
-    @property
-    def trace(self) -> str:
-        """The sample, as a person reads it."""
-        return "\n".join(self.sample.lines()) if self.sample is not None else self.note
+VLLM = VllmServer().model_dump(mode="json")
+"""What a release without settings of vLLM was served with."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +62,25 @@ class Release:
     smoke: Sequence[Example]
     """Held-out examples that the new server must work through."""
     say: vllm.Say
+    plan: TrialPlan | None = None
+    """What is tried before the candidate takes over; None: nothing."""
     note: str = ""
     old: Serving | None = None
     old_gateway: Service | None = None
     started: Service | None = field(default=None, init=False)
     """The vLLM server that this release started."""
+    verdict: str = field(default="", init=False)
+    """Of the trial."""
+    figures: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self) -> Deployment:
-        """Serve the candidate; raises `OrchestraError` after putting things back."""
+        """Serve the candidate; a shadow is only tried.
+
+        Raises `OrchestraError` after putting things back, `CandidateWorse` after a canary that did not pass.
+        """
         with alone(self.root):
             settle(self.root)
+            self._end_trial()
             self.old, self.old_gateway = read(self.root / SERVING), gateway_service(self.root)
             engine = self._engine()
             found = self._unchanged(engine)
@@ -101,6 +90,11 @@ class Release:
             port = self._port()
             try:
                 serving, smoke, question = self._proven(engine)
+                if self.plan is not None:
+                    self._try(serving, self.plan)
+                if self.plan is not None and self.plan.mode == "shadow":
+                    self._put_back(failed=False)
+                    return self._made("tried", serving, "" if self.old_gateway is None else self.old_gateway.url)
                 url = self._switch(serving, port)
                 self.say("asking the gateway one question")
                 words = question.preference.words or None
@@ -109,19 +103,55 @@ class Release:
                 self._put_back()
                 raise
             self._retire(serving, url)
-            made = Deployment(
-                url=url,
-                engine=serving.engine,
-                version=serving.version,
-                outcome="released",
-                note=self.note,
-                sample=sample,
-                preference=words,
-                domain=question.domain,
-                smoke=smoke,
+            made = self._made("released", serving, url).model_copy(
+                update={"sample": sample, "preference": words, "domain": question.domain, "smoke": smoke}
             )
             atomic.write_text(self.root / LAST, made.model_dump_json())
             return made
+
+    def _made(self, outcome: Literal["released", "tried"], serving: Serving, url: str) -> Deployment:
+        return Deployment(
+            url=url,
+            engine=serving.engine,
+            version=serving.version,
+            outcome=outcome,
+            note=self.note,
+            trial=self.verdict,
+            figures=self.figures,
+        )
+
+    def _try(self, serving: Serving, plan: TrialPlan) -> None:
+        """The trial, from beginning to end; raises `CandidateWorse` when the candidate does not pass."""
+        gateway, old = self.old_gateway, self.old
+        if gateway is None or old is None:
+            fix = "release it without a trial"
+            raise ServiceError("nothing serves that it could be compared with", where=f"{plan.mode} trial", fix=fix)
+        if health(gateway.url).get("code") != serving.code:
+            fix = "serve the champion with the new code first: orchestra release"
+            raise ServiceError("the gateway runs other code", where=f"{plan.mode} trial", fix=fix)
+        trial = ReleaseTrial(
+            id=secrets.token_hex(8),
+            mode=plan.mode,
+            share=plan.share,
+            serving=serving,
+            settings=self.params.deploy.canary,
+        )
+        write_trial(self.root, trial)
+        run = TrialRun(self.root, trial, old.version, gateway.url, plan, self.say)
+        try:
+            reload(self.root, gateway, self.params.deploy.start_timeout_s)
+            self.say(f"{plan.mode}: version {serving.version} beside version {old.version}, {plan.share:.0%}")
+            found = run.run()
+        finally:
+            self.figures = run.figures()
+            run.close()
+        self.verdict = f"{found.verdict}: {found.why}"
+        self.say(f"{plan.mode}: {self.verdict}")
+        if found.verdict != "passed" and plan.mode == "canary":
+            raise CandidateWorse(found.why, where=f"version {serving.version}", fix="see the release in MLflow")
+        if plan.mode == "canary":
+            # Still beside the champion until the switch, which makes it the champion as it is.
+            end_trial(self.root)
 
     def _engine(self) -> Engine:
         wanted = self.params.deploy.engine
@@ -202,7 +232,9 @@ class Release:
         now = None if old is None or old.vllm_service is None else _service(self.root, old.vllm_service)
         if old is not None and now is not None and old.checkpoint_hash == self.candidate.checkpoint_hash:
             # Compared as written: an older release may hold parameters that no longer parse.
+            deploy, vllm_now = old.params.get("deploy"), self.params.deploy.vllm.model_dump(mode="json")
             same = old.params.get("rollout") == self.params.rollout.model_dump(mode="json")
+            same = same and (deploy.get("vllm", VLLM) if isinstance(deploy, dict) else VLLM) == vllm_now
             if same and vllm.healthy(now.url):
                 return self._serving("vllm", now)
         idle = [colour for colour in COLOURS if now is None or colour != now.name]
@@ -212,8 +244,10 @@ class Release:
         if port and port_busy(port):
             # Two servers run side by side during a release: a fixed port is free for every other one only.
             port = 0
-        max_len = self.params.rollout.max_tokens
-        self.started = vllm.launch(self.root, idle[0], self.candidate.folder, max_len=max_len, port=port)
+        limits, settings = self.params.rollout, self.params.deploy.vllm
+        self.started = vllm.launch(
+            self.root, idle[0], self.candidate.folder, max_len=limits.max_tokens, port=port, settings=settings
+        )
         self.say(f"{self.started.name} is loading version {self.candidate.version}")
         return self._serving("vllm", self.started)
 
@@ -240,10 +274,11 @@ class Release:
             return gateway.url
         return start_gateway(self.root, port, self.params.deploy, self.say)
 
-    def _put_back(self) -> None:
+    def _put_back(self, *, failed: bool = True) -> None:
         """What served before serves again; never raises, so that the failure itself is what a person reads."""
         try:
             serves = self.old_gateway is not None
+            self._end_trial()
             if not serves:
                 # Nothing answered before (after `orchestra stop`, say): there is nothing to go back to.
                 stop_services(self.root, GATEWAY, grace_s=STOP_S)
@@ -256,29 +291,35 @@ class Release:
                     reload(self.root, gateway, self.params.deploy.start_timeout_s)
             if self.started is not None:
                 stop_services(self.root, self.started.name, grace_s=STOP_S)
-            if self.old is not None and serves:
+            if failed and self.old is not None and serves:
                 self.say(f"the release failed; version {self.old.version} goes on serving")
         except Exception as error:
             self.say(f"putting things back failed: {error}")
+
+    def _end_trial(self) -> None:
+        """The candidate gets nothing any more, and has answered what it had."""
+        there = read_trial(self.root)
+        end_trial(self.root)
+        gateway = gateway_service(self.root)
+        if there is not None and gateway is not None and health(gateway.url).get("trial"):
+            reload(self.root, gateway, self.params.deploy.start_timeout_s)
+            _drained(gateway.url, there.serving.fingerprint)
 
     def _retire(self, serving: Serving, url: str) -> None:
         """End the old server when its last request is answered."""
         old = self.old
         if old is None or old.vllm_service is None or old.vllm_service == serving.vllm_service:
             return
-        deadline = time.monotonic() + DRAIN_S
-        while old.fingerprint in health(url).get("draining", {}) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        _drained(url, old.fingerprint)
         stop_services(self.root, old.vllm_service, grace_s=STOP_S)
         self.say(f"{old.vllm_service} (version {old.version}) drained and stopped")
 
 
-def last_deployment(root: Path) -> Deployment | None:
-    """The last release; None where there is none, or another version of this program wrote it."""
-    try:
-        return Deployment.model_validate_json((root / LAST).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None
+def _drained(url: str, fingerprint: str) -> None:
+    """Wait until a release has answered all that it works on, for some time."""
+    deadline = time.monotonic() + DRAIN_S
+    while fingerprint in health(url).get("draining", {}) and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def _service(root: Path, name: str) -> Service | None:

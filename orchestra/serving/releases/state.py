@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue, ValidationError
 
+from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import DataError
 from orchestra.files import atomic
@@ -32,6 +33,8 @@ class Serving(Record):
     fell_back: bool = False
     """In process because vLLM, though installed, did not start."""
     vllm_url: str | None = None
+    vllm_replicas: tuple[str, ...] = ()
+    """Addresses of further servers of the same weights, which others keep up."""
     vllm_service: str | None = None
     """Name of the service behind `vllm_url` (see `orchestra.system.processes`)."""
     params: dict[str, JsonValue]
@@ -75,6 +78,8 @@ def serving_fingerprint(root: Path, checkpoint_hash: str, engine: Engine, params
         "rollout": params.rollout.model_dump(mode="json"),
         "experts": params.synthesize.experts_per_toolbox,
     }
+    if engine == "vllm" and params.deploy.vllm != VllmServer():
+        settings["vllm"] = params.deploy.vllm.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for file in files:
         content = file.read_bytes() if file.is_file() else b""

@@ -79,7 +79,8 @@ def restart(root: Path, serving: Serving) -> None:
             # The engine's own process may have outlived the server's.
             old.end()
         port = int(serving.vllm_url.rpartition(":")[2])
-        service = vllm.launch(root, serving.vllm_service, folder, max_len=params.rollout.max_tokens, port=port)
+        max_len, settings = params.rollout.max_tokens, params.deploy.vllm
+        service = vllm.launch(root, serving.vllm_service, folder, max_len=max_len, port=port, settings=settings)
         try:
             vllm.wait_healthy(root, service, params.deploy.start_timeout_s, log.info)
         except BaseException:

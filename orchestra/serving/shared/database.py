@@ -32,6 +32,14 @@ CREATE TABLE IF NOT EXISTS answers (
     PRIMARY KEY (owner, name)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_made ON answers (made);
+CREATE TABLE IF NOT EXISTS samples (
+    trial TEXT NOT NULL, arm TEXT NOT NULL, failed INTEGER NOT NULL, seconds REAL NOT NULL, usd REAL NOT NULL,
+    solved INTEGER, made REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS samples_trial ON samples (trial);
+CREATE TABLE IF NOT EXISTS findings (
+    trial TEXT PRIMARY KEY, verdict TEXT NOT NULL, why TEXT NOT NULL, made REAL NOT NULL
+) WITHOUT ROWID;
 """
 
 

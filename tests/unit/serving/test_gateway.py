@@ -18,6 +18,8 @@ from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPo
 from orchestra.serving.app import create_app, create_control
 from orchestra.serving.backend import Backend
 from orchestra.serving.gateway import Gateway
+from orchestra.serving.releases import vllm
+from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import ToolCall
 from tests.support.serving_world import backend, calculate
@@ -469,3 +471,23 @@ def test_requests_in_flight_stay_with_their_release(tmp_path: Path) -> None:
             assert (await http.get("/health")).json()["draining"] == {}
 
     asyncio.run(go())
+
+
+def test_several_model_servers_stand_behind_one_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses that others keep up: one that answers is enough, and without any nothing is ready."""
+    seen: list[Serving] = []
+
+    def load(cls: type[Backend], root: Path, serving: Serving) -> Backend:
+        seen.append(serving)
+        return replace(backend(tmp_path), serving=serving)
+
+    monkeypatch.setattr(Backend, "load", classmethod(load))
+    made = Gateway(tmp_path, vllm_urls=["http://a", "http://b"])
+    write(tmp_path, backend(tmp_path).serving)
+    loaded = asyncio.run(made.load())
+    assert (seen[0].engine, seen[0].vllm_url, seen[0].vllm_replicas) == ("vllm", "http://a", ("http://b",))
+    up = {"http://b"}
+    monkeypatch.setattr(vllm, "healthy", lambda url, timeout_s=2.0: url in up)
+    assert loaded.problem() is None
+    up.clear()
+    assert loaded.problem() == "vLLM at http://a, http://b does not answer"

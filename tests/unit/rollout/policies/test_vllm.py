@@ -127,7 +127,7 @@ def test_what_is_not_a_whole_turn_is_a_service_error(status: int, reply: dict[st
 def test_a_server_that_is_gone_is_a_service_error() -> None:
     with server(lambda _: (200, {})) as url:
         pass
-    with pytest.raises(ServiceError, match="ConnectError"):
+    with pytest.raises(ServiceError, match="ClientConnectorError"):
         asyncio.run(VllmPolicy(url, "m", name="p").generate(conversations(1), [4]))
 
 

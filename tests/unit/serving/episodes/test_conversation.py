@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.serving.episodes.conversation import PromptSetting, Renderer
+from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.wire.errors import ApiError
 from orchestra.serving.wire.messages import ChatMessage
 from orchestra.types import ToolCall
@@ -22,7 +23,7 @@ BOX = tuple(catalogue().spec(name) for name in ("calculator", "search"))
 
 
 def renderer(limit: int = 2000) -> Renderer:
-    return Renderer(codec(), PromptSetting(BOX, "keep it cheap.", None, limit))
+    return Renderer(PromptFrames(codec()), PromptSetting(BOX, "keep it cheap.", None, limit))
 
 
 def said(*messages: tuple[str, str]) -> list[ChatMessage]:

@@ -48,7 +48,7 @@ def test_after_a_kill_the_engine_is_ended_and_the_server_comes_back(
         vllm_url=service.url, vllm_service="vllm-blue", params=params().model_dump(mode="json", by_alias=True),
     )  # fmt: skip
 
-    def launch(root: Path, name: str, folder: Path, *, max_len: int, port: int) -> object:
+    def launch(root: Path, name: str, folder: Path, *, max_len: int, port: int, settings: object) -> object:
         start(root, name, port)
         return remembered(root, name)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.config.deploy import VllmServer
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Generation
 from orchestra.serving.releases import vllm
@@ -51,10 +52,36 @@ def test_missing_tokens_and_generations_are_found() -> None:
 
 
 def test_the_command_says_what_matters(tmp_path: Path) -> None:
-    line = " ".join(vllm.command(tmp_path / "python", tmp_path / "model", 8123, 768))
+    line = " ".join(vllm.command(tmp_path / "python", tmp_path / "model", 8123, 768, VllmServer()))
     for flag in ("--host 127.0.0.1", "--port 8123", "--max-model-len 768", "--enforce-eager", "--shutdown-timeout 30"):
         assert flag in line
-    assert "trust-remote-code" not in line
+    assert "trust-remote-code" not in line and "tensor-parallel" not in line
+
+
+def test_on_gpus_the_command_names_type_share_and_number(tmp_path: Path) -> None:
+    settings = VllmServer(device="gpu", dtype="bfloat16", tensor_parallel=4, gpu_memory=0.8)
+    line = " ".join(vllm.command(tmp_path / "python", tmp_path / "model", 8123, 768, settings))
+    for flag in ("--dtype bfloat16", "--tensor-parallel-size 4", "--gpu-memory-utilization 0.8"):
+        assert flag in line
+    assert "--enforce-eager" not in line
+
+
+def test_gpus_share_a_model_only_where_there_are_some() -> None:
+    with pytest.raises(ValueError, match="set device to gpu"):
+        VllmServer(tensor_parallel=2)
+
+
+def test_each_type_has_its_own_tolerance() -> None:
+    ours = [Generation([1, 2], [-1.0, -2.0], "stop")] * 8
+    near = [Generation([1, 2], [-1.1, -2.1], "stop")] * 8
+    assert "reference -1.0" in str(vllm.disagreement(ours, near))
+    assert vllm.disagreement(ours, near, vllm.TOLERANCES["bfloat16"]) is None
+    # Two of eight may fall the other way at a near tie, half of them are another model.
+    other = [Generation([9], [-1.0], "stop")]
+    assert vllm.disagreement(ours, [*other * 2, *ours[2:]], vllm.TOLERANCES["bfloat16"]) is None
+    assert vllm.disagreement(ours, [*other * 4, *ours[4:]], vllm.TOLERANCES["bfloat16"]) is not None
+    far = [Generation([1, 2], [-1.5, -2.0], "stop")] * 8
+    assert vllm.disagreement(ours, far, vllm.TOLERANCES["bfloat16"]) is not None
 
 
 def test_an_unfinished_environment_is_none(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""The release's side of a trial: it asks both arms held-out questions, and waits for the verdict."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from orchestra.errors import JudgeError, ServiceError
+from orchestra.rewards.outcome import verify
+from orchestra.serving.client import access
+from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude
+from orchestra.serving.releases.vllm import SAY_EVERY_S, Say
+from orchestra.serving.shared.database import STORE, Database
+from orchestra.serving.shared.samples import Arm, Finding, Sample, TrialSamples
+from orchestra.statistics.sequential import ArmSamples
+from orchestra.types import Example
+
+PROBE_S = 120.0
+"""Seconds that an answer to a probe may take."""
+PAUSE_S = 1.0
+"""Between two looks while nothing is asked."""
+BUSY = (429, 503)
+"""Statuses that say nothing about who answers."""
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What a release is to try before its candidate takes over."""
+
+    mode: Mode
+    share: float
+    examples: Sequence[Example]
+    """Held-out questions to ask both; those that no rule can judge are passed over."""
+
+
+class CandidateWorse(ServiceError):
+    """A candidate that did not pass its trial."""
+
+
+class TrialRun:
+    """Of one trial, from its beginning to its verdict."""
+
+    def __init__(self, root: Path, trial: ReleaseTrial, champion: str, url: str, plan: TrialPlan, say: Say) -> None:
+        """`champion` is the version that serves; `url` the gateway's."""
+        self._trial, self._plan, self._say = trial, plan, say
+        self._models: dict[Arm, str] = {"champion": champion, "candidate": trial.serving.version}
+        self._base, self._headers, self._verify = access(root, url)
+        self._database = Database(root / STORE)
+        self._samples = TrialSamples(self._database, trial.id)
+
+    def run(self) -> Finding:
+        """The verdict; an interrupted run leaves one too, so that no gateway goes on."""
+        began = said = time.monotonic()
+        probes = self._probes()
+        try:
+            while True:
+                probe = next(probes, None)
+                if probe is None:
+                    time.sleep(PAUSE_S)
+                else:
+                    for arm in self._models:
+                        self._ask(arm, probe)
+                over = time.monotonic() - began > 60 * self._trial.settings.minutes
+                arms = self._samples.arms()
+                found = self._samples.found() or self._concluded(arms, over=over)
+                if found is not None:
+                    return found
+                if time.monotonic() - said >= SAY_EVERY_S:
+                    said = time.monotonic()
+                    self._say(f"{self._trial.mode}: {_counts(arms)} ({said - began:.0f} s)")
+        except BaseException:
+            self._samples.find(Finding(verdict="ended", why="its release was interrupted"))
+            raise
+
+    def figures(self) -> dict[str, float]:
+        """What both arms gave, for the record."""
+        found: dict[str, float] = {}
+        for arm, samples in self._samples.arms().items():
+            found[f"{arm}.requests"] = samples.requests
+            found[f"{arm}.failed"] = samples.failures
+            found[f"{arm}.seconds_geometric"] = math.exp(samples.log_seconds.mean)
+            found[f"{arm}.judged"] = samples.judged
+            found[f"{arm}.accuracy"] = samples.solved.mean
+            found[f"{arm}.usd_judged"] = samples.usd.mean
+        return found
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _concluded(self, arms: Mapping[Arm, ArmSamples], *, over: bool) -> Finding | None:
+        found = conclude(arms, self._trial.settings, over=over, judged=self._trial.mode == "canary")
+        return None if found is None else self._samples.find(found)
+
+    def _probes(self) -> Iterator[Example]:
+        """Nobody is to get an answer of a shadow, so it is asked nothing."""
+        ruled = [one for one in self._plan.examples if one.verifier.kind in ("exact", "numeric")]
+        if self._trial.mode == "canary":
+            yield from ruled[: self._trial.settings.probes]
+
+    def _ask(self, arm: Arm, example: Example) -> None:
+        body = {
+            "model": self._models[arm],
+            "messages": [{"role": "user", "content": example.instruction}],
+            "preference": example.preference.words or None,
+        }
+        began, failed, usd, solved = time.monotonic(), True, 0.0, None
+        try:
+            reply = httpx.post(
+                f"{self._base}/v1/chat/completions",
+                json=body,
+                headers=self._headers,
+                timeout=PROBE_S,
+                trust_env=False,
+                verify=self._verify,
+            )
+            if reply.status_code in (*BUSY, 404):
+                # Busy, or withdrawn in the meantime.
+                return
+            found = reply.json()
+            usd = float(found["orchestra"]["cost_usd"]) if "orchestra" in found else 0.0
+            if reply.status_code == 200:
+                failed = False
+                solved = verify(example, found["choices"][0]["message"]["content"] or "", None).solved
+            else:
+                # A question that was not answered is not solved, and cost what it cost.
+                solved = False
+        except JudgeError:
+            pass
+        except (httpx.HTTPError, ValueError, KeyError, IndexError):
+            failed = True
+        seconds = time.monotonic() - began
+        self._samples.add(Sample(arm=arm, failed=failed, seconds=seconds, usd=usd, solved=solved))
+
+
+def _counts(arms: Mapping[Arm, ArmSamples]) -> str:
+    parts = [f"{arm} {one.requests} requests, {one.failures} failed" for arm, one in arms.items()]
+    return "; ".join(parts)

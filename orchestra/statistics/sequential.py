@@ -1,0 +1,124 @@
+"""A test that may be looked at after every sample: whether one arm of a trial is worse than another, by a margin."""
+
+import math
+from dataclasses import dataclass, field
+
+FEWEST = 30
+"""Samples of each arm before anything is concluded: the bounds hold for means that are nearly normal."""
+
+
+@dataclass
+class Moments:
+    """Count, mean and spread of numbers that come one by one (Welford's sums)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of squared distances from the mean."""
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        step = value - self.mean
+        self.mean += step / self.count
+        self.squares += step * (value - self.mean)
+
+    @property
+    def error(self) -> float:
+        """Variance of the mean."""
+        return self.squares / (self.count - 1) / self.count if self.count > 1 else 0.0
+
+
+@dataclass
+class ArmSamples:
+    """What the requests of one arm gave, as far as a verdict needs it."""
+
+    requests: int = 0
+    failures: int = 0
+    failed_last: int = 0
+    """Failures one after another, up to the last request."""
+    log_seconds: Moments = field(default_factory=Moments)
+    """Of those that did not fail."""
+    usd: Moments = field(default_factory=Moments)
+    """Dollars of the judged ones."""
+    solved: Moments = field(default_factory=Moments)
+    """1 for a judged one that was solved."""
+    _both: float = 0.0
+    """Sum of products of the distances of dollars and verdicts from their means."""
+
+    def add(self, failed: bool, seconds: float, usd: float, solved: bool | None) -> None:
+        """One request; `solved` None: not judged."""
+        self.requests += 1
+        self.failures += failed
+        self.failed_last = self.failed_last + 1 if failed else 0
+        if not failed:
+            self.log_seconds.add(math.log(max(seconds, 1e-4)))
+        if solved is not None:
+            step = usd - self.usd.mean
+            self.usd.add(usd)
+            self.solved.add(float(solved))
+            self._both += step * (float(solved) - self.solved.mean)
+
+    @property
+    def judged(self) -> int:
+        return self.usd.count
+
+    def log_cost(self) -> tuple[float, float]:
+        """Logarithm of the dollars for each solved request, and its variance by the delta method."""
+        count, cost = self.judged, self.usd.mean
+        if count < 2 or cost <= 0:
+            return 0.0, 0.0
+        # Half a solved one more, so that none at all is no division by zero.
+        share = (self.solved.mean * count + 0.5) / (count + 1)
+        shared = self._both / (count - 1) / count
+        variance = self.usd.error / cost**2 + self.solved.error / share**2 - 2 * shared / (cost * share)
+        return math.log(cost / share), max(variance, 0.0)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """How much larger a measure is for one arm than for the other, with the variance of that estimate."""
+
+    value: float
+    variance: float
+    samples: int
+    """Of the smaller arm."""
+
+    def lower(self, level: float, planned: int) -> float:
+        """A bound that stays below the true excess at every look, except with a chance of `level`.
+
+        Robbins' normal mixture in its asymptotic form (arXiv 2103.06476; one side), narrowest at `planned` samples.
+        Minus infinity where there are too few samples.
+        """
+        if self.samples < FEWEST or self.variance <= 0:
+            return -math.inf
+        information = 1 / self.variance
+        both = -2 * math.log(2 * level)
+        tuned = information * planned / self.samples / (both + math.log(both + 1))
+        spread = (information + tuned) * (both + math.log((information + tuned) / tuned))
+        return self.value - math.sqrt(spread) / information
+
+
+def failure_excess(arm: ArmSamples, other: ArmSamples) -> Excess:
+    """Difference of the shares of requests that failed."""
+
+    def of(one: ArmSamples) -> tuple[float, float]:
+        # One failure and one success more, so that a share of 0 has a variance.
+        share, count = (one.failures + 1) / (one.requests + 2), max(1, one.requests)
+        return one.failures / count, share * (1 - share) / count
+
+    return _excess(of(arm), of(other), min(arm.requests, other.requests))
+
+
+def latency_excess(arm: ArmSamples, other: ArmSamples) -> Excess:
+    """Difference of the mean logarithms of the seconds: log 2 where a request takes twice as long."""
+    ours, theirs = arm.log_seconds, other.log_seconds
+    return _excess((ours.mean, ours.error), (theirs.mean, theirs.error), min(ours.count, theirs.count))
+
+
+def cost_excess(arm: ArmSamples, other: ArmSamples) -> Excess:
+    """Difference of the logarithms of dollars for each solved request."""
+    return _excess(arm.log_cost(), other.log_cost(), min(arm.judged, other.judged))
+
+
+def _excess(ours: tuple[float, float], theirs: tuple[float, float], samples: int) -> Excess:
+    return Excess(ours[0] - theirs[0], ours[1] + theirs[1], samples)

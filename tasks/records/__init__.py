@@ -1,0 +1,1 @@
+"""What operations leave in MLflow: releases, and the traces of requests."""

@@ -1,0 +1,65 @@
+"""Every change of what serves, in MLflow: who did it, what changed, and why."""
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestra.types import Record
+from tasks.platform.tracking import connect, experiment
+
+EXPERIMENT = "orchestra-releases"
+ACTOR = "ORCHESTRA_ACTOR"
+
+
+class ReleaseRecord(Record):
+    """One release, rollback, canary or shadow, whatever came of it."""
+
+    kind: str
+    """release, rollback, switch, canary, shadow."""
+    before: str
+    """The version that served; empty where nothing did."""
+    wanted: str
+    """The version that was to serve, or to be tried."""
+    after: str
+    """The version that serves now."""
+    outcome: str
+    why: str
+    """What a person or a flow gave as the reason."""
+    finding: str = ""
+    """The verdict of a trial, or the error."""
+    seconds: float = 0.0
+
+
+def actor() -> str:
+    """Who acts: $ORCHESTRA_ACTOR where a scheduler sets it, else the user and the machine."""
+    try:
+        return os.environ.get(ACTOR) or f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}@{socket.gethostname()}"
+
+
+def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float]) -> str:
+    """Write it as a run of its own; the run's id."""
+    client: Any = connect(root)
+    where = experiment(client, root, EXPERIMENT)
+    tags = {f"release.{key}": str(value)[:4000] for key, value in made.model_dump(exclude={"seconds"}).items()}
+    tags |= {"release.who": actor(), "mlflow.note.content": note(made)}
+    name = f"{made.kind} {made.before or 'nothing'} → {made.wanted}"
+    run_id = str(client.create_run(where, tags=tags, run_name=name).info.run_id)
+    now_ms = int(1000 * time.time())
+    for key, value in {**figures, "release.seconds": made.seconds}.items():
+        client.log_metric(run_id, key, value, now_ms, 0)
+    failed = made.outcome in ("failed", "rolled_back")
+    client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
+    return run_id
+
+
+def note(made: ReleaseRecord) -> str:
+    """A sentence or two for people."""
+    serves = f"version {made.after} serves" if made.after else "nothing serves"
+    parts = [f"{actor()}: {made.kind} of version {made.wanted}, {made.outcome}; {serves}."]
+    return " ".join([*parts, *(text for text in (made.why, made.finding) if text)])

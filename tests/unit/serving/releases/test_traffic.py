@@ -1,0 +1,189 @@
+"""A candidate beside the champion in one gateway: who answers, who is withdrawn, what nobody gets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestra.config.deploy import Canary
+from orchestra.errors import ServiceError
+from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
+from orchestra.serving.app import create_app
+from orchestra.serving.backend import Backend
+from orchestra.serving.gateway import Gateway
+from orchestra.serving.records.spans import Trace
+from orchestra.serving.releases.state import write
+from orchestra.serving.releases.traffic import Traffic
+from orchestra.serving.releases.trial import Mode, ReleaseTrial, end_trial, write_trial
+from orchestra.serving.shared.samples import Finding
+from tests.support.serving_world import backend, calculate
+from tests.support.worlds import codec
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+class Down(ScriptedPolicy):
+    """A model whose server is gone."""
+
+    async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        raise ServiceError("gone", where="vLLM")
+
+
+def candidate(folder: Path, *, down: bool = False) -> Backend:
+    policy = Down("down", calculate, codec().turn) if down else None
+    made = backend(folder, policy=policy)
+    return replace(made, serving=made.serving.model_copy(update={"version": "8", "fingerprint": "f8"}))
+
+
+def trial(serving: Any, mode: Mode = "canary", share: float = 0.5, **settings: Any) -> ReleaseTrial:
+    return ReleaseTrial(id="t1", mode=mode, share=share, serving=serving, settings=Canary(**settings))
+
+
+def tried(folder: Path, made: Backend, mode: Mode = "canary", share: float = 0.5, **settings: Any) -> Gateway:
+    """A gateway whose champion is version 7, with a trial of `made`."""
+    gateway = Gateway(folder, backend=backend(folder))
+    planned = trial(made.serving, mode, share, **settings)
+    gateway.traffic = Traffic(folder, planned, made, gateway.store, gateway.telemetry)
+    return gateway
+
+
+def talk(gateway: Gateway, work: Callable[[Ask], Awaitable[None]]) -> None:
+    async def go() -> None:
+        transport = httpx.ASGITransport(app=create_app(gateway, load=False))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+
+            async def ask(question: str, **body: Any) -> httpx.Response:
+                messages = [{"role": "user", "content": question}]
+                return await client.post("/v1/chat/completions", json={"messages": messages, **body})
+
+            await work(ask)
+
+    asyncio.run(go())
+    gateway.telemetry.close()
+
+
+def version(reply: httpx.Response) -> str:
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["orchestra"]["version"])
+
+
+def test_a_canary_answers_its_share_and_a_conversation_stays_with_whom_it_began(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path))
+
+    async def work(ask: Ask) -> None:
+        found = [version(await ask(f"what is {number}+1?")) for number in range(40)]
+        assert 10 <= found.count("8") <= 30 and set(found) == {"7", "8"}
+        assert found == [version(await ask(f"what is {number}+1?")) for number in range(40)]
+
+    talk(gateway, work)
+    assert gateway.traffic is not None
+    counted = gateway.telemetry.render().decode()
+    assert 'orchestra_trial_requests_total{arm="candidate",failed="false"}' in counted
+
+
+def test_a_candidate_that_fails_is_withdrawn_and_the_champion_answers_all(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path, down=True), share=0.5, failures_in_a_row=4)
+
+    async def work(ask: Ask) -> None:
+        statuses = []
+        for number in range(30):
+            statuses.append((await ask(f"what is {number}+1?")).status_code)
+            await asyncio.sleep(0.01)
+        assert 4 <= statuses.count(502) <= 6 and set(statuses[-10:]) == {200}
+        await gateway.look()
+
+    talk(gateway, work)
+    assert gateway.traffic is not None and gateway.traffic.withdrawn
+    assert "orchestra_trial_rollbacks_total 1.0" in gateway.telemetry.render().decode()
+
+
+def test_a_version_is_asked_for_by_its_name_and_such_requests_are_not_counted(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), share=0.0)
+
+    async def work(ask: Ask) -> None:
+        assert version(await ask("what is 1+1?", model="8")) == "8"
+        assert version(await ask("what is 1+1?", model="7")) == "7"
+        assert (await ask("what is 1+1?", model="9")).status_code == 404
+        assert gateway.traffic is not None
+        assert gateway.traffic._samples.arms()["candidate"].requests == 0
+        gateway.traffic._samples.find(Finding(verdict="worse", why="the release saw it"))
+        await gateway.look()
+        assert (await ask("what is 1+1?", model="8")).status_code == 404
+
+    talk(gateway, work)
+
+
+def test_nobody_gets_the_answer_of_a_shadow(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path, down=True), mode="shadow", share=1.0)
+
+    async def work(ask: Ask) -> None:
+        for number in range(3):
+            assert version(await ask(f"what is {number}+1?")) == "7"
+            await asyncio.sleep(0.05)
+        assert (await ask("what is 1+1?", model="8")).status_code == 404
+        assert gateway.traffic is not None
+        arms = gateway.traffic._samples.arms()
+        assert (arms["candidate"].requests, arms["candidate"].failures) == (3, 3)
+        assert (arms["champion"].requests, arms["champion"].failures) == (3, 0)
+
+    talk(gateway, work)
+
+
+def test_a_shadow_keeps_to_its_dollars_and_leaves_traces_of_its_own(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), mode="shadow", share=1.0, shadow_usd=1e-3)
+
+    async def work(ask: Ask) -> None:
+        for number in range(12):
+            assert version(await ask(f"what is {number}+1?")) == "7"
+            await asyncio.sleep(0.02)
+
+    talk(gateway, work)
+    assert gateway.traffic is not None
+    assert 1 <= gateway.traffic._samples.arms()["candidate"].requests < 12
+    lines = [line for file in (tmp_path / ".state/traces").iterdir() for line in file.read_text().splitlines()]
+    roles = [Trace.parse(line).record.get("role") for line in lines]
+    assert roles.count(None) == 12 and "shadow" in roles
+
+
+def test_a_gateway_begins_a_trial_and_its_candidate_becomes_the_champion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = backend(tmp_path), candidate(tmp_path)
+    known = {one.serving.version: one for one in (first, second)}
+    monkeypatch.setattr(Backend, "load", classmethod(lambda cls, root, serving: known.pop(serving.version)))
+    gateway = Gateway(tmp_path)
+    write(tmp_path, first.serving)
+
+    async def work(ask: Ask) -> None:
+        assert await gateway.load() is first
+        write_trial(tmp_path, trial(second.serving, share=0.5))
+        assert await gateway.load() is first
+        health = await gateway.health()
+        assert health["version"] == "7" and health["trial"]["version"] == "8"
+        assert version(await ask("what is 1+1?", model="8")) == "8"
+        end_trial(tmp_path)
+        write(tmp_path, second.serving)
+        # Not loaded again: what was tried is what serves.
+        assert await gateway.load() is second
+        health = await gateway.health()
+        assert health["version"] == "8" and health["trial"] is None
+        assert version(await ask("what is 1+1?")) == "8"
+
+    talk(gateway, work)
+    assert known == {}
+
+
+def test_a_trial_that_its_release_left_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), minutes=0.01)
+    assert gateway.traffic is not None
+    asyncio.run(gateway.look())
+    assert not gateway.traffic.withdrawn
+    monkeypatch.setattr(gateway.traffic, "_until", 0.0)
+    asyncio.run(gateway.look())
+    assert gateway.traffic.withdrawn
+    found = gateway.traffic._samples.found()
+    assert found is not None and found.verdict == "ended"
