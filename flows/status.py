@@ -1,6 +1,7 @@
 """`python -m flows.status`: what failed and the command to type, what runs, stages, registry and servers."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,9 @@ def main() -> int:
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Its reader has seen enough: `| head`.
+        return 0
     if last is not None:
         verdict = "promoted" if last.promoted else "refused"
         _say("Last finished run", f"  version {last.version} {verdict}")
