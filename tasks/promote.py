@@ -21,14 +21,12 @@ from tasks.evaluate import data_hash, heldout
 from tasks.judge import Judgement, judge, way_out
 from tasks.platform.evidence import EVIDENCE, keep
 from tasks.platform.lineage import history, of_version
+from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, PROMOTED, ModelVersion, Registry, git_commit
 from tasks.platform.stage import Stage, run
 
 CHECKPOINT = f"models/{TRAINED}"
 REPORTS = EVALUATION
-PAGE = "reports/decision.html"
-PAGES = ".state/decisions"
-"""The page of each version's last decision."""
 
 
 class Promotion(Decision):
@@ -150,7 +148,7 @@ def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry:
     if run_id is None:
         return
     client, reports = registry.client, stage.root / REPORTS
-    client.log_text(run_id, kept.read_text(encoding="utf-8"), "decision/decision.html")
+    client.log_text(run_id, kept.read_text(encoding="utf-8"), ARTIFACT)
     client.log_artifact(run_id, str(reports / "comparison.json"), "decision")
     tags = {
         "decision": promotion.name,
@@ -201,6 +199,7 @@ def _subject(
         steps=[json.loads(line) for _, line in stream_lines(steps)] if steps.is_file() else [],
         lineage=of_version(registry.version(promotion.version) or candidate, promotion.name),
         history=history(registry),
+        benchmarks=benchmarks(registry),
         facts=facts,
     )
 

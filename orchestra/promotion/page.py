@@ -8,7 +8,7 @@ from orchestra.config.promote import Promote
 from orchestra.evaluation.baselines.base import BASELINES, ORACLE
 from orchestra.evaluation.report import REFERENCE, SIMULATED, TRAINED, Comparison, category_rows, footnotes, label
 from orchestra.evaluation.safety import Safety
-from orchestra.promotion import figures, sections
+from orchestra.promotion import benchmarks, figures, sections
 from orchestra.promotion.evidence import Evidence, Results, percentile, results, solved
 from orchestra.promotion.gate import Decision, GateCheck
 from orchestra.promotion.lineage import Node, tree
@@ -24,6 +24,7 @@ SECTIONS = {
     "compare": "Comparison",
     "frontier": "Cost and accuracy",
     "rule": "Why not a rule?",
+    "benchmarks": "Benchmarks",
     "tools": "Tools",
     "preferences": "Preferences",
     "prices": "Prices",
@@ -61,6 +62,7 @@ class PageSubject:
     """The training's log, a line a step."""
     lineage: Node | None = None
     history: sections.Table = (("version",), [])
+    benchmarks: sections.Table = benchmarks.NOTHING
     facts: Mapping[str, str] = field(default_factory=dict)
     """Hashes and dates by what they are."""
 
@@ -92,6 +94,7 @@ def page(subject: PageSubject) -> str:
         notes=footnotes(comparison),
         frontier=Markup(_frontier(subject, found)),
         why_not=_why_not(decision),
+        benchmarks=Markup(benchmarks.section(subject.benchmarks)),
         tools=Markup(_tools(comparison)),
         preferences=sections.by_preference(models, subject.examples),
         prices=sections.by_price(models, subject.examples),

@@ -77,6 +77,7 @@ TEMPLATE = (
 {{ frontier }}
 <h2 id="rule">Why not a rule?</h2>
 <p>{{ why_not }}</p>
+{{ benchmarks }}
 <h2 id="tools">Tools before and after training</h2>
 {{ tools }}
 <h2 id="preferences">Response to preferences</h2>

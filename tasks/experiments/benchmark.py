@@ -18,6 +18,8 @@ from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
 from orchestra.system.workspace import Screen
 from tasks.experiments.wanted import Wanted, options
+from tasks.platform.pages import renew_benchmarks
+from tasks.platform.registry import Registry
 from tasks.platform.stage import Meter
 
 screen = Screen()
@@ -69,8 +71,6 @@ def _checkpoint_of(model: str, root: Path, registered: str) -> str:
     """The folder of a registered version, checked; anything else as it is."""
     if not model.isdigit():
         return model
-    from tasks.platform.registry import Registry
-
     registry = Registry(root, registered)
     version = registry.version(int(model))
     if version is None:
@@ -122,12 +122,14 @@ def finish(evaluation: Evaluation, wanted: Wanted) -> Summary:
         questions=len(evaluation.questions),
         there=len(evaluation.whole),
         trials=evaluation.trials,
+        checkpoint=evaluation.model.checkpoint_hash,
         agreement=agreed,
     )
     apart = "" if wanted.user == "model" else f"-{wanted.user}"
     folder = evaluation.root / REPORTS / evaluation.benchmark / f"{summary.model}{apart}"
     write(folder, summary, spec.protocol, attempts)
     log(evaluation.root, summary, folder)
+    renew_benchmarks(Registry(evaluation.root, evaluation.params.promote.model_name))
     print("\n".join(table(results(evaluation.root))))
     screen(f"evaluate: {folder.relative_to(evaluation.root)} holds the attempts, the failures and the figures")
     return summary

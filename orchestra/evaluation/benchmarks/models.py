@@ -255,7 +255,12 @@ class ModelSettings:
             return f"{found['model'] or 'gateway'}/{self.price}/{self.question_usd}/{self.max_tokens}"
         world = self.params.world.model_dump_json() + self.params.rollout.model_dump_json()
         data = [file for name in DATA if (file := self.root / name).is_file()]
-        return f"{hash_dir(self.checkpoint)}/{code_hash('gateway')}/{world}/{[hash_file(file) for file in data]}"
+        return f"{self.checkpoint_hash}/{code_hash('gateway')}/{world}/{[hash_file(file) for file in data]}"
+
+    @cached_property
+    def checkpoint_hash(self) -> str:
+        """Empty for an endpoint and for a reference; raises `DataError` where there is no checkpoint."""
+        return "" if self.endpoint is not None or self.model in REFERENCES else hash_dir(self.checkpoint)
 
     @property
     def label(self) -> str:

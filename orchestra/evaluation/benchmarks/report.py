@@ -33,6 +33,8 @@ class Summary(Record):
     model: str
     identity: str
     """Digest of what decided the answers: checkpoint or model, world, limits, questions, judge."""
+    checkpoint: str = ""
+    """Hash of the checkpoint; empty for an endpoint."""
     judge: str | None
     """The model that judged; None where rules did."""
     data_sha256: dict[str, str]
@@ -97,6 +99,7 @@ def summarise(
     questions: int,
     there: int,
     trials: int,
+    checkpoint: str = "",
     agreement: Agreement | None = None,
 ) -> Summary:
     """The figures over all attempts; `there` is the number of questions that the files hold."""
@@ -112,6 +115,7 @@ def summarise(
         split=protocol.split,
         model=model,
         identity=identity,
+        checkpoint=checkpoint,
         judge=judge,
         data_sha256=dict(data_sha256),
         questions=questions,

@@ -14,10 +14,10 @@ import pytest
 
 from orchestra.accounting.forecast import Forecast
 from orchestra.accounting.ledger import total
-from orchestra.config.schema import BudgetLimits, Params, load_params
+from orchestra.config.schema import BudgetLimits
 from orchestra.errors import BudgetError, DataError, ServiceError
 from orchestra.evaluation.report import read_comparison
-from orchestra.files.checkpoint import hash_dir, write_manifest
+from orchestra.files.checkpoint import hash_dir
 from orchestra.files.jsonl import read_jsonl
 from orchestra.promotion.lineage import tree
 from orchestra.system.code_hash import CODE
@@ -26,79 +26,20 @@ from tasks import evaluate, promote
 from tasks.experiments.forecast import Forecaster
 from tasks.explain import explained
 from tasks.platform.evidence import EVIDENCE, KEPT
+from tasks.platform.pages import PAGES
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.rollback import rollback, switch
-from tests.support.worlds import ROOT, codec, example, tiny_model
-
-CALLS = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
-LENIENT = {
-    "min_accuracy": 0.0,
-    "min_valid": 0.0,
-    "max_cost_ratio": 1000.0,
-    "max_cost_usd": None,
-    "max_latency_p95_s": None,
-    "min_preference": None,
-    "max_safety_failures": None,
-    "rule_margin": 1.0,
-    "min_examples": 1,
-    "accuracy_margin": 1.0,
-    "cost_margin": 1e6,
-    "accuracy_gain": -1.1,
-}
-"""Random models pass these."""
-RULES = ["always_strongest", "random"]
-
-
-def params(**promotion: float | None) -> Params:
-    shipped = load_params(ROOT / "params.yaml")
-    update = {
-        "world": shipped.world.model_copy(update={"domains": []}),
-        "rollout": shipped.rollout.model_copy(update={"max_turns": 2, "max_turn_tokens": 4}),
-        "evaluate": shipped.evaluate.model_copy(
-            update={"examples": 4, "bootstrap": 50, "baselines": RULES, "safety": None}
-        ),
-        "promote": shipped.promote.model_copy(update={**LENIENT, **promotion}),
-    }
-    return shipped.model_copy(update=update)
-
-
-def train(root: Path, name: str, seed: int) -> None:
-    """Random weights in place of a training."""
-    folder = root / "models" / name
-    shutil.rmtree(folder, ignore_errors=True)
-    tiny_model(seed, hidden=16).save_pretrained(str(folder), safe_serialization=True)
-    codec().tokenizer.save_pretrained(str(folder))
-    write_manifest(folder, base=None, data_hash="t", params={"seed": seed}, git_commit="", price_date="2025-11-15")
-
-
-def hold_out(root: Path, count: int) -> None:
-    items = [example(f"e{n}", golden_calls=CALLS).model_dump_json() for n in range(count)]
-    (root / "data/validated/heldout.jsonl").write_text("\n".join(items) + "\n")
-
-
-def evaluated(root: Path, **promotion: float | None) -> Stage:
-    evaluate.main(Stage.open("evaluate", root, params(**promotion)))
-    return Stage.open("promote", root, params(**promotion))
+from tests.support.promotions import RULES, aliases, evaluated, hold_out, params, train, workspace
+from tests.support.worlds import ROOT
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with two checkpoints, evaluated, and an empty registry (its tables take seconds to make)."""
     root = tmp_path_factory.mktemp("workspace")
-    shutil.copytree(ROOT / "data/catalogue", root / "data/catalogue")
-    (root / "data/generated").mkdir()
-    (root / "data/validated").mkdir()
-    (root / "data/generated/answers.jsonl").write_text("")
-    (root / "data/generated/corpus.jsonl").write_text("")
-    hold_out(root, 6)
-    train(root, "sft", 0)
-    train(root, "grpo", 1)
-    evaluated(root)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        connect(root).search_registered_models()
+    workspace(root)
     return root
 
 
@@ -137,12 +78,6 @@ def root(template: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def promoted(champions: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(champions, tmp_path / "w"))
-
-
-def aliases(root: Path) -> dict[str, int | None]:
-    registry = Registry(root, "orchestrator")
-    found = {alias: registry.at(alias) for alias in (CANDIDATE, CHAMPION, PREVIOUS)}
-    return {alias: None if version is None else version.number for alias, version in found.items()}
 
 
 def versions(root: Path) -> list[Any]:
@@ -223,7 +158,7 @@ def test_a_run_that_changes_nothing_leaves_the_page_of_the_last_decision(root: P
     stage = evaluated(root)
     assert promote.promote(stage).name == "Unchanged"
     assert refused.page.read_text() == told
-    first, second = ((root / promote.PAGES / f"{number}.html").read_text() for number in (1, 2))
+    first, second = ((root / PAGES / f"{number}.html").read_text() for number in (1, 2))
     assert "Promoted" in first and second == told
     assert "All 10 checks passed" in str(connect(root).get_model_version("orchestrator", "1").description)
 

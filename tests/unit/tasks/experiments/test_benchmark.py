@@ -1,0 +1,96 @@
+"""`orchestra evaluate` on a version, a checkpoint and a chat endpoint; its results on the page and in MLflow."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestra.errors import ConfigError, DataError
+from orchestra.evaluation.benchmarks.models import KEY
+from orchestra.evaluation.benchmarks.report import results
+from orchestra.tools.experts.judging import URL
+from tasks.experiments import benchmark
+from tasks.platform.pages import ARTIFACT, PAGE
+from tasks.platform.stage import Stage
+from tasks.platform.tracking import connect, experiment
+from tasks.promote import promote
+from tests.support.benchmarks import MODEL, pairs, player, published
+from tests.support.endpoint import serving
+from tests.support.promotions import params, workspace
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A workspace whose first version was promoted, and the MLflow run that did it."""
+    root = tmp_path_factory.mktemp("workspace")
+    workspace(root)
+    (root / "params.yaml").write_text(yaml.safe_dump(params().model_dump(mode="json", by_alias=True)), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        client = connect(root)
+        run_id = str(client.create_run(experiment(client, root)).info.run_id)
+        assert promote(Stage.open("promote", root, params()), run_id).version == 1
+    assert "None was measured yet" in (root / PAGE).read_text()
+    return root, run_id
+
+
+@pytest.fixture
+def root(decided: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copied = Path(shutil.copytree(decided[0], tmp_path / "w"))
+    monkeypatch.chdir(copied)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return copied
+
+
+def attempts(root: Path, benchmark: str, model: str) -> list[dict[str, Any]]:
+    file = root / f"reports/benchmarks/{benchmark}/{model}/attempts.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_version_and_the_folder_of_its_checkpoint_get_the_same_and_stand_on_the_page(
+    root: Path, decided: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark.main(["--benchmark", "own", "--model", "1", "--limit", "3"])
+    benchmark.main(["--benchmark", "own", "--model", "models/grpo", "--limit", "3"])
+    by_number, by_folder = attempts(root, "own", "version-1"), attempts(root, "own", "models-grpo")
+    assert len(by_number) == 3 and by_number == by_folder
+    first, second = results(root)
+    assert first.checkpoint == second.checkpoint and len(first.checkpoint) == 64
+    page = (root / PAGE).read_text()
+    assert page.count("<td>own (3 x 1)</td>") == 2 and page.count('<td class="text">version 1</td>') == 2
+    assert "None was measured yet" not in page and page.count('id="benchmarks"') == 1
+    logged = Path(connect(root).download_artifacts(decided[1], ARTIFACT, str(root))).read_text()
+    assert logged == (root / ".state/decisions/1.html").read_text() and "own (3 x 1)" in logged
+    assert "version-1" in capsys.readouterr().out
+
+
+def test_a_chat_endpoint_is_asked_with_its_key_and_paid_by_its_price(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:4])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        monkeypatch.setenv(KEY, "sk-tested")
+        told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
+        with pytest.raises(ConfigError, match="--price"):
+            benchmark.main(told)
+        benchmark.main([*told, "--price", "openai/gpt-5-mini"])
+        asked = [key for key, request in zip(double.keys, double.asked, strict=True) if request["model"] == MODEL]
+    assert asked == ["Bearer sk-tested"] * 4
+    (summary,) = results(root)
+    assert (summary.model, summary.checkpoint, summary.scored) == (MODEL, "", 4) and summary.cost_usd > 0
+    client = connect(root)
+    (run,) = client.search_runs([experiment(client, root, benchmark.EXPERIMENT)])
+    assert run.data.params["model"] == MODEL and run.data.metrics["scored"] == 4
+    page = (root / PAGE).read_text()
+    assert f'<td class="text">{MODEL}</td>' in page and f"{100 * (summary.accuracy or 0):.1f} %" in page
+
+
+def test_a_version_or_a_folder_that_is_not_there_is_said_in_one_line(root: Path) -> None:
+    with pytest.raises(ConfigError, match="no version 9"):
+        benchmark.main(["--benchmark", "own", "--model", "9"])
+    with pytest.raises(DataError, match="no model of that name"):
+        benchmark.main(["--benchmark", "own", "--model", "models/none"])
