@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 SETTING = "ORCHESTRA_CHROMIUM"
@@ -27,7 +28,7 @@ def chromium() -> str | None:
 class Page:
     """One page, and everything that it has said so far."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: Connection) -> None:
         self.socket, self.numbers = socket, itertools.count(1)
         self.events: list[dict[str, Any]] = []
         self.session = ""
