@@ -23,6 +23,7 @@ from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
+from orchestra.cli.welcome import welcome
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
@@ -125,7 +126,7 @@ def run(
 @app.command()
 def learn(
     seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
-    ablations: Annotated[bool, typer.Option("--ablations", help="Also train without parts of the reward.")] = False,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Add arms that lack a part of the reward.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
@@ -236,6 +237,8 @@ def ask(
     )
     # JSON in ASCII: exact, and nothing in it steers a terminal.
     print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
+    for line in welcome(workspace()):
+        print(line, file=sys.stderr)
 
 
 @app.command()

@@ -2,8 +2,8 @@
 
 An episode of a sampled group tells something about the one choice that it makes. Where a policy makes a choice in 2 of
 100 episodes, few groups of 8 hold it, and nothing is learned about it. Here the first turn is sampled once and cut at
-its choice point: the name of the expert that it calls, or the last line of its thought. Every choice c then follows in
-an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
+its choice point: the name of the expert that it calls, or the word that ends its thought. Every choice c then follows
+in an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
 
 Given tokens are not sampled, so they are no evidence of what the policy does; their weights have to say it. Let p be
 the policy's own probabilities of the choices, scaled to add up to 1, and R the rewards. The gradient of Σ p(c) R(c) is
@@ -168,8 +168,10 @@ def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[
     if branch.at == "word":
         end = text.find(f"\n{THINK_CLOSE}") + 1
         start = text.rfind("\n", 0, max(0, end - 1)) + 1
-        found = text[start : end - 1] in branch.words and end > 0
-        return (start, end, {word: f"{word}\n" for word in branch.words}) if found else None
+        line = text[start : end - 1] if end else ""
+        written = max((word for word in branch.words if f" {line}".endswith(f" {word}")), key=len, default=None)
+        choices = {word: f"{word}\n" for word in branch.words}
+        return None if written is None else (end - 1 - len(written), end, choices)
     try:
         call = parse_turn(text).call
     except CallError:
