@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flows._workspace import settings
+from flows._workspace import exit_code, settings
 from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
-from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
+from orchestra.errors import ConfigError
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 ENDS = (*FAILURES, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled")
@@ -101,12 +101,11 @@ def main() -> int:
     parser.add_argument("--remove", action="store_true")
     told, root = parser.parse_args(), Path.cwd()
     settings(root)
-    try:
+
+    def answer() -> None:
         print("\n".join(add(root, told.url)) if told.url else f"{remove(root)} automations removed")
-    except OrchestraError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    return 0
+
+    return exit_code(answer)
 
 
 if __name__ == "__main__":

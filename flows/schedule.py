@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows._workspace import settings
+from flows._workspace import exit_code, settings
 from orchestra.config.overrides import effective
-from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
 
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
@@ -163,17 +163,16 @@ def main() -> int:
     parser.add_argument("--remove", action="store_true")
     told, root = parser.parse_args(), Path.cwd()
     settings(root)
-    try:
+
+    def answer() -> None:
         if told.name is None:
             print("\n".join(listed(root)) or "nothing is scheduled")
         elif told.remove:
             remove(root, told.name)
         else:
             add(root, told.name, told.flow, told.cron, told.timezone, told.overrides)
-    except OrchestraError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    return 0
+
+    return exit_code(answer)
 
 
 if __name__ == "__main__":

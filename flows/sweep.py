@@ -20,7 +20,7 @@ from orchestra.config.overrides import apply, effective, points
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED, read_comparison
 from orchestra.files import atomic
-from orchestra.system.processes import kill_tree, spawn
+from orchestra.system.processes import run_child
 from orchestra.system.runs import ASKED_BY
 from orchestra.system.workspace import Screen
 from orchestra.text import digest, plain
@@ -40,18 +40,14 @@ def run_point(root: Path, copy: Path, label: str, name: str) -> None:
     """The pipeline in that copy, up to the evaluation; its lines go to the screen with the combination before them."""
     env = {**os.environ, "MLFLOW_TRACKING_URI": tracking_uri(root), ASKED_BY: f"sweep {name}: {label}"}
     command = [sys.executable, "-m", "flows", "retrain", "--until", LAST_STAGE]
-    child = spawn(command, cwd=copy, env=env, stdout=subprocess.PIPE)
-    assert child.stdout is not None
     last = ""
-    try:
-        for line in child.stdout:
-            last = plain(line.rstrip("\n"))
-            screen(f"{label}: {last}")
-        code = child.wait()
-    finally:
-        if child.poll() is None:
-            kill_tree(child.pid)
-        child.stdout.close()
+
+    def read(line: str) -> None:
+        nonlocal last
+        last = plain(line.rstrip("\n"))
+        screen(f"{label}: {last}")
+
+    code = run_child(command, cwd=copy, env=env, on_line=read)
     if code != 0:
         raise OrchestraError(last.removeprefix("error: "), where=label, fix=f"cd {copy} && orchestra why")
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,23 @@ def spawn(
         start_new_session=True,
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
+
+
+def run_child(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], on_line: Callable[[str], None]) -> int:
+    """Run a child to its end, each line that it prints to `on_line` with its line break; returns the exit code.
+
+    When this is left early (a time limit, a cancellation, an error of `on_line`), the child and all below it are ended.
+    """
+    child = spawn(command, cwd=cwd, env=env, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    try:
+        for line in child.stdout:
+            on_line(line)
+        return child.wait()
+    finally:
+        if child.poll() is None:
+            kill_tree(child.pid)
+        child.stdout.close()
 
 
 def alive(pid: int) -> bool:

@@ -22,7 +22,7 @@ from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import DataError
 from orchestra.files import atomic
-from orchestra.system.processes import kill_tree, spawn
+from orchestra.system.processes import run_child
 from tasks.platform.dvc import StageError, StageKilled, stage_env
 from tasks.platform.stage import stage_fingerprint
 
@@ -122,25 +122,25 @@ class Keeper:
     def _execute(self, stage: str, label: str, folder: Path, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", _module(folder, stage), *arguments]
         before, began = _seconds(folder), time.monotonic()
-        child = spawn(command, cwd=folder, env=stage_env(env), stdout=-1)
-        assert child.stdout is not None
         tail: deque[str] = deque(maxlen=TAIL)
+
+        def spent() -> None:
+            _write(folder / SPENT, before + time.monotonic() - began)
+
+        def read(line: str) -> None:
+            log.write(line)
+            log.flush()
+            tail.append(line.rstrip("\n"))
+            if line.startswith(f"{stage}: "):
+                self.say(f"{label} · {line.rstrip()}")
+            # With every line, so that a kill loses no more than the seconds since.
+            spent()
+
         try:
             with (folder / LOG).open("a", encoding="utf-8") as log:
-                for line in child.stdout:
-                    log.write(line)
-                    log.flush()
-                    tail.append(line.rstrip("\n"))
-                    if line.startswith(f"{stage}: "):
-                        self.say(f"{label} · {line.rstrip()}")
-                    # With every line, so that a kill loses no more than the seconds since.
-                    _write(folder / SPENT, before + time.monotonic() - began)
-            code = child.wait()
+                code = run_child(command, cwd=folder, env=stage_env(env), on_line=read)
         finally:
-            if child.poll() is None:
-                kill_tree(child.pid)
-            child.stdout.close()
-            _write(folder / SPENT, before + time.monotonic() - began)
+            spent()
         if code != 0:
             raise _failure(stage, code, list(tail), (folder / LOG).relative_to(self.root))
 

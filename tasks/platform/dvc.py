@@ -13,7 +13,7 @@ import yaml
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
-from orchestra.system.processes import FLOW_PID, kill_tree, spawn
+from orchestra.system.processes import FLOW_PID, run_child
 from tasks.platform.stage import CAPPED, FAILURE_KIND
 
 NOISE = re.compile(
@@ -132,25 +132,21 @@ def repro(
     """
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
     (root / FAILURE_KIND.format(name)).unlink(missing_ok=True)
-    child = spawn(command, cwd=root, env=stage_env(env), stdout=-1)
-    assert child.stdout is not None
     outcome: StageOutcome = "ran"
     tail: deque[str] = deque(maxlen=40)
-    try:
-        for line in child.stdout:
-            line = line.rstrip("\n")
-            tail.append(line)
-            if "didn't change, skipping" in line:
-                outcome = "unchanged"
-            elif "is cached - skipping run" in line:
-                outcome = "restored"
-            if not NOISE.match(line):
-                on_line(line)
-        code = child.wait()
-    finally:
-        if child.poll() is None:
-            kill_tree(child.pid)
-        child.stdout.close()
+
+    def read(line: str) -> None:
+        nonlocal outcome
+        line = line.rstrip("\n")
+        tail.append(line)
+        if "didn't change, skipping" in line:
+            outcome = "unchanged"
+        elif "is cached - skipping run" in line:
+            outcome = "restored"
+        if not NOISE.match(line):
+            on_line(line)
+
+    code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
     if code != 0:
         failure = _failure(name, code, list(tail))
         told = root / FAILURE_KIND.format(name)

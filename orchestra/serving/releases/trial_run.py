@@ -130,7 +130,7 @@ class TrialRun:
                 # A question that was not answered is not solved, and cost what it cost.
                 solved = False
         except JudgeError:
-            pass
+            pass  # Answered, but not judged: a failed judge is no score.
         except (httpx.HTTPError, ValueError, KeyError, IndexError):
             failed = True
         seconds = time.monotonic() - began

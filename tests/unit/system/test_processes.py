@@ -20,6 +20,7 @@ from orchestra.system.processes import (
     kill_tree,
     port_busy,
     remember,
+    run_child,
     services,
     spawn,
     start_service,
@@ -61,6 +62,28 @@ def test_a_spawned_child_has_its_own_group_and_joins_stderr_to_stdout() -> None:
     child = spawn([sys.executable, "-c", code], stdout=subprocess.PIPE)
     out, _ = child.communicate(timeout=20)
     assert out.split() == ["True", "oops"]
+
+
+def test_a_child_is_read_to_its_end(tmp_path: Path) -> None:
+    told: list[str] = []
+    code = run_child(
+        [sys.executable, "-c", "import os; print(os.getcwd()); print('end', end=''); exit(3)"],
+        cwd=tmp_path, env=dict(os.environ), on_line=told.append,
+    )  # fmt: skip
+    assert code == 3 and told == [f"{tmp_path}\n", "end"]
+
+
+def test_a_child_that_is_left_early_is_ended_with_all_below_it(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def leave(line: str) -> None:
+        pids.extend(map(int, line.split()))
+        raise TimeoutError
+
+    below = "import os, subprocess, time; p = subprocess.Popen(['sleep', '60'])\nprint(os.getpid(), p.pid, flush=True)"
+    with pytest.raises(TimeoutError):
+        run_child([sys.executable, "-c", f"{below}\ntime.sleep(60)"], cwd=tmp_path, env=dict(os.environ), on_line=leave)
+    assert len(pids) == 2 and not any(map(alive, pids))
 
 
 def test_a_tree_is_killed_whole() -> None:
