@@ -1,10 +1,11 @@
-"""Clocks that count alike. It loads nothing else: some benchmarks measure their process's memory too."""
+"""Clocks and memory that count alike. It loads nothing else: some benchmarks measure their own process's memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,3 +25,9 @@ def timed(work: Callable[[], T]) -> tuple[T, Spent]:
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return result, Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def resident(field: str = "VmRSS", pid: int | None = None) -> int:
+    """Bytes that the kernel has under `field` (VmRSS: now, VmHWM: the peak) for a process; by default for this one."""
+    lines = Path(f"/proc/{'self' if pid is None else pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

@@ -25,6 +25,7 @@ from statistics import quantiles
 
 import httpx
 
+from benchmarks.clock import resident
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
@@ -232,23 +233,18 @@ class Found:
 
 async def run(port: int, pid: int, honest: int, hostile: int, seconds: float) -> Found:
     """Ask for so long."""
-    before, worked = resident_mb(pid), cpu_s(pid)
+    before, worked = resident(pid=pid) / 1e6, cpu_s(pid)
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # The largest begins again.
     callers = Callers(port, time.monotonic() + seconds)
     await asyncio.gather(
         *(callers.honest(number) for number in range(honest)), *(callers.hostile(number) for number in range(hostile))
     )
     cut = quantiles(callers.seconds, n=100)
-    grown, worked = resident_mb(pid, "VmHWM") - before, cpu_s(pid) - worked
+    grown, worked = resident("VmHWM", pid) / 1e6 - before, cpu_s(pid) - worked
     await asyncio.sleep(2 * TURN_S)  # What is under way ends.
-    kept = resident_mb(pid) - before
+    kept = resident(pid=pid) / 1e6 - before
     count, done = len(callers.seconds), dict(sorted(callers.done.items()))
     return Found(count, dict(callers.failed), worked / count, cut[49], cut[94], grown, kept, done)
-
-
-def resident_mb(pid: int, name: str = "VmRSS") -> float:
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.M)
-    return int(found[1]) / 1000 if found is not None else 0.0
 
 
 def cpu_s(pid: int) -> float:

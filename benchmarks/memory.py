@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.clock import resident
 from orchestra.system.memory import ModelShape, TrainingPlan, training
 
 BAR = 0.15
@@ -71,12 +72,6 @@ def train(case: Case, steps: int = 2) -> None:
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-
-
-def resident(field: str) -> int:
-    """Bytes of this process that the kernel has under `field` (VmRSS: now, VmHWM: the peak)."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def measure(name: str) -> int:

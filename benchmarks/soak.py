@@ -25,6 +25,7 @@ from unittest import mock
 import httpx
 import uvicorn
 
+from benchmarks.clock import resident
 from benchmarks.gateway import open_serving
 from orchestra.config.schema import load_params
 from orchestra.errors import ToolError
@@ -128,13 +129,13 @@ async def soak(
 
     async def watch() -> None:
         await asyncio.sleep(12 * minutes)
-        report.early_mb = _memory_mb()
+        report.early_mb = resident() / 1e6
 
     limits = httpx.Limits(max_connections=users)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits, trust_env=False) as http:
         await asyncio.gather(releases(), watch(), *(user(http, number) for number in range(users)))
-        report.late_mb = _memory_mb()
+        report.late_mb = resident() / 1e6
     server.should_exit = True
     await serving
     await asyncio.sleep(SETTLE_S)
@@ -174,11 +175,6 @@ def _held() -> dict[str, int]:
             names.append(os.readlink(entry))
     sockets = sum(name.startswith("socket:") for name in names)
     return {"sockets": sockets, "tasks": len(asyncio.all_tasks()), "processes": len(descendants(os.getpid()))}
-
-
-def _memory_mb() -> float:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1000
 
 
 def _workspace(root: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestra.errors import EXIT_ERROR, OrchestraError, ServiceError
+from orchestra.errors import ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.processes import free_port, kill_tree, services, spawn
 from orchestra.system.storage import PREFECT, blame_storage, check_database
@@ -26,16 +26,6 @@ def settings(root: Path) -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
-
-
-def exit_code(work: Callable[[], None]) -> int:
-    """Of a command that does `work`: 0, or 2 for an error, which is told in one line."""
-    try:
-        work()
-    except OrchestraError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    return 0
 
 
 @contextlib.contextmanager

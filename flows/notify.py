@@ -1,15 +1,15 @@
 """`python -m flows.notify`: Prefect automations that tell a webhook of failed runs: cause, runbook and command."""
 
 import argparse
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flows._workspace import exit_code, settings
+from flows._workspace import settings
 from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError
+from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 ENDS = (*FAILURES, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled")
@@ -94,19 +94,15 @@ def _name(root: Path, what: str) -> str:
     return f"{workspace_tag(root)}-{what}"
 
 
-def main() -> int:
-    """Add or remove; returns the exit code."""
+def main(arguments: list[str]) -> None:
+    """Add or remove."""
     parser = argparse.ArgumentParser(prog="python -m flows.notify", description=__doc__)
     parser.add_argument("url", nargs="?")
     parser.add_argument("--remove", action="store_true")
-    told, root = parser.parse_args(), Path.cwd()
+    told, root = parser.parse_args(arguments), Path.cwd()
     settings(root)
-
-    def answer() -> None:
-        print("\n".join(add(root, told.url)) if told.url else f"{remove(root)} automations removed")
-
-    return exit_code(answer)
+    print("\n".join(add(root, told.url)) if told.url else f"{remove(root)} automations removed")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -5,15 +5,15 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows._workspace import exit_code, settings
+from flows._workspace import settings
 from orchestra.config.overrides import effective
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
+from tasks.platform.commands import run_command
 
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
 """Flows that can be scheduled."""
@@ -152,8 +152,8 @@ def _environment(root: Path, address: str) -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """Add, list or remove; returns the exit code."""
+def main(arguments: list[str]) -> None:
+    """Add, list or remove."""
     parser = argparse.ArgumentParser(prog="python -m flows.schedule", description=__doc__)
     parser.add_argument("name", nargs="?")
     parser.add_argument("--cron")
@@ -161,19 +161,15 @@ def main() -> int:
     parser.add_argument("--flow", choices=[*ENTRYPOINTS], default="retrain")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--remove", action="store_true")
-    told, root = parser.parse_args(), Path.cwd()
+    told, root = parser.parse_args(arguments), Path.cwd()
     settings(root)
-
-    def answer() -> None:
-        if told.name is None:
-            print("\n".join(listed(root)) or "nothing is scheduled")
-        elif told.remove:
-            remove(root, told.name)
-        else:
-            add(root, told.name, told.flow, told.cron, told.timezone, told.overrides)
-
-    return exit_code(answer)
+    if told.name is None:
+        print("\n".join(listed(root)) or "nothing is scheduled")
+    elif told.remove:
+        remove(root, told.name)
+    else:
+        add(root, told.name, told.flow, told.cron, told.timezone, told.overrides)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any
 
 from orchestra.config.deploy import Deploy
 from orchestra.config.schema import load_params
-from orchestra.errors import OrchestraError, ServiceError
+from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.serving.records.spans import Trace, spans
 from orchestra.serving.records.telemetry import TRACES
+from tasks.platform.commands import run_command
 from tasks.platform.tracking import connect, experiment, tracking_uri
 
 EXPERIMENT = "orchestra-serving"
@@ -117,17 +117,12 @@ def _write(root: Path, where: str, traces: list[Trace], deploy: Deploy) -> int:
     return len(traces)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str]) -> None:
     """Export once."""
     argparse.ArgumentParser(prog="python -m tasks.records.traces", description=main.__doc__).parse_args(arguments)
     root = Path.cwd()
-    try:
-        print(export(root, load_params(root / "params.yaml").deploy).line)
-    except OrchestraError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    print(export(root, load_params(root / "params.yaml").deploy).line)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)
