@@ -84,7 +84,12 @@ class Decoder:
             return None
         config: Any = model.config
         plain = {torch.nn.Linear, torch.nn.Embedding}
-        holders = [m for m in model.modules() if next(iter(m.parameters(recurse=False)), None) is not None]
+        # A layer with adapters has no weights itself: it shows those of the layer that it wraps.
+        holders = [
+            m
+            for m in model.modules()
+            if next(iter(m.parameters(recurse=False)), getattr(m, "weight", None)) is not None
+        ]
         known = all(type(m) in plain or type(m).__name__ == "Qwen3RMSNorm" for m in holders)
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
         parameters = list(model.parameters())

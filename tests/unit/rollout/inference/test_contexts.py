@@ -9,9 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.config.compute import Lora
 from orchestra.rollout.inference.contexts import CachedContexts, Contexts, open_contexts
 from orchestra.rollout.inference.decoder import Decoder
 from orchestra.rollout.inference.shared_prefix import BATCH_TOKENS, SharedContexts, alike
+from orchestra.training.compute.lora import adapted
 from tests.support.worlds import tiny_model
 
 VOCAB = 300
@@ -65,11 +67,23 @@ def test_only_a_model_whose_forward_is_repeated_exactly_has_a_decoder() -> None:
     windowed = tiny_model()
     windowed.config.layer_types[0] = "sliding_attention"
     biased = tiny_model(attention_bias=True)
-    adapted: Any = tiny_model()
-    adapted.model.layers[0].mlp.up_proj = torch.nn.Sequential(adapted.model.layers[0].mlp.up_proj)
-    adapted.model.layers[0].mlp.up_proj.register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
-    others: list[Any] = [hooked, spread, windowed, biased, adapted, tiny_model().to(torch.bfloat16)]  # type: ignore[arg-type]
+    wrapped: Any = tiny_model()
+    wrapped.model.layers[0].mlp.up_proj = torch.nn.Sequential(wrapped.model.layers[0].mlp.up_proj)
+    wrapped.model.layers[0].mlp.up_proj.register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
+    others: list[Any] = [hooked, spread, windowed, biased, wrapped, tiny_model().to(torch.bfloat16)]  # type: ignore[arg-type]
     assert [Decoder.of(model) for model in others] == [None] * len(others)
+
+
+def test_adapters_count_in_what_is_read() -> None:
+    model: Any = adapted(tiny_model(), Lora(rank=4, alpha=8), seed=0)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora" in name:
+                p.add_(0.3)
+    assert Decoder.of(model.get_base_model()) is None
+    with torch.inference_mode():
+        found = open_contexts(model, [[9, 10]], [0]).feed([0], [[11]])
+        torch.testing.assert_close(found[0], model(torch.tensor([[9, 10, 11]])).logits[0, -1], atol=2e-5, rtol=1e-4)
 
 
 def test_a_decoder_holds_the_weights_of_its_moment() -> None:
