@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     retrain = flows.add_parser("retrain", help="every stale stage, promote, deploy")
     retrain.add_argument("--until", metavar="STAGE", help="stop after this stage")
     retrain.add_argument("--force", metavar="STAGE", action="append", default=[], help="run it although it is current")
+    retrain.add_argument("--asked", choices=["due", "now"], default="", help="answer what asks for a retraining")
     release = flows.add_parser("release", help="serve the champion again, another version, or the one before")
     release.add_argument("--rollback", action="store_true")
     release.add_argument("--to", metavar="VERSION", type=int)

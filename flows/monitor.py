@@ -10,21 +10,18 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows._runs import under_way
-from monitoring.drift import MIN_EPISODES, WINDOW, drift, sample
-from orchestra.errors import ServiceError
-from orchestra.evaluation.report import TRAINED
-from orchestra.files.jsonl import read_jsonl
+from flows.retraining import announce, look, served_drift
+from monitoring.drift import Signal
+from orchestra.errors import OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
-from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.deployment import LAST, last_deployment
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import read_trial
+from orchestra.system.runs import RunJournal
 from orchestra.system.workspace import Screen
-from orchestra.types import Episode
 from tasks.platform.stage import Stage
 
 TIMEOUT_S = 120
-EPISODES = "reports/evaluation/episodes.jsonl"
 
 screen = Screen()
 
@@ -73,16 +70,15 @@ def check_answer(root: Path) -> float:
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
-def check_drift(root: Path) -> str:
+def check_drift(root: Path) -> tuple[str, list[Signal] | None]:
     """How the served episodes differ from the evaluated ones; told, never a failure: a person has to judge it."""
-    evaluated = root / EPISODES
-    serving = read(root / SERVING)
-    assert serving is not None
-    current = sample(served(root / TRACES, serving.fingerprint, limit=WINDOW))
-    if not evaluated.is_file() or current.episodes < MIN_EPISODES:
-        return f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
-    reference = sample(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
-    return "; ".join(str(signal) for signal in drift(reference, current)) or "no drift"
+    return served_drift(root)
+
+
+@task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
+def ask_retraining(root: Path, signals: list[Signal] | None, run: str) -> str:
+    """Drift, prices, retired models and new data ask for the next retraining; Prefect is told when one is due."""
+    return "; ".join(filter(None, (look(root, signals, f"monitor {run}"), announce(root))))
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
@@ -93,24 +89,49 @@ def export_traces(root: Path) -> str:
     return export(root, Stage.open("monitor", root).params.deploy).line
 
 
+def _serving(root: Path, journal: RunJournal) -> tuple[str, float]:
+    """The version that serves and the seconds of its answer; the first check that fails is the error."""
+    with journal.stage("champion") as note:
+        version: Any = check_champion.with_options(name="champion")(root)
+        note(f"version {version}")
+    with journal.stage("answer") as note:
+        seconds: Any = check_answer.with_options(name="answer")(root)
+        note("as at its release")
+    return str(version), float(seconds)
+
+
+def _asking(root: Path, journal: RunJournal) -> tuple[str, str]:
+    """What drifted, and what asks for a retraining."""
+    with journal.stage("drift") as note:
+        found: Any = check_drift.with_options(name="drift")(root)
+        moved, signals = found
+        note(moved)
+    with journal.stage("retraining") as note:
+        asked: Any = ask_retraining.with_options(name="retraining")(root, signals, journal.record.name)
+        note(asked)
+    return str(moved), str(asked)
+
+
 @flow(name="monitor")
 def monitor() -> State[Any]:
-    """Every check; the first that fails ends the flow with its one line."""
+    """Every check; the first that fails ends the flow with its one line, after what asks for a retraining was noted."""
     root = Path.cwd()
     with under_way(root, alone=False) as journal:
-        with journal.stage("champion") as note:
-            version: Any = check_champion.with_options(name="champion")(root)
-            note(f"version {version}")
-        with journal.stage("answer") as note:
-            seconds: Any = check_answer.with_options(name="answer")(root)
-            note("as at its release")
-        with journal.stage("drift") as note:
-            moved: Any = check_drift.with_options(name="drift")(root)
-            note(moved)
+        failure, version, seconds = None, "", 0.0
+        try:
+            version, seconds = _serving(root, journal)
+        except OrchestraError as error:
+            failure = error
+        try:
+            moved, asked = _asking(root, journal)
+        except OrchestraError as error:
+            raise failure or error from None
+        if failure is not None:
+            raise failure
         with journal.stage("traces") as note:
             told: Any = export_traces.with_options(name="traces")(root)
             note(told)
-        message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}"
+        message = f"version {version} is the champion and answered in {seconds:.2f} s; {moved}; {asked}"
         screen(f"monitor: {message}")
         journal.end("Completed", message)
         return Completed(message=message, data=version)

@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
@@ -17,6 +18,7 @@ from flows._runs import under_way
 from flows._summary import RunSummary
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import limit_s, run_deploy
+from flows.retraining import CAPPED, Asked, answering, waiting
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
@@ -28,7 +30,7 @@ from tasks.platform import dvc
 from tasks.platform.ledger import LedgerTail, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.stage import Stage
-from tasks.platform.tracking import Recorder
+from tasks.platform.tracking import ASKED_TAG, Recorder
 
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
@@ -126,31 +128,60 @@ def run_promote(root: Path, parent: str) -> Any:
 
 
 @flow(name="retrain")
-def retrain(until: str | None = None, force: list[str] | None = None, overrides: list[str] | None = None) -> State[Any]:
+def retrain(
+    until: str | None = None,
+    force: list[str] | None = None,
+    overrides: list[str] | None = None,
+    asked: Asked = "",
+) -> State[Any]:
     """Run what is stale, promote what passes the gate, serve the champion. The working directory is the workspace.
 
-    `overrides` (section.key=value) hold in params.yaml for this run only.
+    `overrides` (section.key=value) hold in params.yaml for this run only. `asked`: for what drift, prices or data ask
+    for; where none is due, nothing happens.
     """
     root = Path.cwd()
-    with under_way(root, alone=True) as journal, in_force(root, overrides or []) as changed:
+    if asked and (why_not := _waiting(root, asked)):
+        _say(f"retrain: nothing to do: {why_not}")
+        return Completed(name="Waiting", message=why_not)
+    with (
+        under_way(root, alone=True) as journal,
+        answering(root, journal, asked) as caps,
+        in_force(root, [*(overrides or []), *caps]) as changed,
+    ):
         for line in changed:
             _say(f"retrain: for this run, {line}")
-        recorder = Recorder.open(root, journal.record.id, journal.record.name)
-        journal.update(mlflow_run=recorder.parent)
-        try:
-            with run_ledger(root, recorder.parent):
-                state = _run_all(root, recorder, journal, until, set(force or []))
-        except (dvc.StageCapped, BudgetError) as end:
-            state = Completed(name="Capped", message=str(end), data=str(end))
-        except BaseException as failure:
-            recorder.finish(recorder.parent, _line(failure))
-            raise
-        finally:
-            identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
-            recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
-        recorder.finish(recorder.parent)
-        journal.end(str(state.name), state.message or "")
-        return state
+        if asked:
+            _say(f"retrain: asked for by {journal.record.asked_by}")
+        return _recorded(root, journal, until, set(force or []))
+
+
+def _waiting(root: Path, asked: Asked) -> str:
+    """Why nothing is to be done for what asks; empty otherwise."""
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None
+    return waiting(root, asked, own=str(context.flow_run.id), again=context.flow_run.run_count > 1)
+
+
+def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
+    """The run under its MLflow record, which tells how it ended."""
+    recorder = Recorder.open(root, journal.record.id, journal.record.name)
+    journal.update(mlflow_run=recorder.parent)
+    if journal.record.asked_by:
+        recorder.tag(ASKED_TAG, journal.record.asked_by)
+    try:
+        with run_ledger(root, recorder.parent):
+            state = _run_all(root, recorder, journal, until, force)
+    except (dvc.StageCapped, BudgetError) as end:
+        state = Completed(name=CAPPED, message=str(end), data=str(end))
+    except BaseException as failure:
+        recorder.finish(recorder.parent, _line(failure))
+        raise
+    finally:
+        identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
+        recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
+    recorder.finish(recorder.parent)
+    journal.end(str(state.name), state.message or "")
+    return state
 
 
 def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:

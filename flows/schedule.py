@@ -28,7 +28,6 @@ def workspace_tag(root: Path) -> str:
 def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: list[str]) -> None:
     """Start what is needed and deploy; a schedule of that name is replaced. Nothing starts for a wrong argument."""
     from prefect.client.schemas.schedules import CronSchedule
-    from prefect.flows import Flow
 
     if overrides and flow != "retrain":
         raise ConfigError(f"{flow} takes no parameters", where="--set", fix="leave it out")
@@ -43,29 +42,47 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
     for line in servers.start(root, worker=POOL):
         print(line, flush=True)
     with connected(root) as address:
-        _make_pool()
-        loaded: Any = Flow.from_source(source=str(root), entrypoint=ENTRYPOINTS[flow])
-        loaded.deploy(
-            name,
-            work_pool_name=POOL,
-            schedule=schedule,
-            parameters={"overrides": overrides} if overrides else {},
-            job_variables={"env": _environment(root, address)},
-            concurrency_limit=_one_at_a_time(),
-            tags=["orchestra", workspace_tag(root)],
-            description=f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it.",
-            build=False,
-            push=False,
-            print_next_steps=False,
-        )
+        what = f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it."
+        parameters = {"overrides": overrides} if overrides else {}
+        deploy(root, name, flow, address, schedule=schedule, parameters=parameters, description=what)
     print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
     print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
+
+
+def deploy(
+    root: Path,
+    name: str,
+    flow: str,
+    address: str,
+    *,
+    description: str,
+    schedule: Any = None,
+    parameters: dict[str, Any] | None = None,
+) -> None:
+    """Make or replace a deployment of this workspace, for the worker of our pool; `address`: of Prefect's API."""
+    from prefect.flows import Flow
+
+    _make_pool()
+    loaded: Any = Flow.from_source(source=str(root), entrypoint=ENTRYPOINTS[flow])
+    loaded.deploy(
+        name,
+        work_pool_name=POOL,
+        schedule=schedule,
+        parameters=parameters or {},
+        job_variables={"env": _environment(root, address)},
+        concurrency_limit=_one_at_a_time(),
+        tags=["orchestra", workspace_tag(root)],
+        description=description,
+        build=False,
+        push=False,
+        print_next_steps=False,
+    )
 
 
 def listed(root: Path) -> list[str]:
     """One line a schedule of this workspace."""
     lines = []
-    for one in _deployments(root):
+    for one in deployments(root):
         plan = one.schedules[0].schedule if one.schedules else None
         when = f"{plan.cron!r} {plan.timezone}" if plan is not None and hasattr(plan, "cron") else "not scheduled"
         with_ = ", ".join(one.parameters.get("overrides") or [])
@@ -78,7 +95,7 @@ def remove(root: Path, name: str) -> None:
     """Delete a schedule; with the last one the worker ends. Raises `ConfigError` for one that there is not."""
     from prefect.client.orchestration import get_client
 
-    found = {one.name: one for one in _deployments(root)}
+    found = {one.name: one for one in deployments(root)}
     if name not in found:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
@@ -107,7 +124,8 @@ def connected(root: Path) -> Iterator[str]:
         yield os.environ["PREFECT_API_URL"]
 
 
-def _deployments(root: Path) -> list[Any]:
+def deployments(root: Path) -> list[Any]:
+    """Those of this workspace, by name."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 

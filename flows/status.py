@@ -15,6 +15,7 @@ from orchestra.files.yaml import load_yaml
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.environment import quiet
 from orchestra.system.processes import all_remembered
+from orchestra.system.retraining import unanswered
 from orchestra.system.runs import RUNNING, RunRecord, newest_by_flow, runs
 from orchestra.system.servers import state
 from orchestra.system.storage import storage_named
@@ -67,6 +68,11 @@ def stage_lines(root: Path, records: list[RunRecord]) -> Iterator[str]:
     for name, why in found.items():
         more = f" and {len(why) - 2} more" if len(why) > 2 else ""
         yield f"  {name:<12}{'stale: ' + '; '.join(why[:2]) + more if why else 'current'}"
+
+
+def request_lines(root: Path) -> list[str]:
+    """What asks for a retraining and was not answered yet."""
+    return [f"  {one.id}  {one.line}" + (f": {one.needs}" if one.needs else "") for one in unanswered(root)]
 
 
 def release_lines(root: Path, records: list[RunRecord]) -> list[str]:
@@ -127,7 +133,8 @@ def main() -> int:
 def _show(root: Path) -> RunSummary | None:
     """Print the parts in turn; returns the last finished run."""
     records = runs(root)
-    for title, lines in (("Failed", failure_lines(records)), ("Runs now", running_lines(root, records))):
+    first = {"Failed": failure_lines(records), "Runs now": running_lines(root, records)}
+    for title, lines in {**first, "Asks for a retraining": request_lines(root)}.items():
         if lines:
             _say(title, *lines)
     _say("Servers", *service_lines(root))

@@ -21,6 +21,7 @@ from orchestra.cli import launch as cli_launch
 from orchestra.cli import prices as cli_prices
 from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
+from orchestra.cli.operations import retraining as cli_retraining
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
@@ -40,6 +41,7 @@ app.add_typer(cli_tools.app, name="tools")
 app.add_typer(cli_prices.app, name="prices")
 app.add_typer(cli_index.app, name="index")
 app.add_typer(cli_keys.app, name="keys")
+app.add_typer(cli_retraining.app, name="retraining")
 for command in (
     cli_prices.reprice,
     cli_prices.forecast,

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import hand_over, parse_date, workspace
+from orchestra.config.retraining import STALE_DAYS
 from orchestra.errors import DataError
 from orchestra.text import aligned
 
 app = typer.Typer(help="Check the dated price book.", no_args_is_help=True)
-
-STALE_DAYS = 365
 
 
 class Forecasted(StrEnum):

@@ -11,6 +11,7 @@ from orchestra.config.compute import Compute
 from orchestra.config.deploy import Deploy
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
+from orchestra.config.retraining import Retraining
 from orchestra.config.reward import RewardParams
 from orchestra.config.section import Factor, Fraction, Inside, Name, Policy, Positive, Rule, Section, Seed, switch
 from orchestra.config.synthesis import ModelWriting
@@ -289,6 +290,7 @@ class Params(Section):
     profile: Name
     """Name of this set of parameters."""
     budget: BudgetLimits = BudgetLimits()
+    retraining: Retraining = switch(Retraining())
     world: World
     synthesize: Synthesize
     validate_: Validate = Field(alias="validate")

@@ -1,6 +1,7 @@
 """One tool of the catalogue: its fields, and what an entry must hold."""
 
 import json
+from datetime import date
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, JsonValue
@@ -98,6 +99,8 @@ class Entry(Record):
     """How many passages or pages a search gives at most."""
     source: str
     """Where the figures come from; "assumed" where nothing is published."""
+    retires: date | None = None
+    """The day from which its provider serves it no more; None: none is announced."""
 
     @property
     def vendor(self) -> str:
@@ -110,7 +113,7 @@ class Entry(Record):
         return json.dumps(self.model_dump(mode="json", exclude=UNHEARD), sort_keys=True)
 
 
-UNHEARD = {"description", "parameters", "price", "latency_s", "usage", "source", "fallback", "hands_to"}
+UNHEARD = {"description", "parameters", "price", "latency_s", "usage", "source", "fallback", "hands_to", "retires"}
 """Fields that the tool itself never sees."""
 
 

@@ -1,4 +1,4 @@
-"""Issues of the price book: tools without a price, stale or assumed rows, figures without a source."""
+"""Issues of the price book: tools without a price or retired, stale or assumed rows, figures without a source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ def check_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -
     checked last (or took effect, where that is later)."""
     return [
         *_missing(file, book, as_of),
-        *_stale(file, book, as_of, days),
+        *stale_prices(file, book, as_of, days),
+        *retired(file, as_of),
         *_assumed(file, book, as_of),
         *_sources(file, book),
     ]
@@ -50,11 +51,21 @@ def _in_use(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[tuple
             yield key, row
 
 
-def _stale(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iterator[PriceIssue]:
+def stale_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -> Iterator[PriceIssue]:
+    """Prices in use that nobody compared with their source for more than `days` days."""
     for key, row in _in_use(file, book, as_of):
         if (age := (as_of - row.looked_at(as_of)).days) > days:
             what = f"the price of {key} was looked at {age} days before {as_of}, on {row.looked_at(as_of)}"
             yield PriceIssue(what, f"compare it with {row.source!r}; then add a row, or set its `checked`")
+
+
+def retired(file: CatalogueFile, as_of: date) -> Iterator[PriceIssue]:
+    """Tools that their provider serves no more."""
+    for name, entry in file.tools.items():
+        if entry.retires is not None and entry.retires <= as_of:
+            yield PriceIssue(
+                f"{name} is retired since {entry.retires}", "take it out of the catalogue, or name another model in it"
+            )
 
 
 def _assumed(file: CatalogueFile, book: PriceBook, as_of: date) -> Iterator[PriceIssue]:

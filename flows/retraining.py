@@ -1,0 +1,236 @@
+"""`python -m flows.retraining`: look for what asks for a retraining, and let Prefect start it."""
+
+import argparse
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from flows._workspace import settings
+from flows.schedule import ENTRYPOINTS, POOL, connected, deploy, deployments, remove
+from monitoring import reasons
+from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
+from orchestra.config.overrides import apply, undo
+from orchestra.config.schema import Params, load_params
+from orchestra.errors import OrchestraError
+from orchestra.evaluation.report import TRAINED
+from orchestra.files.jsonl import read_jsonl
+from orchestra.files.yaml import load_yaml
+from orchestra.serving.records.telemetry import TRACES, served
+from orchestra.serving.releases.state import SERVING, read
+from orchestra.system import servers
+from orchestra.system.retraining import (
+    Cause,
+    RetrainReason,
+    ask,
+    assignments,
+    close,
+    hindrance,
+    month_left,
+    reopen_lost,
+    take,
+)
+from orchestra.system.runs import ASKED_BY, FAILED, RunJournal, RunRecord, runs
+from orchestra.tools.catalogue.catalogue import read_catalogue
+from orchestra.tools.catalogue.price_book import PriceBook
+from orchestra.types import Episode
+from tasks.platform import dvc
+from tasks.platform.commands import run_command
+from tasks.platform.ledger import LedgerTail
+
+EPISODES = "reports/evaluation/episodes.jsonl"
+AUTOMATIONS = "monitoring/prefect/retraining.yaml"
+DEPLOYMENT, WATCH = "asked", "watch"
+"""Names of the deployments that `on` makes: the retraining, and the monitor that looks."""
+EVERY_FIVE_MINUTES = "*/5 * * * *"
+DUE = "orchestra.retraining.due"
+CAPPED = "Capped"
+"""How a run ends that came to its cap of dollars: it decided nothing."""
+RUN_CAP = "budget.run_usd"
+Asked = Literal["", "due", "now"]
+"""What a run of retrain is told: nothing; answer what asks, if it is due; or answer it before the cool-down ends."""
+
+
+def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
+    """How the served episodes differ from the evaluated ones, in words and as signals; None: too few to tell."""
+    serving, evaluated = read(root / SERVING), root / EPISODES
+    if serving is None:
+        return "nothing serves", None
+    current = sample(served(root / TRACES, serving.fingerprint, limit=WINDOW))
+    if not evaluated.is_file() or current.episodes < MIN_EPISODES:
+        return f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})", None
+    reference = sample(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
+    signals = drift(reference, current)
+    return "; ".join(str(signal) for signal in signals) or "no drift", signals
+
+
+def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:
+    """Open a request for each new reason and settle those that are gone; returns one line about it."""
+    params = load_params(root / "params.yaml")
+    _reopen(root)
+    found, looked = _reasons(root, params, signals)
+    made = ask(root, found, looked, asked_by)
+    told = "; ".join(f"asked: {one.line}" for one in made) or "nothing new asks for a retraining"
+    why = hindrance(root, params.retraining, runs(root))
+    return told + (f" ({why})" if why else " (a run may begin)")
+
+
+def _reasons(root: Path, params: Params, signals: Sequence[Signal] | None) -> tuple[list[RetrainReason], set[Cause]]:
+    """The reasons that there are, and the causes that could be looked for."""
+    world, today = params.world, date.today()
+    file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
+    days = params.retraining.stale_price_days
+    found = reasons.of_prices(file, book, date.fromisoformat(world.price_date), today, days)
+    found += reasons.of_models(file, today)
+    looked: set[Cause] = {"price", "model"}
+    serving = read(root / SERVING)
+    if signals is not None and serving is not None:
+        found += reasons.of_drift(signals, serving.fingerprint, params.grpo.seed)
+        looked.add("drift")
+    with contextlib.suppress(OrchestraError):  # A run works with DVC: its data are the newest.
+        made = {out for one in load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"].values()
+                for out in one.get("outs", [])}  # fmt: skip
+        found += reasons.of_data(dvc.stages(root), made, lambda path: _state(root / path))
+        looked.add("data")
+    return found, looked
+
+
+def _state(path: Path) -> str:
+    """Tells one state of a file or folder from another, without reading it."""
+    digest = hashlib.sha256()
+    for file in sorted([path] if path.is_file() else path.rglob("*")):
+        if file.is_file():
+            digest.update(f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def waiting(root: Path, asked: Asked, *, own: str, again: bool) -> str:
+    """Why a run that was started for what asks has nothing to do now; empty when it has. `again`: it is a rerun."""
+    _reopen(root)
+    others = [one for one in runs(root) if one.id != own]
+    now = asked == "now" or again or bool(os.environ.get(ASKED_BY))
+    return hindrance(root, load_params(root / "params.yaml").retraining, others, now=now)
+
+
+@contextlib.contextmanager
+def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[str]]:
+    """What the run answers is taken while the block lasts, and says who asked; yields the run's own overrides.
+
+    The changes of params.yaml that the requests need stay, as those of `orchestra run --set` do: prices that moved
+    have moved for the next run, too.
+    """
+    _reopen(root)
+    if not asked:
+        yield []
+        return
+    params = load_params(root / "params.yaml")
+    taken = take(root, journal.record.id, journal.record.name)
+    state, answered = FAILED, False
+    try:
+        journal.update(asked_by="; ".join(one.line for one in taken))
+        undo(root)
+        apply(root / "params.yaml", assignments(taken))
+        left = month_left(root, params.retraining)
+        caps = [one for one in (left, params.budget.run_usd) if one is not None]
+        yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
+        state = journal.record.state
+        answered = state != CAPPED
+    finally:
+        close(root, taken, state, _spent(root, journal.record), answered=answered)
+
+
+def _reopen(root: Path) -> None:
+    reopen_lost(root, runs(root), lambda record: _spent(root, record))
+
+
+def _spent(root: Path, record: RunRecord) -> Decimal:
+    """Dollars that a run has booked."""
+    return LedgerTail(root, record.mlflow_run).take() if record.mlflow_run else Decimal(0)
+
+
+def announce(root: Path) -> str:
+    """Tell Prefect that a retraining is due, if one is; its automation starts it. Returns a line, empty for nothing."""
+    from prefect.events import emit_event
+
+    params = load_params(root / "params.yaml")
+    if hindrance(root, params.retraining, runs(root)):
+        return ""
+    deployment = next((one for one in deployments(root) if one.name == DEPLOYMENT), None)
+    if deployment is None:
+        return "a retraining is due: orchestra retraining start, or on"
+    emit_event(
+        DUE,
+        resource={"prefect.resource.id": f"prefect.deployment.{deployment.id}", "prefect.resource.name": DEPLOYMENT},
+    )
+    return "a retraining is due: Prefect was told"
+
+
+def switch_on(root: Path) -> Iterator[str]:
+    """Start what is needed, deploy the retraining and a monitor that looks, and add the automation; a line for each."""
+    from prefect.automations import Automation
+    from prefect.client.schemas.schedules import CronSchedule
+
+    yield from servers.start(root, worker=POOL)
+    with connected(root) as address:
+        what = f"What drift, prices or data of {root.name} asked for; `orchestra retraining off` ends it."
+        deploy(root, DEPLOYMENT, "retrain", address, parameters={"asked": "due"}, description=what)
+        yield f"{DEPLOYMENT}: retrain, when it is due"
+        if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in deployments(root)):
+            schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
+            deploy(
+                root, WATCH, "monitor", address, schedule=schedule, description="Looks for what asks for a retraining."
+            )
+            yield f"{WATCH}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+        for raw in _automations(root):
+            _forget_automation(str(raw["name"]))
+            Automation.model_validate(raw).create()
+            yield f"automation {raw['name']}: added"
+
+
+def switch_off(root: Path) -> Iterator[str]:
+    """Remove the deployment, and the automation where no other workspace has one; the monitor's schedule stays."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+
+    remove(root, DEPLOYMENT)
+    with connected(root), get_client(sync_client=True) as client:
+        same = DeploymentFilter(name=DeploymentFilterName(any_=[DEPLOYMENT]))
+        if not client.read_deployments(deployment_filter=same):
+            for raw in _automations(root):
+                _forget_automation(str(raw["name"]))
+                yield f"automation {raw['name']}: removed"
+
+
+def _automations(root: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = load_yaml(root / AUTOMATIONS, if_missing=f"git checkout {AUTOMATIONS}")["automations"]
+    return found
+
+
+def _forget_automation(name: str) -> None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        for one in client.read_automations_by_name(name):
+            client.delete_automation(one.id)
+
+
+def main(arguments: list[str]) -> None:
+    """Look, or let Prefect look and start."""
+    parser = argparse.ArgumentParser(prog="python -m flows.retraining", description=__doc__)
+    parser.add_argument("action", choices=["check", "on", "off"])
+    told, root = parser.parse_args(arguments), Path.cwd()
+    settings(root)
+    if told.action == "check":
+        words, signals = served_drift(root)
+        print(f"drift: {words}\n{look(root, signals, 'orchestra retraining check')}")
+        return
+    for line in switch_on(root) if told.action == "on" else switch_off(root):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,22 @@
+"""The section `retraining` of params.yaml: when a run may begin that drift, prices or data asked for."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from orchestra.config.section import Positive, Section
+from orchestra.types import Usd
+
+STALE_DAYS = 365
+"""A price that was checked longer ago is stale."""
+
+
+class Retraining(Section):
+    """When a run may begin that nobody typed. It decides no result, so it makes no stage stale."""
+
+    cooldown_hours: Annotated[float, Field(ge=0, le=8760)] = 24.0
+    """Hours from the beginning of one such run to that of the next."""
+    monthly_usd: Usd | None = None
+    """Dollars of such runs in a calendar month (UTC): each is capped by what is left. None: no cap of their own."""
+    stale_price_days: Positive = STALE_DAYS
+    """Days after which a price that nobody checked asks a person to do so."""

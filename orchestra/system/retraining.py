@@ -1,0 +1,257 @@
+"""Requests for the next retraining in `.state/retraining`: what asked, which run answered, and when one may begin."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from orchestra.config.retraining import Retraining
+from orchestra.errors import ConfigError
+from orchestra.files import atomic
+from orchestra.system.runs import KILLED, RunRecord
+from orchestra.text import one_line
+from orchestra.types import Record, Usd
+
+REQUESTS = ".state/retraining"
+"""One JSON file a request."""
+KEPT_DAYS = 400
+"""Days that a closed request is kept: a fact that was answered or dropped does not ask again meanwhile."""
+
+Cause = Literal["drift", "price", "model", "data", "person"]
+"""What asks: served episodes that differ, a changed or stale price, a retired model, new data, a person."""
+State = Literal["open", "taken", "answered", "settled", "dropped"]
+"""taken: a run works on it; answered: a run came to a decision; settled: its fact is gone; dropped: by hand."""
+
+
+@dataclass(frozen=True)
+class RetrainReason:
+    """A fact that asks for a retraining."""
+
+    cause: Cause
+    key: str
+    """Names the fact: an equal one asks once."""
+    what: str
+    """One line for a person."""
+    needs: str = ""
+    """What a person has to do first; empty: a run can begin."""
+    assignments: tuple[str, ...] = ()
+    """Changes of params.yaml without which the run would make the same model again: section.key=value."""
+
+
+class RetrainAttempt(Record):
+    """A run that took the request."""
+
+    run_id: str
+    run: str
+    """Its name."""
+    began: datetime
+    state: str = ""
+    """How it ended; empty while it runs."""
+    usd: Usd = Decimal(0)
+
+
+class RetrainRequest(Record):
+    """One request."""
+
+    id: str
+    cause: Cause
+    what: str
+    needs: str = ""
+    assignments: tuple[str, ...] = ()
+    asked_by: str
+    """What looked and saw it: the monitor's run, or a person's command."""
+    asked: datetime
+    state: State = "open"
+    closed: datetime | None = None
+    attempts: tuple[RetrainAttempt, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a run could take it now."""
+        return self.state == "open" and not self.needs
+
+    @property
+    def line(self) -> str:
+        return f"{self.cause}: {self.what}"
+
+
+def requests(root: Path) -> list[RetrainRequest]:
+    """Every request, oldest first. Damaged files are left out."""
+    found = []
+    for file in (root / REQUESTS).glob("*.json"):
+        with contextlib.suppress(OSError, UnicodeDecodeError, ValidationError):
+            found.append(RetrainRequest.model_validate_json(file.read_text(encoding="utf-8")))
+    return sorted(found, key=lambda one: (one.asked, one.id))
+
+
+def unanswered(root: Path) -> list[RetrainRequest]:
+    """Those that wait for a run or a person, or that a run works on."""
+    return [one for one in requests(root) if one.state in ("open", "taken")]
+
+
+def find_request(root: Path, wanted: str) -> RetrainRequest:
+    """The request whose id begins so; raises `ConfigError` where there is none, or more than one."""
+    found = [one for one in requests(root) if one.id.startswith(wanted)]
+    if len(found) != 1:
+        what = f"no request {wanted}" if not found else f"{wanted} is the beginning of {len(found)} ids"
+        raise ConfigError(what, where=REQUESTS, fix="orchestra retraining list shows them")
+    return found[0]
+
+
+def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause], asked_by: str) -> list[RetrainRequest]:
+    """Open a request for each reason that is new; returns those.
+
+    Open requests of a cause that was `looked` for, and whose fact is gone, are settled. A fact that a run has answered,
+    or that a person dropped, does not ask again; one that was settled and is back does.
+    """
+    now = datetime.now(UTC)
+    known = {one.id: one for one in requests(root)}
+    made = []
+    for reason in reasons:
+        ours = _id(reason)
+        if ours not in known or known[ours].state == "settled":
+            made.append(
+                RetrainRequest(
+                    id=ours,
+                    cause=reason.cause,
+                    what=one_line(reason.what),
+                    needs=one_line(reason.needs),
+                    assignments=reason.assignments,
+                    asked_by=asked_by,
+                    asked=now,
+                )
+            )
+            _save(root, made[-1])
+    present = {_id(reason) for reason in reasons}
+    for one in known.values():
+        if one.state == "open" and one.cause in looked and one.id not in present:
+            _save(root, one, state="settled", closed=now)
+        elif one.closed is not None and now - one.closed > timedelta(days=KEPT_DAYS):
+            (root / REQUESTS / f"{one.id}.json").unlink(missing_ok=True)
+    return made
+
+
+def drop(root: Path, request: RetrainRequest) -> None:
+    """Close it by hand; raises `ConfigError` for one that is not open."""
+    if request.state != "open":
+        raise ConfigError(f"it is {request.state}", where=f"request {request.id}", fix="only open ones can be dropped")
+    _save(root, request, state="dropped", closed=datetime.now(UTC))
+
+
+def reopen_lost(root: Path, records: Sequence[RunRecord], spent: Callable[[RunRecord], Decimal]) -> None:
+    """Open again what was taken by a run that is gone: it was killed, or its record is lost. `spent`: its dollars."""
+    by_id = {one.id: one for one in records}
+    for one in requests(root):
+        if one.state == "taken":
+            record = by_id.get(one.attempts[-1].run_id)
+            if record is None or not record.lives:
+                _end(root, one, KILLED, Decimal(0) if record is None else spent(record))
+
+
+def hindrance(root: Path, limits: Retraining, records: Sequence[RunRecord], *, now: bool = False) -> str:
+    """Why no run may begin that answers the open requests; empty when one may.
+
+    One at a time, after the cool-down (which `now` leaves out), within the month's dollars.
+    """
+    every = requests(root)
+    if not any(one.waits for one in every):
+        needs = sum(one.state == "open" for one in every)
+        return f"{needs} requests wait for a person" if needs else "nothing asks for a retraining"
+    busy = next((one for one in records if one.lives and one.flow in ("retrain", "release")), None)
+    if busy is not None:
+        return f"{busy.flow} {busy.name} works"
+    last = max((one.began for request in every for one in request.attempts), default=None)
+    until = None if last is None else last + timedelta(hours=limits.cooldown_hours)
+    if until is not None and until > datetime.now(UTC) and not now:
+        return f"the cool-down of {limits.cooldown_hours:g} hours lasts until {until:%Y-%m-%d %H:%M} UTC"
+    if month_left(root, limits) == 0:
+        return f"this month's {limits.monthly_usd} USD for such runs are spent"
+    return ""
+
+
+def month_left(root: Path, limits: Retraining) -> Decimal | None:
+    """Dollars that such runs may still spend in this calendar month, UTC; None: no cap."""
+    if limits.monthly_usd is None:
+        return None
+    return max(Decimal(0), limits.monthly_usd - month_spent(root))
+
+
+def month_spent(root: Path) -> Decimal:
+    """Dollars of the runs that began in this calendar month, UTC, and that requests asked for."""
+    today = datetime.now(UTC)
+    found: dict[str, Decimal] = {}
+    for one in (attempt for request in requests(root) for attempt in request.attempts):
+        if (one.began.year, one.began.month) == (today.year, today.month):
+            # A run may have taken several requests, and a retried one took them twice.
+            found[one.run_id] = max(one.usd, found.get(one.run_id, Decimal(0)))
+    return sum(found.values(), Decimal(0))
+
+
+def take(root: Path, run_id: str, run: str) -> list[RetrainRequest]:
+    """Mark every request that waits as taken by a run; returns them."""
+    taken = []
+    for one in requests(root):
+        if one.waits:
+            attempt = RetrainAttempt(run_id=run_id, run=run, began=datetime.now(UTC))
+            taken.append(_save(root, one, state="taken", attempts=(*one.attempts, attempt)))
+    return taken
+
+
+def close(root: Path, taken: Sequence[RetrainRequest], state: str, usd: Decimal, *, answered: bool) -> None:
+    """Close what a run took, with how it ended; open it again where it came to no decision."""
+    for one in taken:
+        _end(root, one, state, usd, answered=answered)
+
+
+def assignments(taken: Sequence[RetrainRequest]) -> list[str]:
+    """What changes in params.yaml, and stays so; drift's own changes only where nothing else asks.
+
+    New prices and data make another model anyway.
+    """
+    others = [one for one in taken if one.cause in ("price", "data")]
+    found = (each for one in others or taken for each in one.assignments)
+    newest: dict[str, str] = {}
+    for one in found:
+        key = one.partition("=")[0]
+        newest[key] = max(newest.get(key, ""), one)
+    return list(newest.values())
+
+
+def listed(root: Path, limits: Retraining, records: Sequence[RunRecord]) -> Iterator[str]:
+    """The requests for a person, open ones first, and why a run does or does not begin."""
+    first = unanswered(root)
+    for one in [*first, *(other for other in requests(root) if other not in first)]:
+        yield f"{one.id}  {one.state:<9}{one.asked:%Y-%m-%d %H:%M}  {one.line}"
+        if one.state == "open" and one.needs:
+            yield f"          needs a person: {one.needs}"
+        for each in one.attempts:
+            yield f"          {each.run}, {each.began:%Y-%m-%d %H:%M}: {each.state or 'runs'}, {each.usd:.2f} USD"
+    why = hindrance(root, limits, records)
+    left = month_left(root, limits)
+    cap = "" if left is None else f"; {left:.2f} of {limits.monthly_usd:.2f} USD are left this month"
+    yield (f"no run begins: {why}" if why else "a run may begin: orchestra retraining start") + cap
+
+
+def _id(reason: RetrainReason) -> str:
+    return hashlib.sha256(f"{reason.cause}\0{reason.key}".encode()).hexdigest()[:8]
+
+
+def _end(root: Path, request: RetrainRequest, state: str, usd: Decimal, *, answered: bool = False) -> None:
+    last = request.attempts[-1].model_copy(update={"state": state, "usd": usd})
+    attempts = (*request.attempts[:-1], last)
+    if answered:
+        _save(root, request, state="answered", closed=datetime.now(UTC), attempts=attempts)
+    else:
+        _save(root, request, state="open", attempts=attempts)
+
+
+def _save(root: Path, request: RetrainRequest, **changes: object) -> RetrainRequest:
+    changed = request.model_copy(update=changes)
+    atomic.write_text(root / REQUESTS / f"{changed.id}.json", changed.model_dump_json(indent=1) + "\n")
+    return changed

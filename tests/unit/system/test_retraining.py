@@ -1,0 +1,147 @@
+"""Requests for a retraining: asked once, taken by one run, and begun by the rules."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.config.retraining import Retraining
+from orchestra.errors import ConfigError
+from orchestra.system.retraining import (
+    REQUESTS,
+    RetrainReason,
+    RetrainRequest,
+    ask,
+    assignments,
+    close,
+    drop,
+    find_request,
+    hindrance,
+    listed,
+    month_left,
+    reopen_lost,
+    requests,
+    take,
+)
+from orchestra.system.runs import RunJournal, RunRecord, runs
+
+PRICE = RetrainReason("price", "a/b@2026-01-01", "a/b costs more", assignments=('world.price_date="2026-01-01"',))
+DRIFT = RetrainReason("drift", "mix\0f1", "mix of tools: 0.2", assignments=("grpo.seed=1",))
+RETIRED = RetrainReason("model", "a/b", "a/b is retired", needs="name another model")
+LOOKED = ("drift", "price", "model", "data")
+RULES = Retraining(cooldown_hours=24.0, monthly_usd=Decimal(10))
+
+
+def asked(root: Path, *reasons: RetrainReason, looked: Any = LOOKED) -> list[str]:
+    return [one.what for one in ask(root, reasons, looked, "monitor m1")]
+
+
+def states(root: Path) -> list[str]:
+    return [one.state for one in requests(root)]
+
+
+def taken(root: Path, run: str = "r1", usd: str = "4", *, days_ago: float = 0, answered: bool = True) -> None:
+    """A run takes what waits, and ends."""
+    found = take(root, run, run)
+    close(root, found, "Completed" if answered else "Failed", Decimal(usd), answered=answered)
+    for one in requests(root):
+        began = datetime.now(UTC) - timedelta(days=days_ago)
+        attempts = [each.model_copy(update={"began": began}) if each.run_id == run else each for each in one.attempts]
+        changed = one.model_copy(update={"attempts": tuple(attempts)})
+        (root / REQUESTS / f"{one.id}.json").write_text(changed.model_dump_json())
+
+
+def test_a_fact_asks_once_and_says_what_saw_it(tmp_path: Path) -> None:
+    assert asked(tmp_path, PRICE, DRIFT) == ["a/b costs more", "mix of tools: 0.2"]
+    assert asked(tmp_path, PRICE, DRIFT) == []
+    assert {(one.cause, one.asked_by) for one in requests(tmp_path)} == {
+        ("price", "monitor m1"),
+        ("drift", "monitor m1"),
+    }
+
+
+def test_a_fact_that_is_gone_settles_and_asks_again_when_it_is_back(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE, DRIFT)
+    asked(tmp_path, PRICE, looked=("price",))
+    assert sorted(states(tmp_path)) == ["open", "open"], "drift was not looked for"
+    asked(tmp_path, PRICE)
+    assert sorted(states(tmp_path)) == ["open", "settled"]
+    assert asked(tmp_path, PRICE, DRIFT) == ["mix of tools: 0.2"]
+
+
+def test_what_was_answered_or_dropped_does_not_ask_again(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE, DRIFT)
+    drop(tmp_path, next(one for one in requests(tmp_path) if one.cause == "drift"))
+    taken(tmp_path)
+    assert sorted(states(tmp_path)) == ["answered", "dropped"]
+    assert asked(tmp_path, PRICE, DRIFT) == []
+    with pytest.raises(ConfigError, match="it is answered"):
+        drop(tmp_path, next(one for one in requests(tmp_path) if one.cause == "price"))
+    with pytest.raises(ConfigError, match="no request zz"):
+        find_request(tmp_path, "zz")
+
+
+def test_a_run_that_failed_or_was_killed_leaves_the_request_open(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE)
+    taken(tmp_path, answered=False)
+    assert states(tmp_path) == ["open"]
+    take(tmp_path, "r2", "r2")
+    living = RunJournal.begin(tmp_path, "r2", "r2", "retrain").record
+    reopen_lost(tmp_path, [living], lambda record: Decimal(3))
+    assert states(tmp_path) == ["taken"]
+    killed = living.model_copy(update={"ended": datetime.now(UTC), "state": "Killed"})
+    reopen_lost(tmp_path, [killed], lambda record: Decimal(3))
+    (one,) = requests(tmp_path)
+    assert one.state == "open"
+    assert [(each.state, each.usd) for each in one.attempts] == [("Failed", Decimal(4)), ("Killed", Decimal(3))]
+
+
+def test_one_at_a_time_a_cool_down_and_the_months_dollars(tmp_path: Path) -> None:
+    def why(now: bool = False, records: list[RunRecord] | None = None, rules: Retraining = RULES) -> str:
+        return hindrance(tmp_path, rules, records or [], now=now)
+
+    assert why() == "nothing asks for a retraining"
+    asked(tmp_path, RETIRED)
+    assert why() == "1 requests wait for a person"
+    asked(tmp_path, RETIRED, PRICE)
+    assert why() == ""
+    RunJournal.begin(tmp_path, "busy", "busy-bee", "retrain")
+    assert why(records=runs(tmp_path)) == "retrain busy-bee works"
+
+    taken(tmp_path, usd="4", answered=False)
+    assert why().startswith("the cool-down of 24 hours lasts until ") and why(now=True) == ""
+    assert why(rules=RULES.model_copy(update={"cooldown_hours": 0.0})) == ""
+    assert month_left(tmp_path, RULES) == 6
+    taken(tmp_path, "r2", usd="7", answered=False)
+    assert why(now=True) == "this month's 10 USD for such runs are spent"
+    assert month_left(tmp_path, Retraining()) is None
+
+
+def test_a_run_that_answers_several_is_paid_once_and_last_months_do_not_count(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE, DRIFT)
+    taken(tmp_path, "old", usd="9", days_ago=40, answered=False)
+    taken(tmp_path, "new", usd="4", answered=False)
+    assert month_left(tmp_path, RULES) == 6
+
+
+def test_drift_takes_the_next_seed_only_where_nothing_else_makes_another_model() -> None:
+    def request(reason: RetrainReason) -> RetrainRequest:
+        more = {"what": reason.what, "assignments": reason.assignments, "asked_by": "m"}
+        return RetrainRequest(id=reason.key[:8], cause=reason.cause, asked=datetime.now(UTC), **more)
+
+    later = RetrainReason("price", "c/d", "c/d", assignments=('world.price_date="2026-02-01"',))
+    assert assignments([request(DRIFT)]) == ["grpo.seed=1"]
+    assert assignments([request(DRIFT), request(PRICE), request(later)]) == ['world.price_date="2026-02-01"']
+    assert assignments([request(DRIFT), request(RetrainReason("data", "x", "data/extra modified"))]) == []
+
+
+def test_the_list_says_who_asked_what_answered_and_why_none_begins(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE, RETIRED)
+    taken(tmp_path, "calm-cat")
+    (tmp_path / REQUESTS / "half.json").write_text("{")
+    lines = list(listed(tmp_path, RULES, []))
+    assert lines[0].endswith("model: a/b is retired") and "needs a person: name another model" in lines[1]
+    assert " answered " in lines[2] and "calm-cat" in lines[3] and lines[3].endswith("Completed, 4.00 USD")
+    assert lines[-1] == "no run begins: 1 requests wait for a person; 6.00 of 10.00 USD are left this month"
