@@ -24,6 +24,7 @@ from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
 from orchestra.cli.operations import retraining as cli_retraining
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
+from orchestra.cli.operations import upkeep as cli_upkeep
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
@@ -59,6 +60,9 @@ for command in (
     cli_schedule.plan,
     cli_schedule.sweep,
     cli_schedule.notify,
+    cli_upkeep.backup,
+    cli_upkeep.restore,
+    cli_upkeep.gc,
 ):
     app.command()(command)
 app.command("runs")(cli_runs.list_runs)

@@ -42,6 +42,8 @@ DATABASES = {
     PREFECT: "the next run begins a new history of flows",
 }
 """The databases of a workspace, and what happens without one."""
+RESTORING = ".state/restoring"
+"""There while `orchestra restore` changes databases: one that was killed has to be completed first."""
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 UNWRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 SAID = re.compile(
@@ -68,11 +70,14 @@ def check_storage(root: Path, room: int = ROOM) -> None:
 
 
 def check_database(root: Path, name: str) -> None:
-    """Raises `DataError` of one line where a database of `DATABASES` is damaged or cut off; none is whole.
+    """Raises `DataError` of one line where a database of `DATABASES` is damaged or half restored; none is whole.
 
     Every page is read. Contents that changed within a well-formed page cannot be found out.
     """
     file = root / name
+    if (root / RESTORING).exists():
+        what = "orchestra restore was ended before all databases were in their places"
+        raise DataError(what, where=name, fix="orchestra restore FILE again")
     if not file.is_file():
         return
     try:

@@ -40,7 +40,7 @@ def _of_database(file: Path, model_name: str) -> dict[str, int]:
     except sqlite3.Error as error:
         if "no such table" in str(error):
             return {}  # MLflow has not used this database yet.
-        raise ServiceError(str(error), where=str(file), fix="restore it from a backup") from None
+        raise ServiceError(str(error), where=str(file), fix="orchestra restore FILE") from None
 
 
 def _of_server(uri: str, model_name: str) -> dict[str, int]:

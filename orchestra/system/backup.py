@@ -1,0 +1,225 @@
+"""Backup of what a workspace knows and cannot make again: databases, registered checkpoints, artifacts, records."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from orchestra import __version__
+from orchestra.errors import DataError, ServiceError
+from orchestra.files import atomic
+from orchestra.system.processes import services
+from orchestra.system.storage import DATABASES, MLFLOW, RESTORING, check_database
+from orchestra.types import Record
+
+FOLDERS = (".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger")
+"""What the databases speak of: checkpoints, artifacts, records. A restore adds to them and removes nothing."""
+CONTENTS = "contents.json"
+"""The last file of a backup: without it the backup was cut off."""
+WRITERS = ("prefect", "mlflow", "worker")
+"""Servers that have the databases open."""
+PLACES = {
+    "experiments": ("artifact_location",),
+    "runs": ("artifact_uri",),
+    "model_versions": ("source", "storage_location"),
+    "logged_models": ("artifact_location",),
+}
+"""Columns of MLflow's database that hold the workspace's own path."""
+UNPACKED = ".restore-"
+"""How the name of a folder begins in which a backup is unpacked."""
+MOST_CONTENTS = 64 * 2**20
+"""Bytes that the list of contents may have."""
+
+
+class BackupContents(Record):
+    """What a backup holds."""
+
+    made: datetime
+    version: str
+    """Of the program."""
+    root: str
+    """The workspace that it was made of: its path stands in MLflow's database."""
+    files: dict[str, str]
+    """SHA-256 by path."""
+
+    @property
+    def line(self) -> str:
+        databases = [name for name in DATABASES if name in self.files]
+        models = {name.split("/")[2] for name in self.files if name.startswith(f"{FOLDERS[0]}/")}
+        return f"{', '.join(databases) or 'no database'}, {len(models)} checkpoints, {len(self.files)} files"
+
+
+def backup(root: Path, target: Path) -> BackupContents:
+    """Write a tar file of the workspace's state, whole or not at all, also while servers and runs work.
+
+    Each database is copied at one moment, before the files that it speaks of. Only its user may read the backup, since
+    Prefect keeps addresses of webhooks in its database. Raises `DataError` where there is nothing to keep.
+    """
+    hashes: dict[str, str] = {}
+    if not any((root / name).is_file() for name in DATABASES):
+        raise DataError(
+            "neither MLflow nor Prefect has a database here", where=str(root / ".state"), fix="orchestra run"
+        )
+    with (
+        atomic.whole_file(target) as partial,
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".backup-") as folder,
+    ):
+        partial.chmod(0o600)
+        with tarfile.open(partial, "w") as archive:
+            for name in DATABASES:
+                if (root / name).is_file():
+                    check_database(root, name)
+                    copy = Path(folder) / Path(name).name
+                    _snapshot(root / name, copy)
+                    hashes[name] = _add(archive, copy, name)
+            for file in _files(root):
+                name = file.relative_to(root).as_posix()
+                with contextlib.suppress(FileNotFoundError):  # Removed since it was listed.
+                    hashes[name] = _add(archive, file, name)
+            contents = BackupContents(
+                made=datetime.now(UTC), version=__version__, root=str(root.resolve()), files=hashes
+            )
+            text = contents.model_dump_json(indent=1).encode()
+            entry = tarfile.TarInfo(CONTENTS)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    return contents
+
+
+def restore(root: Path, source: Path) -> BackupContents:
+    """Bring a backup back, whole or not at all; the caller holds the workspace's lock.
+
+    Everything is unpacked and checked first. The databases that were here go to `.state/replaced-…`. A restore that is
+    killed while they change places is named by whatever opens them next, and the same command completes it. Raises
+    `ServiceError` while a server has a database open, `DataError` for a file that is no whole backup.
+    """
+    if running := [service.name for service in services(root) if service.name in WRITERS]:
+        names = " ".join(running)
+        raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=f"orchestra stop {names}")
+    state = root / ".state"
+    state.mkdir(exist_ok=True)
+    for left in state.glob(f"{UNPACKED}*"):
+        shutil.rmtree(left)  # Of a restore that was killed.
+    with tempfile.TemporaryDirectory(dir=state, prefix=UNPACKED) as folder:
+        unpacked = Path(folder)
+        contents = _unpack(source, unpacked)
+        for name in DATABASES:
+            check_database(unpacked, name)
+        if (unpacked / MLFLOW).is_file():
+            _move_places(unpacked / MLFLOW, contents.root, str(root.resolve()))
+        for name in contents.files:
+            if name not in DATABASES:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                atomic.replace(unpacked / name, root / name)
+        _exchange(root, unpacked, [name for name in DATABASES if name in contents.files])
+    return contents
+
+
+def _exchange(root: Path, unpacked: Path, names: list[str]) -> None:
+    """Put the databases in their places, with a mark while not all of them are there."""
+    aside = root / ".state" / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    atomic.write_text(root / RESTORING, "")
+    for name in names:
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # SQLite's journals belong to the file they were written for.
+        for old in sorted(place.parent.glob(f"{place.name}*")):
+            aside.mkdir(exist_ok=True)
+            atomic.replace(old, aside / old.name)
+        atomic.replace(unpacked / name, place)
+    (root / RESTORING).unlink()
+
+
+def _snapshot(database: Path, copy: Path) -> None:
+    """The database as it is at one moment, whoever writes to it."""
+    with (
+        contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)) as source,
+        contextlib.closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*")):
+            hidden = any(part.startswith(".") for part in file.relative_to(root / folder).parts)
+            if file.is_file() and not file.is_symlink() and not hidden:
+                yield file
+
+
+class _Hashed:
+    """A file that is read once: to be copied, and to be hashed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.digest = file, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._file.read(size)
+        self.digest.update(part)
+        return part
+
+
+def _add(archive: tarfile.TarFile, file: Path, name: str) -> str:
+    """Add a file; returns its SHA-256."""
+    with file.open("rb") as opened:
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mtime = os.fstat(opened.fileno()).st_size, int(file.stat().st_mtime)
+        hashed = _Hashed(opened)
+        archive.addfile(entry, hashed)
+    return hashed.digest.hexdigest()
+
+
+def _unpack(source: Path, folder: Path) -> BackupContents:
+    """Unpack a backup and check every file against its list; nothing of it can leave the folder."""
+    fix = "take another backup"
+    try:
+        with tarfile.open(source, "r:") as archive:
+            archive.extractall(folder, filter="data")
+        listed = folder / CONTENTS
+        if listed.stat().st_size > MOST_CONTENTS:
+            raise DataError("its list of contents is too long", where=str(source), fix=fix)
+        contents = BackupContents.model_validate(json.loads(listed.read_bytes()))
+    except FileNotFoundError:
+        what = "it is cut off: its list of contents is missing" if source.is_file() else "no such file"
+        raise DataError(what, where=str(source), fix=fix) from None
+    except (tarfile.TarError, ValidationError, ValueError) as error:
+        raise DataError(f"it is no whole backup: {type(error).__name__}", where=str(source), fix=fix) from None
+    allowed = (*DATABASES, *(f"{one}/" for one in FOLDERS))
+    for name, digest in contents.files.items():
+        if not name.startswith(allowed) or ".." in Path(name).parts:
+            raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=fix)
+        file = folder / name
+        if not file.is_file() or _hash(file) != digest:
+            raise DataError(f"{name} in it is damaged", where=str(source), fix=fix)
+    return contents
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _move_places(database: Path, old: str, new: str) -> None:
+    """Let MLflow's database speak of this workspace's folder, where the backup was made in another."""
+    if old == new:
+        return
+    with contextlib.closing(sqlite3.connect(database)) as db, db:
+        for table, columns in PLACES.items():
+            there = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+            for column in there.intersection(columns):
+                for before, after in ((Path(old).as_uri(), Path(new).as_uri()), (old, new)):
+                    db.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                        (after, len(before) + 1, len(before) + 1, f"{before}/"),
+                    )

@@ -1,0 +1,248 @@
+"""`orchestra gc`: what no alias, release, branch or open run refers to, shown first and deleted when asked."""
+
+import argparse
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestra.config.schema import load_params
+from orchestra.files.yaml import load_yaml
+from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.trial import read_trial
+from orchestra.system.environment import quiet
+from orchestra.system.runs import runs
+from orchestra.system.workspace import locked
+from orchestra.text import aligned
+from tasks.platform import dvc
+from tasks.platform.commands import run_command
+from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
+from tasks.platform.tracking import experiment, own_database
+
+CACHE, ARTIFACTS, WORK, SWEEPS = ".dvc/cache/files/md5", ".state/mlartifacts", "work", "work/sweeps"
+COLLECTED = "orchestra.collected"
+"""Tag of a version whose kept checkpoint was deleted here: when."""
+OUT = "out."
+"""How MLflow's tags begin that name the hash of a stage's output."""
+DAY_S = 86_400
+SHOWN = 5
+"""Leftovers of each kind that are named."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something that can be deleted."""
+
+    kind: str
+    path: Path
+    size: int
+    """Bytes."""
+    why: str
+    version: ModelVersion | None = None
+    """The registered version whose checkpoint it is."""
+
+
+@dataclass(frozen=True)
+class References:
+    """What refers to something, by what it refers to."""
+
+    checkpoints: dict[str, str]
+    """Why each kept checkpoint stays, by its hash."""
+    versions: list[ModelVersion]
+    """Those whose files stay."""
+
+
+def keepers(root: Path, registry: Registry, newest: int) -> References:
+    """Every version that an alias names, that serves or is on trial, and the `newest` that were champions."""
+    found: dict[str, str] = {}
+    every = sorted(registry.versions(), key=lambda one: -one.number)
+    aliases = registry.aliases()
+    champions = [one for one in every if PROMOTED in one.tags][:newest]
+    for version in every:
+        names = [alias for alias, number in aliases.items() if number == version.number]
+        if names or version in champions:
+            why = ", ".join(names) or f"one of the last {newest} champions"
+            found[version.checkpoint_hash] = f"version {version.number}: {why}"
+    serving, trial = read(root / SERVING), read_trial(root)
+    if serving is not None:
+        found.setdefault(serving.checkpoint_hash, f"version {serving.version}: serves")
+    if trial is not None:
+        found.setdefault(trial.serving.checkpoint_hash, f"version {trial.serving.version}: on trial")
+    return References(found, [one for one in every if one.checkpoint_hash in found])
+
+
+def leftovers(root: Path, registry: Registry, kept: References, days: float) -> list[Leftover]:
+    """What nothing refers to and is older than so many days, of every kind; the caller holds the workspace's lock."""
+    before = time.time() - days * DAY_S
+    every = [
+        *_checkpoints(root, registry, kept),
+        *_outputs(root, registry, kept),
+        *_training(root),
+        *_deleted_runs(root, registry.client),
+    ]
+    return [one for one in every if _changed(one.path) <= before]
+
+
+def _checkpoints(root: Path, registry: Registry, kept: References) -> Iterator[Leftover]:
+    versions = {one.checkpoint_hash: one for one in registry.versions()}
+    for folder in _entries(root / STORE):
+        if folder.name not in kept.checkpoints:
+            version = versions.get(folder.name)
+            whose = "no version" if version is None else f"version {version.number}"
+            yield Leftover("kept checkpoints", folder, _size(folder), f"of {whose}, which nothing refers to", version)
+
+
+def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Leftover]:
+    """Objects of DVC's cache that neither the workspace, a branch, a tag, a sweep, a kept version nor an open run uses.
+
+    A cache elsewhere may be shared with other workspaces: nothing of it is told.
+    """
+    cache = root / CACHE
+    if not cache.is_dir():
+        return
+    used = _closure(cache, [*_of_dvc(root), *_of_sweeps(root), *_of_runs(registry, kept)])
+    for folder in _entries(cache):
+        for file in _entries(folder):
+            if (folder.name + file.name).removesuffix(".dir") not in used:
+                yield Leftover("outputs of stages", file, _size(file), "no stage, branch, version or open run uses it")
+
+
+def _of_dvc(root: Path) -> Iterator[str]:
+    """What DVC itself knows as used: in the workspace, in branches and in tags."""
+    quiet()
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        for hashes in repo.used_objs(all_branches=True, all_tags=True).values():
+            yield from (str(one.value) for one in hashes if one.value)
+
+
+def _of_sweeps(root: Path) -> Iterator[str]:
+    """Copies of the workspace share its cache."""
+    for lock in (root / SWEEPS).glob("*/dvc.lock"):
+        stages = (yaml.safe_load(lock.read_text(encoding="utf-8")) or {}).get("stages", {})
+        for name in stages:
+            yield from dvc.hashes(lock.parent, name).outputs.values()
+
+
+def _of_runs(registry: Registry, kept: References) -> Iterator[str]:
+    """Outputs of the runs that made the kept versions, and of runs that MLflow calls open."""
+    client = registry.client
+    found = [client.get_run(one.run_id) for one in kept.versions if one.run_id]
+    found += client.search_runs([experiment(client, registry.root)], "attributes.status = 'RUNNING'")
+    for run in found:
+        yield from (value for key, value in run.data.tags.items() if key.startswith(OUT))
+
+
+def _closure(cache: Path, names: Iterable[str]) -> set[str]:
+    """Hashes, with those of the files of each folder among them."""
+    found = set()
+    for name in set(names):
+        found.add(name.removesuffix(".dir"))
+        if name.endswith(".dir"):
+            with contextlib.suppress(OSError, ValueError):
+                listed = json.loads((cache / name[:2] / name[2:]).read_text(encoding="utf-8"))
+                found |= {str(one["md5"]) for one in listed}
+    return found
+
+
+def _training(root: Path) -> Iterator[Leftover]:
+    """State of training that was interrupted, unless the last run could still go on from it."""
+    last = next((one for one in runs(root) if one.flow == "retrain"), None)
+    if last is not None and (last.failed or last.ended is None or last.state == "Capped"):
+        return
+    for stage in load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]:
+        for folder in _entries(root / WORK / stage):
+            yield Leftover("training state", folder, _size(folder), f"{stage}: no run goes on from it")
+
+
+def _deleted_runs(root: Path, client: Any) -> Iterator[Leftover]:
+    """Artifacts of runs that were deleted in MLflow, in the workspace's own store."""
+    from mlflow.entities import ViewType
+
+    if own_database(root):
+        for run in client.search_runs([experiment(client, root)], run_view_type=ViewType.DELETED_ONLY):
+            folder = root / ARTIFACTS / run.info.run_id
+            if folder.is_dir():
+                yield Leftover("artifacts of deleted runs", folder, _size(folder), f"run {run.info.run_name}")
+
+
+def delete(registry: Registry, found: Sequence[Leftover]) -> int:
+    """Delete them; a version whose checkpoint goes says so. Returns the bytes that were freed."""
+    for one in found:
+        if one.version is not None:
+            registry.tag(one.version, {COLLECTED: f"{datetime.now(UTC):%Y-%m-%d}"})
+        if one.path.is_dir():
+            shutil.rmtree(one.path)
+        else:
+            one.path.unlink(missing_ok=True)
+    return sum(one.size for one in found)
+
+
+def told(root: Path, kept: References, found: Sequence[Leftover]) -> Iterator[str]:
+    """What stays and why, and what goes, largest first."""
+    for why in kept.checkpoints.values():
+        yield f"stays: {why}"
+    kinds: dict[str, list[Leftover]] = {}
+    for one in sorted(found, key=lambda each: -each.size):
+        kinds.setdefault(one.kind, []).append(one)
+    for kind, some in kinds.items():
+        yield f"{kind}: {len(some)}, {_megabytes(sum(one.size for one in some))}"
+        rows = [(f"  {one.path.relative_to(root)}", _megabytes(one.size), one.why) for one in some[:SHOWN]]
+        yield from aligned(rows)
+        if len(some) > SHOWN:
+            yield f"  and {len(some) - SHOWN} more"
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder, but what somebody writes just now."""
+    if not folder.is_dir():
+        return []
+    return [one for one in sorted(folder.iterdir()) if not one.name.startswith(".")]
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files if file.is_file())
+
+
+def _changed(path: Path) -> float:
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_mtime
+    return time.time()
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def main(arguments: list[str]) -> None:
+    """Show, and delete."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.records.leftovers", description=__doc__)
+    parser.add_argument("--delete", action="store_true")
+    parser.add_argument("--champions", type=int, default=3)
+    parser.add_argument("--days", type=float, default=30)
+    options, root = parser.parse_args(arguments), Path.cwd()
+    # Nothing may begin to refer to something meanwhile.
+    with locked(root):
+        registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
+        kept = keepers(root, registry, options.champions)
+        found = leftovers(root, registry, kept, options.days)
+        print("\n".join(told(root, kept, found)) or "nothing is registered")
+        if not found:
+            print(f"nothing older than {options.days:g} days is left over")
+        elif options.delete:
+            print(f"deleted: {_megabytes(delete(registry, found))}")
+        else:
+            print("nothing was deleted: orchestra gc --delete")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,191 @@
+"""A backup of real databases, brought back: in place, in another folder, after damage, and cut off at every point."""
+
+import os
+import shutil
+import sqlite3
+import stat
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import DataError, OrchestraError, ServiceError
+from orchestra.files import atomic
+from orchestra.files.checkpoint import hash_dir
+from orchestra.system.backup import backup, restore
+from orchestra.system.processes import Service, remember, started_at
+from orchestra.system.storage import MLFLOW, PREFECT, RESTORING, check_database
+from tasks.platform.registry import CHAMPION, Registry
+from tasks.platform.tracking import connect, experiment
+
+
+@pytest.fixture(autouse=True)
+def no_other_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow sets the variable in its process: the address of the first database would hold for the next one."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a champion, an artifact, a database of Prefect's name, and records."""
+    root = tmp_path_factory.mktemp("made") / "first"
+    checkpoint = root / "models/grpo"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(os.urandom(1000))
+    registry = Registry(root, "orchestrator")
+    run = str(registry.client.create_run(experiment(registry.client, root), run_name="one").info.run_id)
+    registry.client.log_text(run, "the decision", "decision.txt")
+    registry.point(CHAMPION, registry.add(checkpoint, hash_dir(checkpoint), {}, run))
+    (root / PREFECT).parent.mkdir(parents=True)
+    with closing(sqlite3.connect(root / PREFECT)) as db, db:
+        db.execute("CREATE TABLE flow_run (name TEXT)")
+        db.execute("INSERT INTO flow_run VALUES ('calm-cat')")
+    atomic.write_text(root / ".state/runs/r1.json", "{}")
+    return root
+
+
+@pytest.fixture
+def workspace(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "first"))
+
+
+def flow_runs(root: Path) -> list[str]:
+    with closing(sqlite3.connect(root / PREFECT)) as db:
+        return [name for (name,) in db.execute("SELECT name FROM flow_run")]
+
+
+def test_the_champion_the_artifact_and_the_history_are_back_in_another_folder(made: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "kept.tar", tmp_path / "other"
+    told = backup(made, file)
+    assert "1 checkpoints" in told.line and MLFLOW in told.line and PREFECT in told.line
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    other.mkdir()
+    assert restore(other, file).files == told.files
+    registry = Registry(other, "orchestrator")
+    champion = registry.at(CHAMPION)
+    assert champion is not None and champion.verified().is_relative_to(other)
+    (run,) = registry.client.search_runs([experiment(registry.client, other)])
+    assert Path(run.info.artifact_uri.removeprefix("file://")).is_relative_to(other)
+    text = registry.client.download_artifacts(run.info.run_id, "decision.txt", str(tmp_path))
+    assert Path(text).read_text() == "the decision"
+    assert flow_runs(other) == ["calm-cat"] and (other / ".state/runs/r1.json").is_file()
+
+
+def test_a_restore_takes_the_place_of_what_came_later_and_keeps_it(workspace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kept.tar"
+    backup(workspace, file)
+    with closing(sqlite3.connect(workspace / PREFECT)) as db, db:
+        db.execute("INSERT INTO flow_run VALUES ('later-owl')")
+    (workspace / f"{PREFECT}-wal").write_bytes(b"left by a killed writer")
+    (workspace / MLFLOW).write_bytes(b"damaged")
+    restore(workspace, file)
+    assert flow_runs(workspace) == ["calm-cat"] and not (workspace / f"{PREFECT}-wal").exists()
+    assert connect(workspace).get_experiment_by_name("orchestra") is not None
+    (aside,) = (workspace / ".state").glob("replaced-*")
+    assert sorted(one.name for one in aside.iterdir()) == ["mlflow.db", "prefect.db", "prefect.db-wal"]
+
+
+def test_a_backup_beside_a_writer_is_of_one_moment(workspace: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(workspace / PREFECT)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        with writer:
+            writer.execute("INSERT INTO flow_run VALUES ('second')")
+        writer.execute("INSERT INTO flow_run VALUES ('not yet')")
+        backup(workspace, tmp_path / "kept.tar")
+    restore(workspace, tmp_path / "kept.tar")
+    assert flow_runs(workspace) == ["calm-cat", "second"]
+
+
+def test_a_damaged_or_cut_file_changes_nothing(workspace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kept.tar"
+    backup(workspace, file)
+    whole = file.read_bytes()
+    with tarfile.open(file) as archive:
+        inside = archive.getmember(MLFLOW).offset_data + 5000
+    bad = {
+        "cut": whole[: len(whole) // 2],
+        "flipped": whole[:inside] + bytes([whole[inside] ^ 1]) + whole[inside + 1 :],
+    }
+    before = {path: path.read_bytes() for path in sorted((workspace / ".state").rglob("*")) if path.is_file()}
+    for name, content in {**bad, "text": b"hello", "empty": b""}.items():
+        file.write_bytes(content)
+        with pytest.raises(DataError):
+            restore(workspace, file)
+        after = {path: path.read_bytes() for path in sorted((workspace / ".state").rglob("*")) if path.is_file()}
+        assert after == before, name
+    with pytest.raises(DataError, match="no such file"):
+        restore(workspace, tmp_path / "none.tar")
+
+
+def test_a_path_that_no_backup_has_is_refused(workspace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kept.tar"
+    (workspace / "params.yaml").write_text("mine")
+    for wrong in ("params.yaml", ".state/models/../../params.yaml"):
+        with tarfile.open(file, "w") as archive:
+            (tmp_path / "contents").write_text(
+                f'{{"made": "2026-01-01T00:00:00Z", "version": "1", "root": "/x", "files": {{"{wrong}": "0"}}}}'
+            )
+            archive.add(tmp_path / "contents", "contents.json")
+        with pytest.raises(DataError, match="which no backup does"):
+            restore(workspace, file)
+
+
+def test_a_server_that_has_a_database_open_is_named(workspace: Path, tmp_path: Path) -> None:
+    backup(workspace, tmp_path / "kept.tar")
+    remember(workspace, Service("mlflow", os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))
+    with pytest.raises(ServiceError, match="mlflow runs — orchestra stop mlflow"):
+        restore(workspace, tmp_path / "kept.tar")
+    with pytest.raises(DataError, match="neither MLflow nor Prefect"):
+        backup(tmp_path / "nothing", tmp_path / "none.tar")
+
+
+class KilledError(BaseException):
+    pass
+
+
+@contextmanager
+def killed_at(rename: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process ends at its n-th change of a name."""
+    real, count = atomic.replace, 0
+
+    def counted(source: Path, target: Path) -> None:
+        nonlocal count
+        count += 1
+        if count == rename:
+            raise KilledError
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "replace", counted)
+        yield
+
+
+def test_a_restore_that_is_ended_anywhere_is_named_and_completed_by_the_same_command(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kept.tar"
+    backup(workspace, file)
+    named = 0
+    for point in range(1, 50):
+        root = Path(shutil.copytree(workspace, tmp_path / f"w{point}"))
+        with closing(sqlite3.connect(root / PREFECT)) as db, db:
+            db.execute("INSERT INTO flow_run VALUES ('later-owl')")
+        try:
+            with killed_at(point, monkeypatch):
+                restore(root, file)
+            break
+        except KilledError:
+            pass
+        try:
+            check_database(root, MLFLOW)
+            assert flow_runs(root) in (["calm-cat", "later-owl"], ["calm-cat"])
+        except OrchestraError as error:
+            assert "orchestra restore FILE again" in str(error)
+            named += 1
+        restore(root, file)
+        assert flow_runs(root) == ["calm-cat"] and not (root / RESTORING).exists()
+        check_database(root, MLFLOW)
+        shutil.rmtree(root)
+    assert point > 6 and named >= 3

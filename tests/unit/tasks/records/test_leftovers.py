@@ -1,0 +1,146 @@
+"""What `orchestra gc` shows and deletes: nothing that an alias, a release, a branch or an open run refers to."""
+
+import os
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from orchestra.config.schema import load_params
+from orchestra.errors import DataError
+from orchestra.files.checkpoint import hash_dir
+from orchestra.serving.releases import state
+from orchestra.system.runs import RunRecord, save
+from tasks.platform import dvc
+from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, STORE, Registry
+from tasks.platform.tracking import experiment
+from tasks.records.leftovers import CACHE, COLLECTED, keepers, leftovers, main
+from tests.support.worlds import ROOT
+
+LONG_AGO = 1_000_000_000.0
+STAGE = "stages:\n  copy:\n    cmd: cp source out.txt\n    deps: [source]\n    outs: [out.txt]\n"
+
+
+def shell(root: Path, *command: str) -> None:
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+
+def make(root: Path, text: str) -> str:
+    """Run the stage on that text; returns the hash of its output."""
+    (root / "source").write_text(text)
+    with Repo(str(root)) as repo:
+        repo.reproduce()
+    return dvc.hashes(root, "copy").outputs["out.txt"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Five champions, one after another; and outputs that a branch, a version, an open run, nobody, we refer to."""
+    root = tmp_path_factory.mktemp("made") / "w"
+    root.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        for name, text in {"dvc.yaml": STAGE, "params.yaml": (ROOT / "params.yaml").read_text()}.items():
+            (root / name).write_text(text)
+        shell(root, "git", "init", "-q", "-b", "main")
+        Repo.init(str(root)).close()
+        outs = {"branch": make(root, "branch")}
+        (root / ".gitignore").write_text("/.state/\n/work/\n/out.txt\n/models/\n")
+        shell(root, "git", "add", "-A")
+        shell(root, "git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "one")
+        outs |= {name: make(root, name) for name in ("version", "open", "nobody", "workspace")}
+
+        registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
+        client, where = registry.client, experiment(registry.client, root)
+        client.create_run(where, tags={"out.out.txt": outs["open"]})
+        for number in range(1, 6):
+            run = str(
+                client.create_run(where, tags={"out.out.txt": outs["version"]} if number == 5 else {}).info.run_id
+            )
+            client.set_terminated(run)
+            checkpoint = root / "models/grpo"
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            (checkpoint / "weights").write_text(str(number))
+            registry.add(checkpoint, hash_dir(checkpoint), {PROMOTED: "true"}, run)
+        versions = {one.number: one for one in registry.versions()}
+        registry.point(CHAMPION, versions[5])
+        registry.point(PREVIOUS, versions[2])
+        state.write(root, serving(versions[1].checkpoint_hash))
+    for path in root.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return root, outs
+
+
+def serving(checkpoint_hash: str) -> state.Serving:
+    more = {"checkpoint": "x", "engine": "in_process", "params": {}, "fingerprint": "f", "code": "c"}
+    return state.Serving(version="1", checkpoint_hash=checkpoint_hash, **more)
+
+
+@pytest.fixture
+def workspace(made: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root = Path(shutil.copytree(made[0], tmp_path / "w", symlinks=True))
+    monkeypatch.chdir(root)
+    return root
+
+
+def kept_versions(root: Path, registry: Registry) -> list[int]:
+    return sorted(one.number for one in registry.versions() if one.folder.is_dir())
+
+
+def test_it_is_shown_first_and_only_then_deleted(
+    workspace: Path, made: tuple[Path, dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outs = made[1]
+    registry = Registry(workspace, "orchestrator")
+    arguments = ["--champions", "2", "--days", "30"]
+    main(arguments)
+    shown = capsys.readouterr().out
+    assert "stays: version 5: champion" in shown and "stays: version 2: previous" in shown
+    assert "stays: version 4: one of the last 2 champions" in shown and "stays: version 1: serves" in shown
+    assert "kept checkpoints: 1, " in shown and "of version 3, which nothing refers to" in shown
+    assert "outputs of stages: 1, " in shown and shown.endswith("nothing was deleted: orchestra gc --delete\n")
+    assert kept_versions(workspace, registry) == [1, 2, 3, 4, 5]
+
+    main([*arguments, "--delete"])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("deleted: ")
+    assert kept_versions(workspace, registry) == [1, 2, 4, 5]
+    there = {name for name, md5 in outs.items() if (workspace / CACHE / md5[:2] / md5[2:]).is_file()}
+    assert there == {"branch", "version", "open", "workspace"}
+    gone = registry.version(3)
+    assert gone is not None and COLLECTED in gone.tags
+    with pytest.raises(DataError, match="the kept checkpoint is gone"):
+        gone.verified()
+    main([*arguments, "--delete"])
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing older than 30 days is left over"
+    # Everything that stays still works: DVC has every file, and the champion is whole.
+    with Repo(str(workspace)) as repo:
+        repo.checkout()
+    champion = registry.at(CHAMPION)
+    assert champion is not None and champion.verified().is_dir()
+
+
+def test_what_is_young_stays(workspace: Path) -> None:
+    registry = Registry(workspace, "orchestrator")
+    kept = keepers(workspace, registry, 1)
+    folder = next(one.folder for one in registry.versions() if one.number == 3)
+    assert folder in {one.path for one in leftovers(workspace, registry, kept, 30)}
+    os.utime(folder)
+    assert folder not in {one.path for one in leftovers(workspace, registry, kept, 30)}
+    assert folder.parent == workspace / STORE
+
+
+@pytest.mark.parametrize(("ended", "goes"), [("Completed", True), ("Failed", False), ("Capped", False)])
+def test_training_state_stays_while_a_run_can_go_on_from_it(workspace: Path, ended: str, goes: bool) -> None:
+    left = workspace / "work/copy/0123"
+    left.mkdir(parents=True)
+    (left / "state.pt").write_text("1")
+    os.utime(left, (LONG_AGO, LONG_AGO))
+    now = datetime.now(UTC)
+    save(workspace, RunRecord(id="r", name="r", flow="retrain", began=now, ended=now, state=ended))
+    registry = Registry(workspace, "orchestrator")
+    found = leftovers(workspace, registry, keepers(workspace, registry, 1), 30)
+    assert (left in {one.path for one in found}) is goes
