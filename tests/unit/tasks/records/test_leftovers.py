@@ -1,5 +1,6 @@
 """What `orchestra gc` shows and deletes: nothing that an alias, a release, a branch or an open run refers to."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ def shell(root: Path, *command: str) -> None:
 def make(root: Path, text: str) -> str:
     """Run the stage on that text; returns the hash of its output."""
     (root / "source").write_text(text)
-    with Repo(str(root)) as repo:
+    with contextlib.chdir(root), Repo() as repo:
         repo.reproduce()
     return dvc.hashes(root, "copy").outputs["out.txt"]
 
