@@ -25,6 +25,7 @@ from orchestra.cli.operations import retraining as cli_retraining
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
 from orchestra.cli.operations import upkeep as cli_upkeep
+from orchestra.cli.welcome import welcome
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
@@ -131,7 +132,7 @@ def run(
 @app.command()
 def learn(
     seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
-    ablations: Annotated[bool, typer.Option("--ablations", help="Also train without parts of the reward.")] = False,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Add arms that lack a part of the reward.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
@@ -242,6 +243,8 @@ def ask(
     )
     # JSON in ASCII: exact, and nothing in it steers a terminal.
     print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
+    for line in welcome(workspace()):
+        print(line, file=sys.stderr)
 
 
 @app.command()

@@ -24,12 +24,16 @@ class Branch(Section):
     """One episode for each choice at the first turn's choice point, in place of samples that share a choice."""
 
     at: Literal["expert", "word"]
-    """expert: the name of the expert that the first turn calls; word: the last line of the first turn's thought."""
-    words: list[Annotated[str, Field(pattern=r"^\S+$")]] = Field(default_factory=list)
-    """The words to try (word): the plans of the teacher, such as cheap, fast, best, value, wish."""
+    """expert: the name of the expert that the first turn calls; word: the choice that ends the first turn's thought."""
+    words: list[Annotated[str, Field(pattern=r"^\S+( \S+)*$")]] = Field(default_factory=list)
+    """The words to try (word): choices of the teacher, such as cheapest, strongest, search."""
     weights: Literal["policy", "uniform"] = "policy"
     """How much a choice counts: as often as the policy makes it (the policy gradient), or all alike (the natural
     policy gradient on the choice, arXiv 1906.00190, which also moves choices that are hardly ever made)."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a step's groups that try every choice; the others are sampled, so that later choices learn too."""
+    min_chance: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """A choice that the policy makes less often is not tried: it does not fit the question, or cannot be carried out."""
 
     @model_validator(mode="after")
     def _words_are_named(self) -> Self:

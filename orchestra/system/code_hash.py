@@ -54,6 +54,7 @@ CODE: dict[Result, tuple[str, ...]] = {
         "orchestra/evaluation",
         "orchestra/files/checkpoint.py",
         "orchestra/statistics",
+        "orchestra/synthesis/questions/topic_words.py",
         "tasks/evaluate.py",
     ),
     "score": EPISODE,

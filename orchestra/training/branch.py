@@ -2,8 +2,8 @@
 
 An episode of a sampled group tells something about the one choice that it makes. Where a policy makes a choice in 2 of
 100 episodes, few groups of 8 hold it, and nothing is learned about it. Here the first turn is sampled once and cut at
-its choice point: the name of the expert that it calls, or the last line of its thought. Every choice c then follows in
-an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
+its choice point: the name of the expert that it calls, or the word that ends its thought. Every choice c then follows
+in an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
 
 Given tokens are not sampled, so they are no evidence of what the policy does; their weights have to say it. Let p be
 the policy's own probabilities of the choices, scaled to add up to 1, and R the rewards. The gradient of Σ p(c) R(c) is
@@ -26,7 +26,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -87,25 +87,28 @@ def plan(
 
     The turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the example alone.
     """
-    conversations = [Conversation(example, codec.prompt(example)) for example in examples]
+    tried_in = examples[: math.ceil(branch.share * len(examples))]
+    conversations = [Conversation(example, codec.prompt(example)) for example in tried_in]
     turns = asyncio.run(_first_turns(conversations, policy, limits))
-    found = []
+    found: list[Plan | None] = []
     for conversation, turn in zip(conversations, turns, strict=True):
         ways = _ways(conversation, turn, codec, limits, branch) if turn.stop == "stop" else {}
         rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
-        names = rng.sample(sorted(ways), size) if len(ways) > size else list(ways)
-        tokens = [ways[name] for name in names]
-        shared = _shared(tokens)
-        found.append(_plan(names, tokens, _scores(policy, conversation.prompt_ids, tokens, shared), shared, size))
-    return found
+        shared = _shared(list(ways.values()))
+        scores = _scores(policy, conversation.prompt_ids, list(ways.values()), shared)
+        choices = _likely(ways, scores, branch.min_chance)
+        choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
+        total = sum(one.chance for one in choices)
+        scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
+        found.append(Plan(shared, scaled, size) if len(scaled) > 1 else None)
+    return found + [None] * (len(examples) - len(found))
 
 
-def _plan(names: list[str], ways: list[tuple[int, ...]], scores: list[float], shared: int, size: int) -> Plan | None:
-    if len(names) < 2:
-        return None
+def _likely(ways: dict[str, tuple[int, ...]], scores: list[float], least: float) -> list[Choice]:
+    """The choices with at least that chance among all."""
     chances = [math.exp(score - max(scores)) for score in scores]
-    choices = [Choice(name, ids, one / sum(chances)) for name, ids, one in zip(names, ways, chances, strict=True)]
-    return Plan(shared, tuple(choices), size)
+    rows = zip(ways.items(), chances, strict=True)
+    return [Choice(name, ids, one / sum(chances)) for (name, ids), one in rows if one / sum(chances) >= least]
 
 
 def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], branch: Branch | None) -> dict[str, float]:
@@ -168,8 +171,10 @@ def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[
     if branch.at == "word":
         end = text.find(f"\n{THINK_CLOSE}") + 1
         start = text.rfind("\n", 0, max(0, end - 1)) + 1
-        found = text[start : end - 1] in branch.words and end > 0
-        return (start, end, {word: f"{word}\n" for word in branch.words}) if found else None
+        line = text[start : end - 1] if end else ""
+        written = max((word for word in branch.words if f" {line}".endswith(f" {word}")), key=len, default=None)
+        choices = {word: f"{word}\n" for word in branch.words}
+        return None if written is None else (end - 1 - len(written), end, choices)
     try:
         call = parse_turn(text).call
     except CallError:
@@ -193,12 +198,19 @@ def _scores(policy: TransformersPolicy, prompt: list[int], ways: Sequence[tuple[
 
     if len(ways) < 2:
         return [0.0] * len(ways)
-    longest = max(map(len, ways))
-    # Padding on the right changes nothing before it: attention looks back only.
-    rows = [[*prompt, *way, *[0] * (longest - len(way))] for way in ways]
-    ids = torch.tensor(rows, device=policy.model.device)
+    model, heat = policy.model, policy.temperature or 1.0
+    # What the ways share is computed once. Padding on the right changes nothing before it: attention looks back only.
+    tails = [way[shared:] for way in ways]
+    longest = max(map(len, tails))
     with torch.inference_mode():
-        logits = policy.model(input_ids=ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
-    logp = torch.log_softmax(logits.float() / (policy.temperature or 1.0), dim=-1)
-    chosen = logp.gather(2, ids[:, len(prompt) :, None]).squeeze(2)  # (ways, longest)
-    return [float(row[shared : len(way)].sum()) for row, way in zip(chosen, ways, strict=True)]
+        prefix = torch.tensor([[*prompt, *ways[0][:shared]]], device=model.device)
+        begun = model(input_ids=prefix, use_cache=True)
+        ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=model.device)
+        logits = begun.logits[:, -1:].expand(len(ways), -1, -1)
+        if longest > 1:
+            begun.past_key_values.batch_repeat_interleave(len(ways))
+            rest = model(input_ids=ids[:, :-1], past_key_values=begun.past_key_values, use_cache=True).logits
+            logits = torch.cat([logits, rest], dim=1)
+    logp = torch.log_softmax(logits.float() / heat, dim=-1)
+    chosen = logp.gather(2, ids[:, :, None]).squeeze(2)  # (ways, longest)
+    return [float(row[: len(tail)].sum()) for row, tail in zip(chosen, tails, strict=True)]

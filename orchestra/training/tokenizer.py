@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -55,15 +56,23 @@ PAIRS = [f"{n:02d}" for n in range(100)] * 2000
 """Shown to the trainer so often that every pair of digits becomes one token."""
 
 
+def splitter() -> Split:
+    """Parts text into `WORDS`."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Split
+
+    return Split(Regex(WORDS), behavior="isolated")
+
+
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
     """Learn merges from rendered texts. Deterministic for the same texts in the same order."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            splitter(),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

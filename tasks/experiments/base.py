@@ -1,8 +1,9 @@
 """Makes the shipped tiny base again: `make base`. A longer SFT on varied worlds, once; the pipeline starts from it.
 
 It teaches what a pre-trained model brings along: the turn format, copying names and numbers, reading the tool table,
-comparing prices and seconds, heeding a stated preference. Its teacher has no favourite: which expert is worth its
-price is left to GRPO. Every episode is told of names and numbers of its own (`Disguise`), short toolboxes come first.
+comparing prices and seconds, saying a preference in a word, carrying out any choice that a thought names. Its teacher
+has no favourite: GRPO finds out which choice suits which user. Every episode is told of names and numbers of its own
+(`Disguise`), short toolboxes come first.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from orchestra.synthesis.preferences import grammar
 from orchestra.synthesis.questions.anonymize import NAME, Disguise
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.toolkit import Toolkit
+from orchestra.training.choices import SEARCH
 from orchestra.training.teacher import teacher_policy
 from orchestra.types import Category, Episode, Example, ToolKind
 from tasks.platform.checkpoints import save_checkpoint
@@ -35,16 +37,18 @@ RENAMED, WISHES = 0.7, 0.7
 LESSONS = {"short": 3, "full": 3}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
-    Category.TOPIC: 0.56,
-    Category.LOOKUP: 0.14,
-    Category.CHANGE: 0.1,
-    Category.TWO_HOP: 0.08,
-    Category.FACT: 0.05,
-    Category.ARITHMETIC: 0.07,
+    Category.TOPIC: 0.31,
+    Category.LOOKUP: 0.2,
+    Category.CHANGE: 0.19,
+    Category.TWO_HOP: 0.05,
+    Category.FACT: 0.04,
+    Category.ARITHMETIC: 0.13,
+    Category.DIRECT: 0.08,
 }
 """Reading the table of experts is what a small model learns last."""
-TEACHER = Habits(bias=0.0, follow_preference=0.8, random_choice=0.03, weigh_value=0.0, patience=0.8)
-SPREAD, BATCH, LEARNING_RATE = 4.0, 16, 0.002
+TEACHER = Habits(strongest=0.0, stop=0.5, meaning=0.5)
+"""Every choice is as likely as any other, so that none is learned."""
+SPREAD, BATCH, OPTIMIZER, LEARNING_RATE = 4.0, 16, "muon", 0.003
 TARGET = "models/base/embedded"
 
 
@@ -58,13 +62,14 @@ class LessonWorld:
 
 
 def shorten(example: Example, catalogue: Catalogue) -> Example:
-    """The example with only the tools it needs; of the experts, the two best and the preferred one."""
+    """The example with only the tools it needs; of the experts, the two best and the preferred one; a search."""
     needed = {call.name for call in example.verifier.golden_calls}
     if not needed:
         experts = [spec for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
         experts.sort(key=lambda spec: -catalogue.skill(spec.tool, example.topic or ""))
         words = example.preference.words
         needed = {spec.name for spec in experts[:2]} | {spec.name for spec in experts if spec.name in words}
+        needed |= {spec.name for spec in example.toolbox if spec.tool == SEARCH and example.query}
     return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
 
 
@@ -75,7 +80,8 @@ def recipe_of_base(params: Params, seed: int = SEED, wishes: Path | None = None)
         | {"renamed_share": RENAMED, "preference_share": WISHES, "preferences": str(wishes) if wishes else None}
     )
     sft = params.sft.model_copy(
-        update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE}
+        update={"seed": SEED, "teacher": TEACHER, "epochs": 1, "batch_size": BATCH}
+        | {"optimizer": OPTIMIZER, "learning_rate": LEARNING_RATE}
     )
     model = params.model.model_copy(update={"base": None})
     return params.model_copy(update={"synthesize": synthesize, "sft": sft, "model": model})

@@ -47,7 +47,7 @@ def _files(params: Params) -> Iterator[tuple[str, str]]:
     named = [
         ("world.catalogue", params.world.catalogue), ("world.prices", params.world.prices),
         ("synthesize.preferences", made.preferences), ("grpo.difficulty_file", grpo.difficulty_file),
-        ("evaluate.wording", evaluate.wording), ("evaluate.safety", evaluate.safety),
+        ("evaluate.safety", evaluate.safety),
         ("deploy.tls_certificate", params.deploy.tls_certificate), ("deploy.tls_key", params.deploy.tls_key),
         *(("synthesize.extra", extra.file) for extra in made.extra),
     ]  # fmt: skip

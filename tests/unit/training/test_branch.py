@@ -203,6 +203,22 @@ def test_without_a_choice_point_a_group_is_sampled(branch: Branch, limits: Rollo
     assert plan([question()], policy(), codec(), limits, branch, SIZE) == [None]
 
 
+def test_a_share_of_the_groups_tries_every_choice_and_the_others_are_sampled() -> None:
+    items = [question(f"e{i}") for i in range(8)]
+    every = plan(items, policy(), codec(), LIMITS, AT_NAME, SIZE)
+    half = plan(items, policy(), codec(), LIMITS, AT_NAME.model_copy(update={"share": 0.5}), SIZE)
+    assert any(every[:4]) and half == [*every[:4], *[None] * 4]
+
+
+def test_a_choice_that_is_hardly_ever_made_is_not_tried() -> None:
+    _, found = planned(AT_WORD)
+    chances = sorted(choice.chance for choice in found.choices)
+    least = (chances[0] + chances[1]) / 2
+    likely = planned(AT_WORD.model_copy(update={"min_chance": least}))[1]
+    assert {one.name for one in likely.choices} == {one.name for one in found.choices if one.chance > least}
+    assert sum(one.chance for one in likely.choices) == pytest.approx(1) and len(likely.choices) == 2
+
+
 def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
     settings = SETTINGS.model_copy(update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4})
     model, logs = copy.deepcopy(taught()), Logs()
