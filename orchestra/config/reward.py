@@ -32,8 +32,10 @@ class Branch(Section):
     policy gradient on the choice, arXiv 1906.00190, which also moves choices that are hardly ever made)."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of a step's groups that try every choice; the others are sampled, so that later choices learn too."""
+    greedy: bool = False
+    """Whether what follows a choice is decoded greedily: less noise, where later choices cost as much as the first."""
     min_chance: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    """A choice that the policy makes less often is not tried: it does not fit the question, or cannot be carried out."""
+    """A choice that the policy makes less often is not tried: it does not fit the question."""
 
     @model_validator(mode="after")
     def _words_are_named(self) -> Self:

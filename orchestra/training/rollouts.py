@@ -87,17 +87,32 @@ class Rounds:
         """A group for each example, and what its episodes had to begin with."""
         size, branch = self.settings.group_size, self.settings.branch
         plans: list[Plan | None] = [None] * len(chosen)
-        policy: Policy = self.policy
         if branch is not None:
             plans = branches(chosen, self.policy, self.codec, self.limits, branch, size)
-            begun = {
-                (example.id, sample): plan.choice(sample).ids
-                for example, plan in zip(chosen, plans, strict=True) if plan is not None for sample in range(size)
-            }  # fmt: skip
-            policy = ForcedPolicy(self.policy, begun)
+        planned = [(example, plan) for example, plan in zip(chosen, plans, strict=True) if plan is not None]
+        begun = {(e.id, sample): plan.choice(sample).ids for e, plan in planned for sample in range(size)}
+        # Where what follows a choice is greedy, the groups that try every choice are played apart.
+        apart = [branch is not None and branch.greedy and plan is not None for plan in plans]
+        groups: list[list[Episode]] = [[] for _ in chosen]
+        for greedy in (False, True):
+            places = [place for place, own in enumerate(apart) if own == greedy]
+            made = self._played([chosen[place] for place in places], begun, greedy=greedy)
+            for number, place in enumerate(places):
+                groups[place] = made[number * size : (number + 1) * size]
+        return groups, plans
+
+    def _played(
+        self, chosen: Sequence[Example], begun: dict[tuple[str, int], tuple[int, ...]], *, greedy: bool = False
+    ) -> list[Episode]:
+        """`group_size` episodes of each example, of which some have a beginning."""
+        heat, size = self.policy.temperature, self.settings.group_size
+        policy: Policy = ForcedPolicy(self.policy, begun) if begun else self.policy
         options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
-        episodes = rollout(chosen, policy, self.codec, self.toolkit, options)
-        return [episodes[i : i + size] for i in range(0, len(episodes), size)], plans
+        self.policy.temperature = 0.0 if greedy else heat
+        try:
+            return rollout(chosen, policy, self.codec, self.toolkit, options) if chosen else []
+        finally:
+            self.policy.temperature = heat
 
     def _rewards(self, group: Sequence[Episode], example: Example) -> tuple[list[Reward], dict[str, float]]:
         """The rewards of a group and the weights P behind them."""

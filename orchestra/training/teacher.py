@@ -1,9 +1,10 @@
 """The teacher of the base and of SFT: it shows abilities in full and draws choices by habit.
 
-For a topic question a thought names the subject, the expert that the user's preference names, the experts that suit with price, seconds and
-grade, and the preference in one word. It ends with a choice, such as `cheapest`, and the call carries the choice out.
-After a reply it says what is known and the preference once more, and chooses again. State and preference stand right
-before the choice, in its line: a small model that never let them decide could hardly learn to look far back for them.
+For a topic question a thought names the subject, the expert that the user's preference names, the experts that suit
+with price, seconds and grade, and the preference in one word. It ends with a choice, such as `cheapest`, and the call
+carries the choice out. After a reply it says what is known and the preference once more, and chooses again. State and
+preference stand right before the choice, in its line: a small model that never let them decide could hardly learn to
+look far back for them.
 
 Where the solution is known, a thought notes what the last reply gave, such as `balance 640`, and names the tools still
 to call.

@@ -43,7 +43,9 @@ def main(stage: Stage) -> None:
     episodes = rollout(examples, teacher, bytes_only, toolkit, RolloutOptions(limits, price))
     texts = [bytes_only.decode([*e.prompt_ids, *e.completion_ids]) for e in episodes]
     texts += [wish.words for wish in grammar.lesson(params.synthesize.seed) if wish.split == "train"]
-    save_recipe(train_tokenizer(counted(texts), VOCABULARY, template), folder, hidden=HIDDEN, layers=LAYERS, heads=HEADS)
+    save_recipe(
+        train_tokenizer(counted(texts), VOCABULARY, template), folder, hidden=HIDDEN, layers=LAYERS, heads=HEADS
+    )
     stage.say(f"wrote {params.model.recipe}")
 
 

@@ -21,6 +21,7 @@ from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.branch import Plan, _scores, plan, tried
 from orchestra.training.grpo import train_grpo
+from orchestra.training.rollouts import Rounds
 from orchestra.types import Episode, Example, Preference, ToolCall
 from tests.support.worlds import PRICE, catalogue, codec, episode, example, tiny_model, toolkit
 from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
@@ -233,7 +234,25 @@ def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple
     return model, train_grpo(model, *arguments), logs
 
 
-@pytest.mark.parametrize("branch", [AT_NAME, Branch(at="word", words=WORDS, weights="uniform")], ids=["name", "word"])
+GREEDY = Branch(at="word", words=WORDS, weights="uniform", greedy=True)
+
+
+def test_what_follows_a_choice_can_be_greedy(tools: Toolkit) -> None:
+    settings = SETTINGS.model_copy(update={"branch": GREEDY})
+    for seed in range(10):
+        acting = policy()
+        acting.seed = seed
+        rounds = Rounds({"e1": question()}, codec(), tools, LIMITS, PRICE, settings, acting)
+        (group,), (found,) = rounds._episodes([question()])
+        if found is not None:
+            break
+    assert found is not None and acting.temperature == 1.0
+    # Four episodes of three choices: the first is taken twice, and nothing is drawn after it.
+    texts = [[turn.text for turn in one.turns] for one in group]
+    assert texts[0] == texts[3] and texts[0] != texts[1]
+
+
+@pytest.mark.parametrize("branch", [AT_NAME, GREEDY.model_copy(update={"greedy": False})], ids=["name", "word"])
 def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
     tools: Toolkit, tmp_path: Path, branch: Branch
 ) -> None:
