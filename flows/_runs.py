@@ -9,10 +9,10 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Crashed
 
-from orchestra.system.runs import ASKED_BY, FAILED, STOPPED, RunFailure, RunJournal, save, stale
+from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, STOPPED, RunFailure, RunJournal, save, stale
 from orchestra.system.workspace import Screen, locked
 
 
@@ -28,6 +28,9 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
         journal = RunJournal.begin(root, str(run.id), run.name, context.flow.name, **more)
         try:
             yield journal
+        except Pause:
+            journal.end(AWAITING, "a person must answer: orchestra status")
+            raise
         except BaseException as error:
             failure = RunFailure.of(error)
             journal.end(STOPPED if failure.kind == STOPPED else FAILED, str(error), failure)

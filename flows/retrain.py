@@ -11,11 +11,13 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from flows._runs import under_way
 from flows._summary import RunSummary
+from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import limit_s, run_deploy
 from flows.retraining import CAPPED, Asked, answering, waiting
@@ -23,7 +25,7 @@ from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
-from orchestra.system.runs import ZERO, RunJournal
+from orchestra.system.runs import AWAITING, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
@@ -117,14 +119,14 @@ def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
 
 
 @task(cache_policy=NONE, timeout_seconds=RELEASE_TIMEOUT_S)
-def run_promote(root: Path, parent: str) -> Any:
+def run_promote(root: Path, parent: str, flow_run: str) -> Any:
     """The gate's decision; a refusal is a normal ending with a name."""
     from tasks.promote import promote
 
-    decision = promote(Stage.open("promote", root), parent)
-    why = "; ".join(check.reason for check in decision.failed or decision.reasons)
-    _say(f"promote: version {decision.version} {decision.name.lower()}" + ("" if decision.promoted else f": {why}"))
-    return Completed(name=decision.name, message=why, data=decision)
+    decision = promote(Stage.open("promote", root), parent, flow_run)
+    why = "" if decision.promoted or decision.waits else f": {decision.why}"
+    _say(f"promote: version {decision.version} {decision.name.lower()}{why}")
+    return Completed(name=decision.name, message=decision.why, data=decision)
 
 
 @flow(name="retrain")
@@ -173,6 +175,9 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
             state = _run_all(root, recorder, journal, until, force)
     except (dvc.StageCapped, BudgetError) as end:
         state = Completed(name=CAPPED, message=str(end), data=str(end))
+    except Pause:
+        recorder.finish(recorder.parent)
+        raise
     except BaseException as failure:
         recorder.finish(recorder.parent, _line(failure))
         raise
@@ -182,6 +187,18 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
     recorder.finish(recorder.parent)
     journal.end(str(state.name), state.message or "")
     return state
+
+
+def _with_answer(root: Path, decision: Any) -> Any:
+    """The decision with a person's answer, for which this run suspends; as it is where it cannot."""
+    from tasks.approval import now
+    from tasks.promote import answered, told
+
+    said = ask(decision.approval, told(decision), now())
+    if said is None:
+        return decision
+    done: Any = run_answer.with_options(name="answer")(root, decision.version, said.model_dump())
+    return answered(decision, done)
 
 
 def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
@@ -209,8 +226,11 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         if name == until:
             return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
     with journal.stage("promote") as note:
-        decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
+        judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
+        decision: Any = judged.result()
         note(f"version {decision.version} {decision.name.lower()}")
+    if decision.waits:
+        decision = _with_answer(root, decision)
     with journal.stage("deploy") as note:
         deployment: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, decision)
         note(f"version {deployment.version} {deployment.outcome}")
@@ -222,6 +242,5 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     summary.save(root)
     screen(summary.text(root))
     if not decision.promoted:
-        refused = "; ".join(check.reason for check in decision.failed)
-        return Completed(name="Rejected", message=refused, data=outcomes)
+        return Completed(name=AWAITING if decision.waits else decision.name, message=decision.why, data=outcomes)
     return Completed(message=f"version {deployment.version} serves at {deployment.url}", data=outcomes)

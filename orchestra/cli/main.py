@@ -48,6 +48,8 @@ for command in (
     cli_prices.forecast,
     cli_prices.ledger,
     cli_decide.power,
+    cli_decide.approve,
+    cli_decide.refuse,
     cli_decide.explain,
     cli_decide.release,
     cli_decide.report,

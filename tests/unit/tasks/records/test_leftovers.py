@@ -15,6 +15,7 @@ from orchestra.errors import DataError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
+from tasks.approval import STATE
 from tasks.platform import dvc
 from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, STORE, Registry
 from tasks.platform.tracking import experiment
@@ -132,6 +133,14 @@ def test_what_is_young_stays(workspace: Path) -> None:
     os.utime(folder)
     assert folder not in {one.path for one in leftovers(workspace, registry, kept, 30)}
     assert folder.parent == workspace / STORE
+
+
+def test_a_version_that_waits_for_a_person_stays(workspace: Path) -> None:
+    registry = Registry(workspace, "orchestrator")
+    version = registry.version(3)
+    assert version is not None and version.checkpoint_hash not in keepers(workspace, registry, 1).checkpoints
+    registry.tag(version, {STATE: "waiting"})
+    assert keepers(workspace, registry, 1).checkpoints[version.checkpoint_hash] == "version 3: waits for approval"
 
 
 @pytest.mark.parametrize(("ended", "goes"), [("Completed", True), ("Failed", False), ("Capped", False)])
