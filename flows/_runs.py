@@ -4,14 +4,16 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Crashed
 
+from orchestra.errors import OrchestraError
 from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, STOPPED, RunFailure, RunJournal, save, stale
 from orchestra.system.workspace import Screen, locked
 
@@ -40,6 +42,12 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
             raise
         if journal.record.ended is None:
             journal.end("Completed")
+
+
+def retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """Of a task: only what can go better the second time, as its error says."""
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, OrchestraError) and failure.retryable
 
 
 def crash_stale(root: Path, own: UUID) -> int:

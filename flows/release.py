@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows._runs import under_way
+from flows._share import share
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.system.workspace import Screen
@@ -83,6 +84,7 @@ def release(
         with journal.stage("deploy") as note:
             made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, wish)
             note(f"version {made.version} {made.outcome}")
+        share(root, journal)
         journal.end("Completed", made.trial or made.note or f"version {made.version} serves")
         if not made.url:
             return Completed(name="Nothing", message=made.note, data=None)

@@ -15,7 +15,8 @@ from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import under_way
+from flows._runs import retryable, under_way
+from flows._share import share
 from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
@@ -37,13 +38,10 @@ from tasks.platform.tracking import ASKED_TAG, Recorder
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
 
+STOPPED = "Stopped"
+"""How a run ends that was asked to stop after a stage: it promotes, serves and pushes nothing."""
+
 screen = Screen()
-
-
-def _retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
-    """Only what can go better the second time: a stage that was killed goes on from its checkpoint."""
-    failure = state.result(raise_on_failure=False)
-    return isinstance(failure, OrchestraError) and failure.retryable
 
 
 def _say(line: str) -> None:
@@ -53,7 +51,7 @@ def _say(line: str) -> None:
 
 
 @task(
-    cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=_retryable, timeout_seconds=STAGE_TIMEOUT_S
+    cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=retryable, timeout_seconds=STAGE_TIMEOUT_S
 )
 def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False) -> Any:
     """One DVC stage: nothing when it is current, otherwise `dvc repro --single-item` under a child run of MLflow."""
@@ -185,6 +183,8 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
         recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
     recorder.finish(recorder.parent)
+    if state.name not in (CAPPED, STOPPED):
+        share(root, journal)
     journal.end(str(state.name), state.message or "")
     return state
 
@@ -224,7 +224,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         if outcomes[name] != "unchanged":
             why = dvc.stages(root)
         if name == until:
-            return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
+            return Completed(name=STOPPED, message=f"as asked, after {name}", data=outcomes)
     with journal.stage("promote") as note:
         judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
         decision: Any = judged.result()

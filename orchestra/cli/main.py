@@ -64,6 +64,8 @@ for command in (
     cli_schedule.notify,
     cli_upkeep.backup,
     cli_upkeep.restore,
+    cli_upkeep.push,
+    cli_upkeep.pull,
     cli_upkeep.gc,
 ):
     app.command()(command)
