@@ -16,11 +16,10 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from flows._runs import retryable, under_way
-from flows._share import share
 from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
-from flows.release import limit_s, run_deploy
+from flows.release import limit_s, run_deploy, share
 from flows.retraining import CAPPED, Asked, answering, waiting
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
