@@ -33,6 +33,7 @@ from tasks.platform.ledger import LedgerTail, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import ASKED_TAG, Recorder
+from tasks.records.models import link
 
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
@@ -57,6 +58,7 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     root = recorder.root
     if not why and not force:
         _say(f"{name}: unchanged")
+        link(recorder, name, None)
         recorder.stage_done(name, None, dvc.hashes(root, name))
         recorder.tag(f"stage.{name}", "unchanged")
         return Completed(
@@ -75,7 +77,7 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     try:
         with _log_file(root, name) as write:
             outcome = dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
-        recorder.stage_done(name, run_id, dvc.hashes(root, name))
+        recorder.stage_done(name, run_id, dvc.hashes(root, name), link(recorder, name, run_id))
     except BaseException as failure:
         recorder.tag(f"stage.{name}", f"failed: {_line(failure)}")
         recorder.finish(run_id, _line(failure))

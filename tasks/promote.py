@@ -26,6 +26,7 @@ from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
 from tasks.platform.registry import CANDIDATE, CHAMPION, ModelVersion, Registry, git_commit
 from tasks.platform.stage import Stage, run
+from tasks.records.models import link_version
 from tasks.rollback import take_over
 
 CHECKPOINT = f"models/{TRAINED}"
@@ -64,6 +65,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     _belong_together(stage, folder, comparison, found)
     registry = Registry(stage.root, model_name)
     candidate = registry.add(folder, found.checkpoint_hash, _tags(stage, folder, comparison, found), parent_run_id)
+    link_version(registry, candidate, TRAINED)
     registry.tag(candidate, {EVIDENCE: found.brief.model_dump_json()})
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestra import __version__
+from orchestra.cli import analyse as cli_analyse
 from orchestra.cli import data as cli_data
 from orchestra.cli import decide as cli_decide
 from orchestra.cli import domains as cli_domains
@@ -43,6 +44,7 @@ app.add_typer(cli_prices.app, name="prices")
 app.add_typer(cli_index.app, name="index")
 app.add_typer(cli_keys.app, name="keys")
 app.add_typer(cli_retraining.app, name="retraining")
+app.add_typer(cli_analyse.app, name="analyse")
 for command in (
     cli_prices.reprice,
     cli_prices.forecast,
