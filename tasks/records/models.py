@@ -105,8 +105,11 @@ def _trained(recorder: Recorder, stage: str, run_id: str) -> None:
         _read_models(recorder, run_id, logged_model(client, where, before, hash_dir(models / before)))
     manifest = verify_manifest(models / stage)
     made = logged_model(client, where, stage, hash_dir(models / stage), run_id)
-    fields = ("base", "data_hash", "git_commit", "price_date")
-    client.log_model_params(made, {field: str(getattr(manifest, field) or "none")[:500] for field in fields})
+    # The same checkpoint can be made twice, as after a kill: its parameters are written once.
+    known = client.get_logged_model(made).params
+    fields = [field for field in ("base", "data_hash", "git_commit", "price_date") if field not in known]
+    if fields:
+        client.log_model_params(made, {field: str(getattr(manifest, field) or "none")[:500] for field in fields})
     client.log_outputs(run_id, [LoggedModelOutput(made, 0)])
 
 
