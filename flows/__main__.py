@@ -24,6 +24,7 @@ MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
 AHEAD = {
     "retrain": (*MLFLOW, "dvc.repo"),
     "release": MLFLOW,
+    "answer": MLFLOW,
     "monitor": MLFLOW,
     "synthesize": (),
     "benchmark": MLFLOW,
@@ -92,6 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     release.add_argument("--canary", metavar="PERCENT", type=float)
     release.add_argument("--shadow", metavar="PERCENT", type=float)
     release.add_argument("--why", metavar="TEXT", default="")
+    answer = flows.add_parser("answer", help="approve or refuse a version that waits for a person")
+    answer.add_argument("--version", metavar="VERSION", type=int)
+    answer.add_argument("--refuse", action="store_false", dest="approve")
+    answer.add_argument("--by", metavar="NAME", required=True)
+    answer.add_argument("--reason", metavar="TEXT", default="")
     flows.add_parser("monitor", help="check what serves")
     flows.add_parser(
         "benchmark", parents=[benchmark_options()], help="a model on a benchmark, on the task runner of that setting"

@@ -4,15 +4,17 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Crashed
 
-from orchestra.system.runs import ASKED_BY, FAILED, STOPPED, RunFailure, RunJournal, save, stale
+from orchestra.errors import OrchestraError
+from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, STOPPED, RunFailure, RunJournal, save, stale
 from orchestra.system.workspace import Screen, locked
 
 
@@ -28,6 +30,9 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
         journal = RunJournal.begin(root, str(run.id), run.name, context.flow.name, **more)
         try:
             yield journal
+        except Pause:
+            journal.end(AWAITING, "a person must answer: orchestra status")
+            raise
         except BaseException as error:
             failure = RunFailure.of(error)
             journal.end(STOPPED if failure.kind == STOPPED else FAILED, str(error), failure)
@@ -37,6 +42,12 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
             raise
         if journal.record.ended is None:
             journal.end("Completed")
+
+
+def retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """Of a task: only what can go better the second time, as its error says."""
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, OrchestraError) and failure.retryable
 
 
 def crash_stale(root: Path, own: UUID) -> int:

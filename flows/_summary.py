@@ -1,7 +1,7 @@
 """The summary that the retrain flow shows at its end."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ class RunSummary:
     trace: str
     """One question asked of what serves: its tool calls and dollars."""
     mlflow_run: str
+    approval: str = ""
+    """What a person was asked or said; empty where nobody was."""
+    waits: bool = False
+    """Whether an answer is missing."""
 
     @classmethod
     def of(cls, root: Path, outcomes: dict[str, str], decision: Any, deployment: Any, mlflow_run: str) -> "RunSummary":
@@ -41,7 +45,17 @@ class RunSummary:
             engine=deployment.engine,
             trace=str(deployment.trace),
             mlflow_run=mlflow_run,
+            approval="" if decision.approval is None else decision.approval.line,
+            waits=decision.waits,
         )
+
+    @classmethod
+    def answer(cls, root: Path, approval: Any) -> None:
+        """Put a person's answer into the record of the last run, if that is the run that asked."""
+        last = cls.load(root)
+        if last is not None and last.version == approval.version:
+            promoted = approval.state == "approved"
+            replace(last, promoted=promoted, approval=approval.line, waits=False).save(root)
 
     def save(self, root: Path) -> None:
         atomic.write_text(root / FILE, json.dumps(asdict(self), indent=2))
@@ -54,11 +68,17 @@ class RunSummary:
         except (FileNotFoundError, ValueError, TypeError):
             return None  # No run yet, or one by another version of this program.
 
+    @property
+    def verdict(self) -> str:
+        """In a word or three."""
+        return "promoted" if self.promoted else "waits for approval" if self.waits else "refused"
+
     def text(self, root: Path) -> str:
         """The closing lines on the screen."""
-        verdict = f"promoted as version {self.version}" if self.promoted else "refused; the champion keeps serving"
+        verdict = f"promoted as version {self.version}" if self.promoted else f"{self.verdict}; the champion serves on"
         lines = ["", self.table, "", f"Gate: {verdict}"]
         lines += [f"  - {reason}" for reason in self.reasons]
+        lines += ["", self.approval] if self.approval else []
         lines += ["", f"Serving: {self.url} ({self.engine})" if self.url else "Serving: nothing yet"]
         lines += [self.trace, "", "Where to look:"]
         return "\n".join(lines + [f"  {what:<14}{where}" for what, where in places(root, self.mlflow_run)] + [""])

@@ -12,7 +12,7 @@ from prefect.states import Completed
 from flows._runs import under_way
 from flows.retraining import announce, look, served_drift
 from monitoring.drift import Signal
-from orchestra.errors import OrchestraError, ServiceError
+from orchestra.errors import ServiceError
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.releases.deployment import LAST, last_deployment
 from orchestra.serving.releases.state import SERVING, read
@@ -117,14 +117,15 @@ def monitor() -> State[Any]:
     """Every check; the first that fails ends the flow with its one line, after what asks for a retraining was noted."""
     root = Path.cwd()
     with under_way(root, alone=False) as journal:
-        failure, version, seconds = None, "", 0.0
+        failure: Exception | None = None
+        version, seconds = "", 0.0
         try:
             version, seconds = _serving(root, journal)
-        except OrchestraError as error:
+        except Exception as error:  # Of whatever kind: what asks for a retraining is noted all the same.
             failure = error
         try:
             moved, asked = _asking(root, journal)
-        except OrchestraError as error:
+        except Exception as error:
             raise failure or error from None
         if failure is not None:
             raise failure

@@ -1,4 +1,4 @@
-"""`python -m flows.notify`: Prefect automations that tell a webhook of failed runs: cause, runbook and command."""
+"""`python -m flows.notify`: Prefect automations that tell a webhook of failed runs, and of versions that wait."""
 
 import argparse
 from datetime import timedelta
@@ -9,10 +9,20 @@ from flows._workspace import settings
 from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError
+from orchestra.system.runs import AWAITING
 from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
-ENDS = (*FAILURES, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled")
+WAITS = (f"prefect.flow-run.{AWAITING}", "prefect.flow-run.Suspended")
+"""A person must approve a version; a suspended run has no process, and so no heartbeat."""
+NAMED = ("Promoted", "Rejected", "Capped", "Stopped", "Unchanged", "Nothing", "Tried", "RolledBack", "Waiting")
+"""Names of our normal endings: Prefect names its events by them."""
+ENDS = (
+    *(FAILURES + WAITS),
+    *("prefect.flow-run.Completed", "prefect.flow-run.Cancelled"),
+    *(f"prefect.flow-run.{name}" for name in NAMED),
+)
+WAITING = "waiting"
 HEARTBEAT = "prefect.flow-run.heartbeat"
 QUIET = timedelta(hours=1)
 """A flow that fails again within this time is not told of again."""
@@ -23,6 +33,10 @@ BODY = f"""cause: {{{{ flow_run.state.message }}}}
 runbook: {RUNBOOK}
 type: orchestra why {{{{ flow_run.name }}}}
 then: orchestra rerun {{{{ flow_run.name }}}}"""
+WAITING_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version waits for a person's approval"
+WAITING_BODY = """read: orchestra report
+type: orchestra approve --by NAME --reason TEXT
+or: orchestra refuse --by NAME --reason TEXT"""
 
 
 def add(root: Path, url: str) -> list[str]:
@@ -48,20 +62,25 @@ def add(root: Path, url: str) -> list[str]:
             json_data={"text": "{{subject}}\n{{body}}"},
             secrets=SecretDict({"url": url}),
         )
-        send = SendNotification(
-            block_document_id=block.save(_name(root, "webhook"), overwrite=True), subject=SUBJECT, body=BODY
-        )
-        lines = []
-        for flow in ENTRYPOINTS:
+        saved = block.save(_name(root, "webhook"), overwrite=True)
+
+        def tell(name: str, description: str, flow: str, events: tuple[str, ...], subject: str, body: str) -> None:
             trigger = EventTrigger(
-                expect=set(FAILURES),
+                expect=set(events),
                 match_related={"prefect.resource.role": "flow", "prefect.resource.name": flow},
                 posture=Posture.Reactive,
                 threshold=1,
                 within=QUIET,
             )
-            Automation(name=_name(root, flow), description=f"{flow} failed", trigger=trigger, actions=[send]).create()
+            send = SendNotification(block_document_id=saved, subject=subject, body=body)
+            Automation(name=_name(root, name), description=description, trigger=trigger, actions=[send]).create()
+
+        lines = []
+        for flow in ENTRYPOINTS:
+            tell(flow, f"{flow} failed", flow, FAILURES, SUBJECT, BODY)
             lines.append(f"{flow}: a failure is told, at most once in {QUIET}")
+        tell(WAITING, "a version waits for approval", "retrain", WAITS, WAITING_SUBJECT, WAITING_BODY)
+        lines.append("retrain: a version that waits for a person's approval is told")
         dead = EventTrigger(
             after={HEARTBEAT},
             expect={HEARTBEAT, *ENDS},
@@ -82,7 +101,7 @@ def remove(root: Path) -> int:
     """Delete this workspace's automations; returns how many there were."""
     from prefect.client.orchestration import get_client
 
-    names = {_name(root, one) for one in (*ENTRYPOINTS, "heartbeat")}
+    names = {_name(root, one) for one in (*ENTRYPOINTS, WAITING, "heartbeat")}
     with connected(root), get_client(sync_client=True) as client:
         found = [one for one in client.read_automations() if one.name in names]
         for one in found:

@@ -8,13 +8,15 @@ from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows._runs import under_way
+from flows._runs import retryable, under_way
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
+from orchestra.system.runs import RunJournal
 from orchestra.system.workspace import Screen
 from tasks.platform.stage import Stage
 
 TIMEOUT_S = 1800
+PUSH_TIMEOUT_S = 6 * 3600
 
 screen = Screen()
 
@@ -34,6 +36,29 @@ def run_deploy(root: Path, decision: Any = None, wish: dict[str, Any] | None = N
     from tasks.deploy import Wish, deploy
 
     return deploy(Stage.open("deploy", root), decision, None if wish is None else Wish.model_validate(wish))
+
+
+@task(
+    cache_policy=NONE,
+    retries=3,
+    retry_delay_seconds=[10, 60, 300],
+    retry_condition_fn=retryable,
+    timeout_seconds=PUSH_TIMEOUT_S,
+)
+def run_push(root: Path) -> str:
+    """Outputs, checkpoints and the registry are in the store; what is there already is not sent again."""
+    from tasks.records.shared import push
+
+    return push(root, load_params(root / "params.yaml").storage)
+
+
+def share(root: Path, journal: RunJournal) -> None:
+    """Push, if params.yaml names a store."""
+    if load_params(root / "params.yaml").storage.shared:
+        with journal.stage("push") as note:
+            told: Any = run_push.with_options(name="push")(root)
+            note("pushed")
+        screen(f"push: {told}")
 
 
 def limit_s(root: Path) -> float:
@@ -83,6 +108,7 @@ def release(
         with journal.stage("deploy") as note:
             made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, wish)
             note(f"version {made.version} {made.outcome}")
+        share(root, journal)
         journal.end("Completed", made.trial or made.note or f"version {made.version} serves")
         if not made.url:
             return Completed(name="Nothing", message=made.note, data=None)

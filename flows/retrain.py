@@ -11,19 +11,21 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import under_way
+from flows._runs import retryable, under_way
 from flows._summary import RunSummary
+from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
-from flows.release import limit_s, run_deploy
+from flows.release import limit_s, run_deploy, share
 from flows.retraining import CAPPED, Asked, answering, waiting
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
-from orchestra.system.runs import ZERO, RunJournal
+from orchestra.system.runs import AWAITING, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
@@ -31,17 +33,15 @@ from tasks.platform.ledger import LedgerTail, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import ASKED_TAG, Recorder
+from tasks.records.models import link
 
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
 
+STOPPED = "Stopped"
+"""How a run ends that was asked to stop after a stage: it promotes, serves and pushes nothing."""
+
 screen = Screen()
-
-
-def _retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
-    """Only what can go better the second time: a stage that was killed goes on from its checkpoint."""
-    failure = state.result(raise_on_failure=False)
-    return isinstance(failure, OrchestraError) and failure.retryable
 
 
 def _say(line: str) -> None:
@@ -51,13 +51,14 @@ def _say(line: str) -> None:
 
 
 @task(
-    cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=_retryable, timeout_seconds=STAGE_TIMEOUT_S
+    cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=retryable, timeout_seconds=STAGE_TIMEOUT_S
 )
 def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False) -> Any:
     """One DVC stage: nothing when it is current, otherwise `dvc repro --single-item` under a child run of MLflow."""
     root = recorder.root
     if not why and not force:
         _say(f"{name}: unchanged")
+        link(recorder, name, None)
         recorder.stage_done(name, None, dvc.hashes(root, name))
         recorder.tag(f"stage.{name}", "unchanged")
         return Completed(
@@ -76,7 +77,7 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     try:
         with _log_file(root, name) as write:
             outcome = dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
-        recorder.stage_done(name, run_id, dvc.hashes(root, name))
+        recorder.stage_done(name, run_id, dvc.hashes(root, name), link(recorder, name, run_id))
     except BaseException as failure:
         recorder.tag(f"stage.{name}", f"failed: {_line(failure)}")
         recorder.finish(run_id, _line(failure))
@@ -117,14 +118,14 @@ def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
 
 
 @task(cache_policy=NONE, timeout_seconds=RELEASE_TIMEOUT_S)
-def run_promote(root: Path, parent: str) -> Any:
+def run_promote(root: Path, parent: str, flow_run: str) -> Any:
     """The gate's decision; a refusal is a normal ending with a name."""
     from tasks.promote import promote
 
-    decision = promote(Stage.open("promote", root), parent)
-    why = "; ".join(check.reason for check in decision.failed or decision.reasons)
-    _say(f"promote: version {decision.version} {decision.name.lower()}" + ("" if decision.promoted else f": {why}"))
-    return Completed(name=decision.name, message=why, data=decision)
+    decision = promote(Stage.open("promote", root), parent, flow_run)
+    why = "" if decision.promoted or decision.waits else f": {decision.why}"
+    _say(f"promote: version {decision.version} {decision.name.lower()}{why}")
+    return Completed(name=decision.name, message=decision.why, data=decision)
 
 
 @flow(name="retrain")
@@ -173,6 +174,9 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
             state = _run_all(root, recorder, journal, until, force)
     except (dvc.StageCapped, BudgetError) as end:
         state = Completed(name=CAPPED, message=str(end), data=str(end))
+    except Pause:
+        recorder.finish(recorder.parent)
+        raise
     except BaseException as failure:
         recorder.finish(recorder.parent, _line(failure))
         raise
@@ -180,8 +184,22 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
         recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
     recorder.finish(recorder.parent)
+    if state.name not in (CAPPED, STOPPED):
+        share(root, journal)
     journal.end(str(state.name), state.message or "")
     return state
+
+
+def _with_answer(root: Path, decision: Any) -> Any:
+    """The decision with a person's answer, for which this run suspends; as it is where it cannot."""
+    from tasks.approval import now
+    from tasks.promote import answered, told
+
+    said = ask(decision.approval, told(decision), now())
+    if said is None:
+        return decision
+    done: Any = run_answer.with_options(name="answer")(root, decision.version, said.model_dump())
+    return answered(decision, done)
 
 
 def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
@@ -207,10 +225,13 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         if outcomes[name] != "unchanged":
             why = dvc.stages(root)
         if name == until:
-            return Completed(name="Stopped", message=f"as asked, after {name}", data=outcomes)
+            return Completed(name=STOPPED, message=f"as asked, after {name}", data=outcomes)
     with journal.stage("promote") as note:
-        decision: Any = run_promote.with_options(name="promote")(root, recorder.parent, return_state=True).result()
+        judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
+        decision: Any = judged.result()
         note(f"version {decision.version} {decision.name.lower()}")
+    if decision.waits:
+        decision = _with_answer(root, decision)
     with journal.stage("deploy") as note:
         deployment: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, decision)
         note(f"version {deployment.version} {deployment.outcome}")
@@ -222,6 +243,5 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     summary.save(root)
     screen(summary.text(root))
     if not decision.promoted:
-        refused = "; ".join(check.reason for check in decision.failed)
-        return Completed(name="Rejected", message=refused, data=outcomes)
+        return Completed(name=AWAITING if decision.waits else decision.name, message=decision.why, data=outcomes)
     return Completed(message=f"version {deployment.version} serves at {deployment.url}", data=outcomes)

@@ -124,8 +124,8 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Its reader has seen enough: `| head`.
         return 0
     if last is not None:
-        verdict = "promoted" if last.promoted else "refused"
-        _say("Last finished run", f"  version {last.version} {verdict}")
+        asked = [f"  {last.approval}"] if last.approval else []
+        _say("Last finished run", f"  version {last.version} {last.verdict}", *asked)
         _say(*(f"  {what:<14}{where}" for what, where in places(root, last.mlflow_run)))
     return 0
 

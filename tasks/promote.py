@@ -13,17 +13,21 @@ from orchestra.evaluation.safety import Safety, read_safety
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
 from orchestra.files.jsonl import read_jsonl, stream_lines
+from orchestra.promotion.approval import request
 from orchestra.promotion.evidence import Evidence, evidence
 from orchestra.promotion.gate import Decision
-from orchestra.promotion.page import PageSubject, markdown, page, summary
+from orchestra.promotion.page import PageSubject, mark, markdown, page, sentence, summary
 from orchestra.types import Episode
+from tasks import approval
 from tasks.evaluate import data_hash, heldout
 from tasks.judge import Judgement, judge, way_out
 from tasks.platform.evidence import EVIDENCE, keep
 from tasks.platform.lineage import history, of_version
-from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks
-from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, PROMOTED, ModelVersion, Registry, git_commit
+from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
+from tasks.platform.registry import CANDIDATE, CHAMPION, ModelVersion, Registry, git_commit
 from tasks.platform.stage import Stage, run
+from tasks.records.models import link_version
+from tasks.rollback import take_over
 
 CHECKPOINT = f"models/{TRAINED}"
 REPORTS = EVALUATION
@@ -46,10 +50,11 @@ class Promotion(Decision):
         return "Unchanged" if self.promoted and not self.changed else super().name
 
 
-def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
+def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") -> Promotion:
     """Judge the trained checkpoint with the last evaluation; champion and previous move only when every check passes.
 
-    Safe to run again at any time: the same checkpoint makes no second version, and a run that was killed midway is
+    With `promote.approval: required` a person is asked first; `flow_run` is the run that can wait for the answer. Safe
+    to run again at any time: the same checkpoint makes no second version, and a run that was killed midway is
     completed. Raises `DataError` when the checkpoint, its manifest and the evaluation do not belong together.
     """
     folder, model_name = stage.root / CHECKPOINT, stage.params.promote.model_name
@@ -60,23 +65,25 @@ def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
     _belong_together(stage, folder, comparison, found)
     registry = Registry(stage.root, model_name)
     candidate = registry.add(folder, found.checkpoint_hash, _tags(stage, folder, comparison, found), parent_run_id)
+    link_version(registry, candidate, TRAINED)
     registry.tag(candidate, {EVIDENCE: found.brief.model_dump_json()})
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
     champion = registry.at(CHAMPION)
     judged = judge(stage, registry, found, candidate, comparison, episodes)
-    decision, changed = judged.decision, False
-    if decision.promoted:
-        registry.tag(candidate, {PROMOTED: "true"})
-        if champion is not None and champion.number != candidate.number and not registry.fetch(champion).lost:
-            # First the way back, then the way forward: a kill in between leaves the old champion serving.
-            registry.point(PREVIOUS, champion)
-        changed = registry.point(CHAMPION, candidate)
+    decision, serves = judged.decision, champion is not None and champion.number == candidate.number
+    if decision.promoted and stage.params.promote.approval == "required" and not serves:
+        before = None if champion is None else champion.number
+        asked = request(candidate.number, before, found.data_hash, approval.now(), stage.params.promote.approval_hours)
+        runs = {"run": flow_run, "mlflow_run": parent_run_id or ""}
+        decision = decision.answered(approval.standing(registry, candidate, asked.model_copy(update=runs)))
+    changed = decision.promoted and take_over(registry, candidate)
     serving = candidate if decision.promoted else champion
     promotion = Promotion(
         promoted=decision.promoted,
         reasons=decision.reasons,
         equal_cost=decision.equal_cost,
+        approval=decision.approval,
         version=candidate.number,
         champion=None if serving is None else serving.number,
         changed=changed,
@@ -87,6 +94,22 @@ def promote(stage: Stage, parent_run_id: str | None = None) -> Promotion:
     subject = _subject(stage, promotion, comparison, episodes, judged, registry, safety)
     _publish(stage, subject, promotion, registry, parent_run_id)
     return promotion
+
+
+def answered(promotion: Promotion, done: approval.Answered) -> Promotion:
+    """The decision of a version that waited, with the answer."""
+    approved = done.approval.state == "approved"
+    serving = {"champion": promotion.version} if approved else {}
+    return promotion.model_copy(
+        update={"approval": done.approval, "promoted": approved, "changed": done.changed, **serving}
+    )
+
+
+def told(decision: Decision) -> str:
+    """The decision in Markdown, a line a check, and where the page is."""
+    checks = [f"- {mark(check)} {check.name}: {check.reason}" for check in decision.reasons]
+    page_of = f"The decision page: {PAGE} (`orchestra report`), in MLflow the run's artifact `{ARTIFACT}`."
+    return "\n".join([f"**{sentence(decision)}**", "", *checks, "", page_of])
 
 
 def champion(stage: Stage) -> ModelVersion | None:
@@ -176,8 +199,10 @@ def _subject(
     serving = registry.at(CHAMPION)
     steps = stage.root / "reports/grpo_steps.jsonl"
     facts = {
-        "model": f"{registry.model_name} version {promotion.version}",
-        "serving now": "nothing" if serving is None else f"version {serving.number} ({serving.checkpoint_hash})",
+        "model": title_of(registry, promotion.version),
+        "champion at the decision": "nothing"
+        if serving is None
+        else f"version {serving.number} ({serving.checkpoint_hash})",
         "checkpoint": candidate.checkpoint_hash,
         "training data": candidate.tags.get("data_hash", ""),
         "held-out data, tools and code": comparison.data_hash,
@@ -188,7 +213,7 @@ def _subject(
         "thresholds": ", ".join(f"{key} {value}" for key, value in stage.params.promote.model_dump().items()),
     }
     return PageSubject(
-        title=f"{registry.model_name} version {promotion.version}",
+        title=title_of(registry, promotion.version),
         decision=promotion,
         limits=stage.params.promote,
         comparison=comparison,

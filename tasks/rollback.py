@@ -1,4 +1,4 @@
-"""Taking a version out of service, and bringing one back: aliases move, and deploy serves what they name."""
+"""Bringing a version into service, taking it out, and back: aliases move, and deploy serves what they name."""
 
 from orchestra.errors import DataError
 from orchestra.types import Record
@@ -63,6 +63,16 @@ def switch(stage: Stage, number: int) -> Move:
         registry.untag(champion, ROLLED_BACK)
         return Move(version=number, left=None, changed=False)
     return _move(registry, champion, wanted)
+
+
+def take_over(registry: Registry, version: ModelVersion) -> bool:
+    """What the gate promoted is champion, and the champion before it previous; whether that changed anything."""
+    champion = registry.at(CHAMPION)
+    registry.tag(version, {PROMOTED: "true"})
+    if champion is not None and champion.number != version.number and not registry.fetch(champion).lost:
+        # First the way back, then the way forward: a kill in between leaves the old champion serving.
+        registry.point(PREVIOUS, champion)
+    return registry.point(CHAMPION, version)
 
 
 def _was_champion(registry: Registry, version: ModelVersion) -> bool:

@@ -1,5 +1,9 @@
 """What every test shares: quiet libraries, and Hypothesis without a clock or chance, since the cores are shared."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 from orchestra.system.environment import quiet
@@ -7,3 +11,11 @@ from orchestra.system.environment import quiet
 quiet()
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_address_of_another_file() -> Iterator[None]:
+    """MLflow writes the address that it is given into the environment, where the next test file would find it."""
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    yield
+    os.environ.pop("MLFLOW_TRACKING_URI", None)

@@ -1,6 +1,7 @@
-"""`orchestra power`, `explain`, `release`, `report` and `traces`: what a decision takes, and what serves and why."""
+"""`orchestra power`, `approve`, `explain`, `release`, `report` and `traces`: decisions, and what serves and why."""
 
-from typing import Annotated
+import getpass
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -54,6 +55,30 @@ def power(
         print(f"the {evaluated:,} examples of the last evaluation show {100 * seen:.1f} points")
     if not contrast.noise:
         print("more trials do not help: the models' own trials are taken to agree (--noise 10 otherwise)")
+
+
+VersionArgument = Annotated[
+    int | None, typer.Argument(metavar="VERSION", help="Number of the version; default: the one that waits.")
+]
+ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Your name, recorded; default: your login.")]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, recorded.")]
+
+
+def approve(version: VersionArgument = None, by: ByOption = None, reason: ReasonOption = "") -> None:
+    """Approve a version that waits for a person: it is champion, and serves."""
+    _answer(version, by, reason)
+
+
+def refuse(version: VersionArgument = None, by: ByOption = None, reason: ReasonOption = "") -> None:
+    """Refuse a version that waits for a person: the champion serves on."""
+    _answer(version, by, reason, "--refuse")
+
+
+def _answer(version: int | None, by: str | None, reason: str, *options: str) -> NoReturn:
+    workspace()
+    named = [] if version is None else ["--version", str(version)]
+    name = by if by is not None else getpass.getuser()
+    hand_over("flows", "answer", *named, f"--by={name}", f"--reason={reason}", *options)
 
 
 def explain(

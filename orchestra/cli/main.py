@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestra import __version__
+from orchestra.cli import analyse as cli_analyse
 from orchestra.cli import data as cli_data
 from orchestra.cli import decide as cli_decide
 from orchestra.cli import domains as cli_domains
@@ -44,11 +45,14 @@ app.add_typer(cli_prices.app, name="prices")
 app.add_typer(cli_index.app, name="index")
 app.add_typer(cli_keys.app, name="keys")
 app.add_typer(cli_retraining.app, name="retraining")
+app.add_typer(cli_analyse.app, name="analyse")
 for command in (
     cli_prices.reprice,
     cli_prices.forecast,
     cli_prices.ledger,
     cli_decide.power,
+    cli_decide.approve,
+    cli_decide.refuse,
     cli_decide.explain,
     cli_decide.release,
     cli_decide.report,
@@ -63,6 +67,8 @@ for command in (
     cli_schedule.notify,
     cli_upkeep.backup,
     cli_upkeep.restore,
+    cli_upkeep.push,
+    cli_upkeep.pull,
     cli_upkeep.gc,
 ):
     app.command()(command)

@@ -1,10 +1,10 @@
-"""The limits of the promotion gate."""
+"""The limits of the promotion gate, and whether a person has the last word."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestra.config.section import Factor, Fraction, Margin, Name, Positive, Section
+from orchestra.config.section import Factor, Fraction, Margin, Name, Positive, Section, switch
 
 
 class Promote(Section):
@@ -38,3 +38,7 @@ class Promote(Section):
     """More accurate: the whole interval of the gain lies above it, points of 1."""
     saving: Annotated[float, Field(ge=-1, le=1)]
     """Cheaper: the whole interval of the saved share of the champion's dollars lies above it."""
+    approval: Literal["none", "required"] = switch("none")
+    """required: a person must approve what passes every check, before it serves."""
+    approval_hours: Positive = switch(72)
+    """Hours after which a request for approval expires."""

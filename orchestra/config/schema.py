@@ -14,6 +14,7 @@ from orchestra.config.promote import Promote
 from orchestra.config.retraining import Retraining
 from orchestra.config.reward import RewardParams
 from orchestra.config.section import Factor, Fraction, Inside, Name, Policy, Positive, Rule, Section, Seed, switch
+from orchestra.config.storage import Storage
 from orchestra.config.synthesis import ModelWriting
 from orchestra.errors import ConfigError
 from orchestra.files.base_model import base_folder
@@ -289,6 +290,7 @@ class Params(Section):
     """Name of this set of parameters."""
     budget: BudgetLimits = BudgetLimits()
     retraining: Retraining = switch(Retraining())
+    storage: Storage = switch(Storage())
     world: World
     synthesize: Synthesize
     validate_: Validate = Field(alias="validate")

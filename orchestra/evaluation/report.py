@@ -149,7 +149,7 @@ def label(policy: str) -> str:
 
 def plot_frontier(comparison: Comparison, file: Path) -> None:
     """Accuracy over dollars with intervals, and the line of what nothing cheaper beats (the oracle left aside)."""
-    figure, axes = _figure(7, 4.5)
+    figure, axes = blank_figure(7, 4.5)
     points: list[tuple[float, float]] = []
     for name, summary in comparison.policies.items():
         x, y = summary.cost_usd.value, summary.accuracy.value
@@ -175,7 +175,7 @@ def plot_tools(comparison: Comparison, file: Path) -> None:
     """Share of calls by tool, a bar for each policy."""
     from matplotlib import colormaps
 
-    figure, axes = _figure(8, 4.5)
+    figure, axes = blank_figure(8, 4.5)
     names = list(comparison.policies)
     tools = sorted({tool for summary in comparison.policies.values() for tool in summary.tool_shares})
     left = [0.0] * len(names)
@@ -209,8 +209,8 @@ def _frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return best
 
 
-def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    # Without pyplot: no global state, no display, and safe in a flow's threads.
+def blank_figure(width: float, height: float) -> "tuple[Figure, Axes]":
+    """An empty plot, inches; without pyplot: no global state, no display, and safe in a flow's threads."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,9 +1,11 @@
 """Benchmark results on the decision page: a section of its own, which later results replace."""
 
-import re
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from orchestra.evaluation.benchmarks.report import Summary
+from orchestra.promotion.parts import rendered
 from orchestra.promotion.sections import Table
 from orchestra.promotion.template import MACROS
 
@@ -18,7 +20,6 @@ SECTION = (
 {% else %}<p>None was measured yet: <code>orchestra evaluate --benchmark NAME --model VERSION</code>.</p>
 {% endif %}</section>"""
 )
-WRITTEN = re.compile(r'<section data-part="benchmarks">.*?</section>', re.DOTALL)
 
 
 def results_table(summaries: Sequence[Summary], versions: Mapping[str, str]) -> Table:
@@ -49,17 +50,9 @@ def results_table(summaries: Sequence[Summary], versions: Mapping[str, str]) -> 
     return (*header, "judge", "whole"), rows
 
 
-def section(table: Table) -> str:
+def section(table: Table) -> Markup:
     """Its HTML."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(SECTION).render(table=table).strip()
-
-
-def renewed(html: str, table: Table) -> str:
-    """A page that was written earlier, with these results in place of the old ones."""
-    return WRITTEN.sub(lambda _: section(table), html, count=1)
+    return rendered(SECTION, table=table)
 
 
 def _ends(low: float, high: float) -> str:

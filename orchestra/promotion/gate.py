@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import ge, le
 
 from orchestra.config.promote import Promote
+from orchestra.promotion.approval import Approval
 from orchestra.promotion.equal_cost import EqualCost, at_equal_cost
 from orchestra.promotion.evidence import Evidence, Results, cost, solved
 from orchestra.statistics.intervals import Interval
@@ -44,11 +45,28 @@ class Decision(Record):
     reasons: tuple[GateCheck, ...]
     equal_cost: EqualCost | None = None
     """The best rule at the candidate's cost; None when no rule was measured."""
+    approval: Approval | None = None
+    """What a person is asked or said; None where nobody is asked."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether only a person's answer is missing."""
+        return self.approval is not None and self.approval.state == "waiting"
 
     @property
     def name(self) -> str:
         """The end state's name."""
-        return "Promoted" if self.promoted else "Rejected"
+        return "Promoted" if self.promoted else "Waiting" if self.waits else "Rejected"
+
+    @property
+    def why(self) -> str:
+        """In one line, for a log: the checks that failed, what a person said, or everything that was checked."""
+        said = "" if self.approval is None or self.failed else self.approval.line
+        return said or "; ".join(check.reason for check in self.failed or self.reasons)
+
+    def answered(self, approval: Approval) -> "Decision":
+        """What passed every check, with a person's word on it."""
+        return self.model_copy(update={"approval": approval, "promoted": approval.state == "approved"})
 
     @property
     def failed(self) -> tuple[GateCheck, ...]:

@@ -8,10 +8,10 @@ from orchestra.config.promote import Promote
 from orchestra.evaluation.baselines.base import BASELINES, ORACLE
 from orchestra.evaluation.report import REFERENCE, SIMULATED, TRAINED, Comparison, category_rows, footnotes, label
 from orchestra.evaluation.safety import Safety
-from orchestra.promotion import benchmarks, figures, sections
+from orchestra.promotion import benchmarks, figures, parts, sections
 from orchestra.promotion.evidence import Evidence, Results, percentile, results, solved
 from orchestra.promotion.gate import Decision, GateCheck
-from orchestra.promotion.lineage import Node, tree
+from orchestra.promotion.lineage import Node
 from orchestra.promotion.template import STYLE, TEMPLATE
 from orchestra.statistics.corrections import holm
 from orchestra.statistics.frontier import hull
@@ -76,9 +76,13 @@ def page(subject: PageSubject) -> str:
     decision, comparison, found = subject.decision, subject.comparison, _results(subject)
     models = {label(name): subject.episodes[name] for name in (TRAINED, REFERENCE) if name in subject.episodes}
     training = _training(subject.steps)
+    named, badge = parts.verdict(subject.title, decision.name, decision.promoted)
     return environment.from_string(TEMPLATE).render(
         style=Markup(STYLE),
         title=subject.title,
+        named=named,
+        badge=badge,
+        answer=parts.answer(decision.approval),
         decision=decision,
         sentences=sentences(subject),
         simulated=SIMULATED if comparison.simulated else "",
@@ -94,7 +98,7 @@ def page(subject: PageSubject) -> str:
         notes=footnotes(comparison),
         frontier=Markup(_frontier(subject, found)),
         why_not=_why_not(decision),
-        benchmarks=Markup(benchmarks.section(subject.benchmarks)),
+        benchmarks=benchmarks.section(subject.benchmarks),
         tools=Markup(_tools(comparison)),
         preferences=sections.by_preference(models, subject.examples),
         prices=sections.by_price(models, subject.examples),
@@ -106,15 +110,18 @@ def page(subject: PageSubject) -> str:
             _told(one, subject.examples[one.example_id])
             for one in sections.to_read(subject.episodes.get(TRAINED, ()), subject.examples)
         ],
-        lineage="\n".join(tree(subject.lineage)) if subject.lineage is not None else "not known",
-        history=subject.history,
+        lineage=parts.lineage(subject.lineage),
+        history=parts.history(subject.history),
         facts=subject.facts,
     )
 
 
 def markdown(subject: PageSubject) -> str:
     """The decision for MLflow's descriptions: the sentences, and where the page is."""
-    lines = [f"**{subject.decision.name}**", *sentences(subject), "The page: artifact `decision/decision.html`."]
+    approval = subject.decision.approval
+    asked = [] if approval is None else [approval.line]
+    lines = [f"**{subject.decision.name}**", *asked, *sentences(subject)]
+    lines.append("The page: artifact `decision/decision.html`.")
     return "\n\n".join([*lines, f"Made with {SIMULATED}."] if subject.comparison.simulated else lines)[:4900]
 
 
@@ -138,7 +145,7 @@ def sentences(subject: PageSubject) -> list[str]:
 
 def sentence(decision: Decision) -> str:
     """The decision in one sentence."""
-    if decision.promoted:
+    if not decision.failed:
         return f"All {len(decision.reasons)} checks passed."
     failed = decision.failed
     reasons = "; ".join(f"{check.name}: {check.reason}" for check in failed)
@@ -149,7 +156,9 @@ def summary(decision: Decision) -> str:
     """The decision as lines of text: what a person reads on the screen."""
     width = max(len(check.name) for check in decision.reasons)
     lines = [f"  {mark(check)} {check.name:<{width}}  {check.reason}" for check in decision.reasons]
-    return "\n".join([f"{decision.name}. {sentence(decision) if decision.promoted else ''}".strip(), *lines])
+    asked = "" if decision.approval is None else decision.approval.line
+    said = "" if decision.failed else sentence(decision)
+    return "\n".join([" ".join(filter(None, (f"{decision.name}.", said, asked))), *lines])
 
 
 def mark(check: GateCheck) -> str:
@@ -166,6 +175,7 @@ def _rule(limits: Promote) -> str:
         f"accuracy may be at most {100 * limits.accuracy_margin:g} points lower and its dollars at most "
         f"{100 * limits.cost_margin:g} % higher, beyond chance. It must be better in one of the two, beyond chance. "
         f"A candidate that is no better passes with a chance of at most {level:g} %."
+        + (" A person must approve what passes." if limits.approval == "required" else "")
     )
 
 

@@ -45,13 +45,14 @@ TEMPLATE = (
     """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{{ title }}: {{ decision.name }}</title>
+{{ named }}
 <style>{{ style }}</style></head><body>
 """
     + MACROS
     + """
 <a class="skip" href="#why">Skip to the reasons</a>
-<header><h1>{{ title }} <span class="badge{{ ' yes' if decision.promoted }}">{{ decision.name }}</span></h1>
+<header><h1>{{ title }} {{ badge }}</h1>
+{{ answer }}
 {% for sentence in sentences %}<p>{{ sentence }}</p>
 {% endfor %}
 {% if simulated %}<p class="note">Everything here was made with {{ simulated }}.</p>{% endif %}</header>
@@ -103,9 +104,9 @@ TEMPLATE = (
 <p>{{ one.end }}</p></details>
 {% endfor %}
 <h2 id="lineage">Lineage</h2>
-<pre aria-label="Lineage">{{ lineage }}</pre>
+{{ lineage }}
 <h2 id="history">Versions</h2>
-{{ grid('Versions', history, texts=(1, 2, 5, 6)) }}
+{{ history }}
 <h2 id="facts">What exactly</h2>
 <div class="wide" tabindex="0" role="region" aria-label="What exactly"><table><tbody>
 {% for name, value in facts.items() %}<tr><td>{{ name }}</td><td class="text"><code>{{ value }}</code></td></tr>

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -20,15 +20,15 @@ from orchestra import __version__
 from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.system.processes import services
-from orchestra.system.storage import DATABASES, MLFLOW, RESTORING, check_database
+from orchestra.system.storage import DATABASES, MLFLOW, PREFECT, RESTORING, check_database
 from orchestra.types import Record
 
 FOLDERS = (".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger")
 """What the databases speak of: checkpoints, artifacts, records. A restore adds to them and removes nothing."""
 CONTENTS = "contents.json"
 """The last file of a backup: without it the backup was cut off."""
-WRITERS = ("prefect", "mlflow", "worker")
-"""Servers that have the databases open."""
+WRITERS = {MLFLOW: ("mlflow",), PREFECT: ("prefect", "worker")}
+"""Servers that have a database open."""
 PLACES = {
     "experiments": ("artifact_location",),
     "runs": ("artifact_uri",),
@@ -60,14 +60,16 @@ class BackupContents(Record):
         return f"{', '.join(databases) or 'no database'}, {len(models)} checkpoints, {len(self.files)} files"
 
 
-def backup(root: Path, target: Path) -> BackupContents:
+def backup(
+    root: Path, target: Path, databases: Sequence[str] = tuple(DATABASES), folders: Sequence[str] = FOLDERS
+) -> BackupContents:
     """Write a tar file of the workspace's state, whole or not at all, also while servers and runs work.
 
     Each database is copied at one moment, before the files that it speaks of. Only its user may read the backup, since
     Prefect keeps addresses of webhooks in its database. Raises `DataError` where there is nothing to keep.
     """
     hashes: dict[str, str] = {}
-    if not any((root / name).is_file() for name in DATABASES):
+    if not any((root / name).is_file() for name in databases):
         raise DataError(
             "neither MLflow nor Prefect has a database here", where=str(root / ".state"), fix="orchestra run"
         )
@@ -77,13 +79,13 @@ def backup(root: Path, target: Path) -> BackupContents:
     ):
         partial.chmod(0o600)
         with tarfile.open(partial, "w") as archive:
-            for name in DATABASES:
+            for name in databases:
                 if (root / name).is_file():
                     check_database(root, name)
                     copy = Path(folder) / Path(name).name
                     _snapshot(root / name, copy)
                     hashes[name] = _add(archive, copy, name)
-            for file in _files(root):
+            for file in _files(root, folders):
                 name = file.relative_to(root).as_posix()
                 with contextlib.suppress(FileNotFoundError):  # Removed since it was listed.
                     hashes[name] = _add(archive, file, name)
@@ -104,9 +106,6 @@ def restore(root: Path, source: Path) -> BackupContents:
     killed while they change places is named by whatever opens them next, and the same command completes it. Raises
     `ServiceError` while a server has a database open, `DataError` for a file that is no whole backup.
     """
-    if running := [service.name for service in services(root) if service.name in WRITERS]:
-        names = " ".join(running)
-        raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=f"orchestra stop {names}")
     state = root / ".state"
     state.mkdir(exist_ok=True)
     for left in state.glob(f"{UNPACKED}*"):
@@ -114,6 +113,10 @@ def restore(root: Path, source: Path) -> BackupContents:
     with tempfile.TemporaryDirectory(dir=state, prefix=UNPACKED) as folder:
         unpacked = Path(folder)
         contents = _unpack(source, unpacked)
+        writers = {name for database in contents.files for name in WRITERS.get(database, ())}
+        if running := [service.name for service in services(root) if service.name in writers]:
+            fix = f"orchestra stop {' '.join(running)}"
+            raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=fix)
         for name in DATABASES:
             check_database(unpacked, name)
         if (unpacked / MLFLOW).is_file():
@@ -150,8 +153,8 @@ def _snapshot(database: Path, copy: Path) -> None:
         source.backup(target)
 
 
-def _files(root: Path) -> Iterator[Path]:
-    for folder in FOLDERS:
+def _files(root: Path, folders: Sequence[str]) -> Iterator[Path]:
+    for folder in folders:
         for file in sorted((root / folder).rglob("*")):
             hidden = any(part.startswith(".") for part in file.relative_to(root / folder).parts)
             if file.is_file() and not file.is_symlink() and not hidden:

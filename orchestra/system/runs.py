@@ -23,6 +23,8 @@ KEPT = 50
 """Ended runs of each flow whose records are kept."""
 RUNNING, FAILED, KILLED, STOPPED = "Running", "Failed", "Killed", "Stopped"
 """How a run is. Any other word is the name of a normal ending: Completed, Rejected, Capped."""
+AWAITING = "AwaitingApproval"
+"""The normal ending of a run whose version waits for a person."""
 ZERO = Decimal(0)
 BUG = "Bug"
 """The kind of a failure that no error of ours says."""

@@ -183,6 +183,11 @@ class Registry:
         self.client.update_model_version(self.model_name, str(number), text)
 
     @_named
+    def description(self, number: int) -> str:
+        """That description; empty where there is none."""
+        return str(self.client.get_model_version(self.model_name, str(number)).description or "")
+
+    @_named
     def untag(self, version: ModelVersion, key: str) -> None:
         if key in version.tags:
             self.client.delete_model_version_tag(self.model_name, str(version.number), key)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestra.errors import ConfigError
@@ -89,6 +90,16 @@ def _check_reachable(location: str) -> None:
     if location.startswith("s3:") and importlib.util.find_spec("boto3") is None:
         what = f"MLflow keeps its artifacts in {location}, and boto3 is not installed"
         raise ConfigError(what, where="MLflow", fix='.venv/bin/uv pip install -e ".[s3]"')
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """Whom a metric is about: a LoggedModel of MLflow, and the dataset that it was measured on."""
+
+    model_id: str
+    dataset: str
+    digest: str
+    """Of the dataset."""
 
 
 @dataclass
@@ -186,15 +197,20 @@ class Recorder:
         """A tag of the parent, also from an earlier attempt of its flow run; empty when it has none."""
         return str(self.client.get_run(self.parent).data.tags.get(key, ""))
 
-    def stage_done(self, stage: str, run_id: str | None, found: Hashes) -> None:
-        """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always."""
+    def stage_done(
+        self, stage: str, run_id: str | None, found: Hashes, about: Mapping[str, MeasuredModel] = MappingProxyType({})
+    ) -> None:
+        """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always.
+
+        `about` says whom the child's metrics are about, by the first part of their names.
+        """
         metrics = read_metrics(self.root / "reports" / f"{stage}.json")
         self.metrics(self.parent, {f"{stage}.{key}": value for key, value in metrics.items()})
         for path, md5 in found.outputs.items():
             self.tag(f"out.{path}", md5)
         if run_id is None:
             return
-        self.metrics(run_id, metrics)
+        self.metrics(run_id, metrics, about)
         from mlflow.entities import Param, RunTag
 
         tags = [RunTag(f"in.{path}", md5) for path, md5 in found.inputs.items()]
@@ -208,12 +224,17 @@ class Recorder:
             if file.is_file():
                 self.client.log_artifact(run_id, str(file))
 
-    def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Numbers of any run."""
+    def metrics(
+        self, run_id: str, metrics: Mapping[str, float], about: Mapping[str, MeasuredModel] = MappingProxyType({})
+    ) -> None:
+        """Numbers of any run; those of the models in `about` stand on the models' own pages too."""
         from mlflow.entities import Metric
 
-        now_ms = int(time.time() * 1000)
-        batch = [Metric(key, value, now_ms, 0) for key, value in metrics.items()]
+        now_ms, batch = int(time.time() * 1000), []
+        for key, value in metrics.items():
+            model = about.get(key.partition(".")[0])
+            whose = () if model is None else (model.model_id, model.dataset, model.digest, run_id)
+            batch.append(Metric(key, value, now_ms, 0, *whose))
         for start in range(0, len(batch), 900):
             self.client.log_batch(run_id, metrics=batch[start : start + 900])
 

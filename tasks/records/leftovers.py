@@ -21,6 +21,7 @@ from orchestra.system.environment import quiet
 from orchestra.system.runs import runs
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
+from tasks.approval import STATE
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
@@ -60,13 +61,14 @@ class References:
 
 
 def keepers(root: Path, registry: Registry, newest: int) -> References:
-    """Every version that an alias names, that serves or is on trial, and the `newest` that were champions."""
+    """Every version that an alias names, that serves, is on trial or waits, and the `newest` that were champions."""
     found: dict[str, str] = {}
     every = sorted(registry.versions(), key=lambda one: -one.number)
     aliases = registry.aliases()
     champions = [one for one in every if PROMOTED in one.tags][:newest]
     for version in every:
         names = [alias for alias, number in aliases.items() if number == version.number]
+        names += ["waits for approval"] if version.tags.get(STATE) == "waiting" else []
         if names or version in champions:
             why = ", ".join(names) or f"one of the last {newest} champions"
             found[version.checkpoint_hash] = f"version {version.number}: {why}"

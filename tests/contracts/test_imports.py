@@ -22,7 +22,7 @@ OWN = {"orchestra/rollout/inference/cache.py"}
 LEVELS = [
     {"cli"},
     {"promotion"},
-    {"evaluation.claims", "evaluation.probes"},
+    {"evaluation.analyses", "evaluation.claims", "evaluation.probes"},
     {"serving", "serving.records", "serving.releases", "training", "evaluation", "tools.reports"},
     {"training.passes"},
     {"serving.episodes", "serving.shared"},

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 
 import pytest
 
@@ -63,16 +65,18 @@ def test_what_asks_is_started_by_the_worker_once_and_stays_asked_when_it_fails(s
 
 def test_changed_prices_move_the_day_in_params_yaml_and_stay_within_the_month(plain: Workspace) -> None:
     book = plain.root / "data/catalogue/prices.yaml"
-    row = '\n  - {provider: openai, model: gpt-5, effective_from: 2025-12-01, output: "20", source: test}\n'
+    today = date.today().isoformat()
+    row = f'\n  - {{provider: openai, model: gpt-5, effective_from: {today}, output: "20", source: test}}\n'
     book.write_text(book.read_text().rstrip() + row)
     params = plain.root / "params.yaml"
-    params.write_text(params.read_text().replace("monthly_usd: null", "monthly_usd: 0.001"))
+    params.write_text(params.read_text().replace("monthly_usd: null", "monthly_usd: 0.02"))
     told = "\n".join(plain.orchestra("retraining", "check"))
-    assert "openai/gpt-5 since 2025-12-01: " in told and "output per million 10 → 20 USD" in told
+    assert f"openai/gpt-5 since {today}: " in told and "output per million 10 → 20 USD" in told
     ended = plain.orchestra("retraining", "start")
-    assert "capped" in ended[-1] and "2025-12-01" in params.read_text() and "run_usd: null" in params.read_text()
-    (request,) = [one for one in requests(plain.root) if "2025-12-01" in one.what]
-    assert request.state == "open" and request.attempts[0].state == "Capped" and request.attempts[0].usd > 0
+    assert "capped" in ended[-1] and today in params.read_text() and "run_usd: null" in params.read_text()
+    (request,) = [one for one in requests(plain.root) if f"gpt-5 since {today}" in one.what]
+    assert request.state == "open" and request.attempts[0].state == "Capped"
+    assert request.attempts[0].usd <= Decimal("0.02")
     listed = plain.orchestra("retraining", "list")[-1]
-    assert "no run begins" in listed and "of 0.00 USD are left this month" in listed
+    assert "no run begins" in listed and "of 0.02 USD are left this month" in listed
     assert json.loads("\n".join(plain.orchestra("runs", "--json")))[0]["asked_by"].count("price: ") >= 1

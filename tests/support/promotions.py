@@ -1,5 +1,6 @@
 """A workspace with checkpoints of random weights, evaluated and ready for the gate, and its real MLflow registry."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -32,7 +33,7 @@ LENIENT = {
 RULES = ["always_strongest", "random"]
 
 
-def params(**promotion: float | None) -> Params:
+def params(**promotion: float | str | None) -> Params:
     shipped = load_params(ROOT / "params.yaml")
     update = {
         "world": shipped.world.model_copy(update={"domains": []}),
@@ -59,7 +60,7 @@ def hold_out(root: Path, count: int) -> None:
     (root / "data/validated/heldout.jsonl").write_text("\n".join(items) + "\n")
 
 
-def evaluated(root: Path, **promotion: float | None) -> Stage:
+def evaluated(root: Path, **promotion: float | str | None) -> Stage:
     evaluate.main(Stage.open("evaluate", root, params(**promotion)))
     return Stage.open("promote", root, params(**promotion))
 
@@ -70,7 +71,7 @@ def workspace(root: Path) -> None:
     (root / "data/generated").mkdir()
     (root / "data/validated").mkdir()
     (root / "data/generated/answers.jsonl").write_text("")
-    (root / "data/generated/corpus.jsonl").write_text("")
+    (root / "data/generated/corpus.jsonl").write_text(json.dumps({"id": "1", "title": "A", "text": "B."}) + "\n")
     hold_out(root, 6)
     train(root, "sft", 0)
     train(root, "grpo", 1)

@@ -1,4 +1,4 @@
-"""`orchestra backup`, `restore` and `gc`: the state of a workspace in one file, and back; and what can go."""
+"""`orchestra backup`, `restore`, `push`, `pull` and `gc`: the state of a workspace elsewhere, and back; what can go."""
 
 import os
 from pathlib import Path
@@ -32,6 +32,24 @@ def restore(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `orc
     with locked(root):
         contents = bring_back(root, source)
     print(f"restored: {contents.line}, of {contents.made:%Y-%m-%d %H:%M} UTC")
+
+
+def push(
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also over what another machine pushed meanwhile.")
+    ] = False,
+) -> None:
+    """Copy outputs, checkpoints and the registry to the store of params.yaml (storage); each run ends with it."""
+    workspace()
+    hand_over("tasks.records.shared", "push", *["--replace"] * replace)
+
+
+def pull(
+    replace: Annotated[bool, typer.Option("--replace", help="In place of this workspace's own results.")] = False,
+) -> None:
+    """Bring back what was pushed last, whole: outputs of stages, checkpoints, the registry with its history."""
+    workspace()
+    hand_over("tasks.records.shared", "pull", *["--replace"] * replace)
 
 
 def gc(

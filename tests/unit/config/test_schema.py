@@ -98,7 +98,7 @@ def test_a_wrong_value_is_one_line_with_its_key(dotted: str, value: Any, says: s
     assert says in line and line.startswith("params.yaml") and len(line.splitlines()) == 1
 
 
-OPTIONAL = ("budget", "retraining")
+OPTIONAL = ("budget", "retraining", "storage")
 
 
 @pytest.mark.parametrize("section", [key for key in GOOD if isinstance(GOOD[key], dict) and key not in OPTIONAL])

@@ -31,20 +31,12 @@ from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Regist
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.rollback import rollback, switch
-from tests.support.promotions import RULES, aliases, evaluated, hold_out, params, train, workspace
+from tests.support.promotions import RULES, aliases, evaluated, hold_out, params, train
 from tests.support.worlds import ROOT
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with two checkpoints, evaluated, and an empty registry (its tables take seconds to make)."""
-    root = tmp_path_factory.mktemp("workspace")
-    workspace(root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def champions(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def champions(template: Path, still_code: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same after two promotions."""
     root = tmp_path_factory.mktemp("champions") / "w"
     shutil.copytree(template, root)
@@ -57,26 +49,9 @@ def champions(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", autouse=True)
-def still_code() -> Iterator[None]:
-    """Editing orchestra/ while these run must not make their evaluations stale."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(CODE, "score", ())
-        yield
-
-
-@pytest.fixture(autouse=True)
-def no_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def promoted(champions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
-@pytest.fixture
-def root(template: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(template, tmp_path / "w"))
-
-
-@pytest.fixture
-def promoted(champions: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(champions, tmp_path / "w"))
 
 

@@ -1,71 +1,44 @@
 """What `orchestra gc` shows and deletes: nothing that an alias, a release, a branch or an open run refers to."""
 
-import contextlib
 import os
 import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
-from orchestra.config.schema import load_params
 from orchestra.errors import DataError
-from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
-from tasks.platform import dvc
-from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, STORE, Registry
-from tasks.platform.tracking import experiment
+from tasks.approval import STATE
+from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
+from tasks.platform.tracking import connect, experiment
 from tasks.records.leftovers import CACHE, COLLECTED, keepers, leftovers, main
-from tests.support.worlds import ROOT
+from tests.support.registries import commit, make_workspace, register, run_stage
 
 LONG_AGO = 1_000_000_000.0
-STAGE = "stages:\n  copy:\n    cmd: cp source out.txt\n    deps: [source]\n    outs: [out.txt]\n"
-
-
-def shell(root: Path, *command: str) -> None:
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
-
-
-def make(root: Path, text: str) -> str:
-    """Run the stage on that text; returns the hash of its output."""
-    (root / "source").write_text(text)
-    with contextlib.chdir(root), Repo() as repo:
-        repo.reproduce()
-    return dvc.hashes(root, "copy").outputs["out.txt"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """Five champions, one after another; and outputs that a branch, a version, an open run, nobody, we refer to."""
     root = tmp_path_factory.mktemp("made") / "w"
-    root.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        for name, text in {"dvc.yaml": STAGE, "params.yaml": (ROOT / "params.yaml").read_text()}.items():
-            (root / name).write_text(text)
-        shell(root, "git", "init", "-q", "-b", "main")
-        Repo.init(str(root)).close()
-        outs = {"branch": make(root, "branch")}
-        (root / ".gitignore").write_text("/.state/\n/work/\n/out.txt\n/models/\n")
-        shell(root, "git", "add", "-A")
-        shell(root, "git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "one")
-        outs |= {name: make(root, name) for name in ("version", "open", "nobody", "workspace")}
+        make_workspace(root)
+        outs = {"branch": run_stage(root, "branch")}
+        commit(root)
+        outs |= {name: run_stage(root, name) for name in ("version", "open", "nobody", "workspace")}
 
-        registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
-        client, where = registry.client, experiment(registry.client, root)
+        client = connect(root)
+        where = experiment(client, root)
         client.create_run(where, tags={"out.out.txt": outs["open"]})
-        for number in range(1, 6):
-            run = str(
-                client.create_run(where, tags={"out.out.txt": outs["version"]} if number == 5 else {}).info.run_id
-            )
+        tags: list[dict[str, str]] = [{}, {}, {}, {}, {"out.out.txt": outs["version"]}]
+        runs = [str(client.create_run(where, tags=one).info.run_id) for one in tags]
+        for run in runs:
             client.set_terminated(run)
-            checkpoint = root / "models/grpo"
-            checkpoint.mkdir(parents=True, exist_ok=True)
-            (checkpoint / "weights").write_text(str(number))
-            registry.add(checkpoint, hash_dir(checkpoint), {PROMOTED: "true"}, run)
+        registry = register(root, range(1, 6), runs)
         versions = {one.number: one for one in registry.versions()}
         registry.point(CHAMPION, versions[5])
         registry.point(PREVIOUS, versions[2])
@@ -132,6 +105,14 @@ def test_what_is_young_stays(workspace: Path) -> None:
     os.utime(folder)
     assert folder not in {one.path for one in leftovers(workspace, registry, kept, 30)}
     assert folder.parent == workspace / STORE
+
+
+def test_a_version_that_waits_for_a_person_stays(workspace: Path) -> None:
+    registry = Registry(workspace, "orchestrator")
+    version = registry.version(3)
+    assert version is not None and version.checkpoint_hash not in keepers(workspace, registry, 1).checkpoints
+    registry.tag(version, {STATE: "waiting"})
+    assert keepers(workspace, registry, 1).checkpoints[version.checkpoint_hash] == "version 3: waits for approval"
 
 
 @pytest.mark.parametrize(("ended", "goes"), [("Completed", True), ("Failed", False), ("Capped", False)])

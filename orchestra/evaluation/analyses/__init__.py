@@ -1,0 +1,1 @@
+"""Analyses of the method: one question each, with a table and a plot."""

@@ -1,0 +1,66 @@
+"""Parts of the decision page that change after it was written: the verdict, the answer, the lineage, the versions."""
+
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+from orchestra.promotion.approval import Approval
+from orchestra.promotion.lineage import Node, tree
+from orchestra.promotion.sections import Table
+from orchestra.promotion.template import MACROS
+
+NAME = re.compile(r'data-part="(\w+)"')
+TITLE = '<title data-part="title">{{ title }}: {{ name }}</title>'
+BADGE = """<span data-part="badge" class="badge{{ ' yes' if promoted }}">{{ name }}</span>"""
+ANSWER = '<p data-part="approval">{{ line }}</p>'
+LINEAGE = '<pre data-part="lineage" aria-label="Lineage">{{ lines }}</pre>'
+HISTORY = MACROS + "<section data-part=\"history\">{{ grid('Versions', table, texts=(1, 2, 5, 6)) }}</section>"
+
+
+def verdict(title: str, name: str, promoted: bool) -> tuple[Markup, Markup]:
+    """The page's title and its badge."""
+    return rendered(TITLE, title=title, name=name), rendered(BADGE, name=name, promoted=promoted)
+
+
+def is_about(html: str, title: str) -> bool:
+    """Whether the page has that title, whatever its verdict."""
+    return str(rendered(TITLE, title=title, name="")).removesuffix("</title>") in html
+
+
+def answer(approval: Approval | None) -> Markup:
+    """What a person said, or is asked; nothing where nobody is."""
+    return Markup("") if approval is None else rendered(ANSWER, line=approval.line)
+
+
+def renewed_description(text: str, asked: Approval, answered: Approval, name: str) -> str:
+    """The decision in Markdown that was written when a person was asked, with the answer."""
+    return re.sub(r"^\*\*\w+\*\*", f"**{name}**", text).replace(asked.line, answered.line)
+
+
+def lineage(node: Node | None) -> Markup:
+    """The tree of what the version was made of."""
+    return rendered(LINEAGE, lines="not known" if node is None else "\n".join(tree(node)))
+
+
+def history(table: Table) -> Markup:
+    """The versions, newest first."""
+    return rendered(HISTORY, table=table)
+
+
+def rendered(template: str, **values: Any) -> Markup:
+    """The HTML of a part."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return Markup(environment.from_string(template).render(**values).strip())
+
+
+def renewed(html: str, *parts: str) -> str:
+    """A page that was written earlier, each part in the place of the old one of its name."""
+    for part in filter(None, parts):
+        found = NAME.search(part)
+        assert found is not None, "a part says its name"
+        written = re.compile(rf'<(\w+) data-part="{found[1]}".*?</\1>', re.DOTALL)
+        html = written.sub(lambda _, new=part: new, html, count=1)  # type: ignore[misc]
+    return html

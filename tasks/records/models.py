@@ -1,0 +1,119 @@
+"""What MLflow shows between runs: the data that a run read, and the checkpoints that runs made, judged and registered.
+
+A checkpoint is a LoggedModel of MLflow, found again by its hash. Its page lists the run that made it, every evaluation
+of it with the data, and its registered version.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestra.evaluation.report import EVALUATION, read_comparison
+from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
+from orchestra.files.jsonl import stream_lines
+from orchestra.types import Record
+from tasks.platform.registry import ModelVersion, Registry
+from tasks.platform.tracking import MeasuredModel, Recorder, experiment
+
+HASH = "checkpoint_hash"
+"""Tag of a LoggedModel."""
+CONTEXT = "mlflow.data.context"
+"""Tag of a run's dataset: MLflow's word for its use."""
+VERSIONS = "mlflow.modelVersions"
+"""Tag of a LoggedModel from which MLflow's page of it names its registered versions."""
+MODEL = "logged_model"
+"""Tag of a version: the id of its LoggedModel."""
+
+
+class StageData(Record):
+    """The file of examples that a stage reads."""
+
+    path: str
+    context: str
+
+
+TRAIN = StageData(path="data/validated/train.jsonl", context="training")
+HELDOUT = StageData(path="data/validated/heldout.jsonl", context="evaluation")
+READS = {"sft": TRAIN, "grpo": TRAIN, "evaluate": HELDOUT}
+CONTINUES = {"grpo": "sft"}
+"""The checkpoint that a stage trains from."""
+
+
+def link(recorder: Recorder, stage: str, run_id: str | None) -> dict[str, MeasuredModel]:
+    """Say what a stage read and made, on its run (None: it did not run) and the data on the flow's; safe to repeat.
+
+    Returns the models that the stage's metrics are about, by the first part of a metric's name.
+    """
+    if stage not in READS:
+        return {}
+    data = dataset(recorder.root, READS[stage])
+    for run in filter(None, (recorder.parent, run_id)):
+        recorder.client.log_inputs(run, datasets=[data])
+    if run_id is None:
+        return {}
+    if stage != "evaluate":
+        _trained(recorder, stage, run_id)
+        return {}
+    judged = read_comparison(recorder.root / EVALUATION / "comparison.json").checkpoints
+    found = {name: logged_model(recorder.client, recorder.experiment_id, name, one) for name, one in judged.items()}
+    _read_models(recorder, run_id, *found.values())
+    return {name: MeasuredModel(one, data.dataset.name, data.dataset.digest) for name, one in found.items()}
+
+
+def dataset(root: Path, read: StageData) -> Any:
+    """The file as an input of a run: its hash, and how many examples are in it."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    file = root / read.path
+    told = Dataset(
+        name=Path(read.path).stem,
+        digest=hash_file(file)[:32],  # MLflow's limit is 36.
+        source_type="local",
+        source=json.dumps({"uri": read.path}),
+        profile=json.dumps({"examples": sum(1 for _ in stream_lines(file))}),
+    )
+    return DatasetInput(told, [InputTag(CONTEXT, read.context)])
+
+
+def logged_model(client: Any, experiment_id: str, name: str, digest: str, run_id: str | None = None) -> str:
+    """Id of a checkpoint's LoggedModel: the one there is, or a new one, made by that run."""
+    found = client.search_logged_models([experiment_id], f"tags.{HASH} = '{digest}'", max_results=1)
+    if found:
+        return str(found[0].model_id)
+    made = client.create_logged_model(experiment_id, name, run_id, {HASH: digest})
+    client.finalize_logged_model(made.model_id, "READY")
+    return str(made.model_id)
+
+
+def link_version(registry: Registry, version: ModelVersion, name: str) -> None:
+    """A registered version and the LoggedModel of its checkpoint, made under that name if need be, name each other."""
+    client = registry.client
+    model = logged_model(client, experiment(client, registry.root), name, version.checkpoint_hash)
+    known = json.loads(client.get_logged_model(model).tags.get(VERSIONS, "[]"))
+    one = {"name": registry.model_name, "version": str(version.number)}
+    if one not in known:
+        client.set_logged_model_tags(model, {VERSIONS: json.dumps([*known, one])})
+    registry.tag(version, {MODEL: model})
+
+
+def _trained(recorder: Recorder, stage: str, run_id: str) -> None:
+    """The checkpoint that a stage made is its run's output; the one it began with, an input."""
+    from mlflow.entities import LoggedModelOutput
+
+    client, where, models = recorder.client, recorder.experiment_id, recorder.root / "models"
+    if before := CONTINUES.get(stage):
+        _read_models(recorder, run_id, logged_model(client, where, before, hash_dir(models / before)))
+    manifest = verify_manifest(models / stage)
+    made = logged_model(client, where, stage, hash_dir(models / stage), run_id)
+    # The same checkpoint can be made twice, as after a kill: its parameters are written once.
+    known = client.get_logged_model(made).params
+    fields = [field for field in ("base", "data_hash", "git_commit", "price_date") if field not in known]
+    if fields:
+        client.log_model_params(made, {field: str(getattr(manifest, field) or "none")[:500] for field in fields})
+    client.log_outputs(run_id, [LoggedModelOutput(made, 0)])
+
+
+def _read_models(recorder: Recorder, run_id: str, *models: str) -> None:
+    from mlflow.entities import LoggedModelInput
+
+    recorder.client.log_inputs(run_id, models=[LoggedModelInput(one) for one in models])

@@ -1,0 +1,119 @@
+"""Approval in Prefect: a deployment's run suspends and takes the answer of its form; others are answered by a flow."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import Pause
+from prefect.flow_engine import run_flow
+from prefect.states import Pending
+
+from flows._runs import under_way
+from flows.answer import answer, ask, settle, suspendable
+from orchestra.errors import ConfigError
+from orchestra.promotion.approval import Approval, request
+from orchestra.system.code_hash import CODE
+from orchestra.system.processes import stop_services
+from orchestra.system.runs import AWAITING, runs
+from tasks.platform.stage import Stage
+from tasks.promote import promote
+from tests.support.promotions import aliases, params, workspace
+
+pytestmark = [pytest.mark.usefixtures("prefect"), pytest.mark.timeout(1200)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def known() -> Approval:
+    """The request in the working directory, made by the first run that asks."""
+    file = Path("asked.json")
+    if not file.is_file():
+        asked = request(2, 1, "d", datetime.now(UTC), 1).model_copy(update={"run": suspendable()})
+        file.write_text(asked.model_dump_json())
+    return Approval.model_validate_json(file.read_text())
+
+
+@flow(name="asks")
+def asks() -> Any:
+    """Asks about version 2; returns what a person said."""
+    with under_way(Path.cwd(), alone=True):
+        said = ask(known(), "**All 10 checks passed.**", known().asked)
+    return "nobody" if said is None else said.model_dump()
+
+
+def begun() -> FlowRun:
+    """A run of a deployment, whose process ended when it asked."""
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(asks), "here")
+        run = client.create_flow_run_from_deployment(deployment, state=Pending())
+        with pytest.raises(Pause):
+            run_flow(asks, flow_run=run)
+        return client.read_flow_run(run.id)
+
+
+def test_a_deployments_run_suspends_and_goes_on_with_the_answer_of_the_form(here: Path) -> None:
+    run = begun()
+    assert run.state is not None and run.state.name == "Suspended" and run.state.state_details.pause_timeout is not None
+    (record,) = runs(here)
+    assert (record.state, record.failed, record.lives) == (AWAITING, False, False)
+    said = {"approve": False, "by": "Bob", "reason": "too slow"}
+    with get_client(sync_client=True) as client:
+        refused = client.resume_flow_run(run.id, run_input={"approve": True})
+        assert refused.status.value == "REJECT", "nobody signed it"
+        client.resume_flow_run(run.id, run_input=said)
+        resumed = client.read_flow_run(run.id)
+    assert run_flow(asks, flow_run=resumed) == said
+    assert [one.state for one in runs(here)] == ["Completed"]
+
+
+def test_a_run_that_is_suspended_ends_when_the_answer_was_given_elsewhere(here: Path) -> None:
+    run = begun()
+    assert settle(known(), "Rejected") and not settle(known(), "Rejected")
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run.id).state
+    assert state is not None and (state.name, state.is_completed()) == ("Rejected", True)
+
+
+def test_a_run_that_a_person_started_does_not_suspend(here: Path) -> None:
+    assert asks() == "nobody" and known().run == ""
+    assert not settle(known(), "Promoted")
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace whose first version waits for a person."""
+    monkeypatch.setitem(CODE, "score", ())
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("ORCHESTRA_SKIP_VLLM", "1")
+    monkeypatch.chdir(tmp_path)
+    workspace(tmp_path)
+    asking = params(approval="required")
+    deploy = asking.deploy.model_copy(update={"engine": "in_process", "gateway_port": 0, "smoke_examples": 1})
+    text = yaml.safe_dump(asking.model_copy(update={"deploy": deploy}).model_dump(mode="json", by_alias=True))
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    assert promote(Stage.open("promote", tmp_path)).name == "Waiting"
+    yield tmp_path
+    stop_services(tmp_path)
+
+
+def test_what_a_person_refuses_does_not_serve_and_what_one_approves_does(waiting: Path) -> None:
+    with pytest.raises(ConfigError, match="a name has 1 to 200 characters"):
+        answer(by=" ")
+    refused = answer(by="Bob", approve=False, reason="too slow", return_state=True)
+    assert refused.name == "Rejected" and refused.is_completed() and aliases(waiting)["champion"] is None
+    approved = answer(by="Ada", version=1, return_state=True)
+    assert approved.name == "Promoted" and "Approved by Ada" in str(approved.message)
+    assert aliases(waiting)["champion"] == 1
+    newest, before = runs(waiting)[:2]
+    assert [one.state for one in (newest, before)] == ["Promoted", "Rejected"]
+    assert newest.stages["deploy"].state == "version 1 released" and "deploy" not in before.stages

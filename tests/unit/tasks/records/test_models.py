@@ -1,0 +1,80 @@
+"""Data and checkpoints in a real MLflow: what a run read, what made a model, who judged it, and its version."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestra.files.checkpoint import hash_dir
+from tasks.platform.dvc import Hashes
+from tasks.platform.registry import Registry
+from tasks.platform.stage import Stage
+from tasks.platform.tracking import Recorder
+from tasks.promote import promote
+from tasks.records.models import HASH, MODEL, VERSIONS, link
+from tests.support.promotions import params
+
+NONE = Hashes({}, {}, {})
+
+
+@pytest.fixture
+def recorder(root: Path) -> Recorder:
+    """A run of the flow in a workspace whose stages have run."""
+    shutil.copy(root / "data/validated/heldout.jsonl", root / "data/validated/train.jsonl")
+    return Recorder.open(root, "flow-1", "brave")
+
+
+def ran(recorder: Recorder, stage: str) -> str:
+    run_id = recorder.child(stage)
+    recorder.stage_done(stage, run_id, NONE, link(recorder, stage, run_id))
+    return run_id
+
+
+def test_a_run_names_the_data_that_it_read(recorder: Recorder) -> None:
+    sft, judged = ran(recorder, "sft"), ran(recorder, "evaluate")
+    (trained,), (held,) = (recorder.client.get_run(run).inputs.dataset_inputs for run in (sft, judged))
+    assert (trained.dataset.name, trained.tags[0].value) == ("train", "training")
+    assert (held.dataset.name, held.tags[0].value) == ("heldout", "evaluation")
+    assert json.loads(held.dataset.profile) == {"examples": 6} and str(recorder.root) not in held.dataset.source
+    again = Recorder.open(recorder.root, "flow-2", "bold")
+    assert link(again, "evaluate", None) == {} == link(again, "synthesize", None)
+    (known,) = again.client.get_run(again.parent).inputs.dataset_inputs
+    assert known.dataset.digest == held.dataset.digest, "an unchanged stage read the same"
+    both = recorder.client.get_run(recorder.parent).inputs.dataset_inputs
+    assert {one.dataset.name for one in both} == {"train", "heldout"}
+
+
+def test_a_checkpoint_is_one_model_from_its_training_to_its_version(recorder: Recorder) -> None:
+    client, root = recorder.client, recorder.root
+    runs = {stage: ran(recorder, stage) for stage in ("sft", "grpo", "evaluate")}
+    models = {one.name: one for one in client.search_logged_models([recorder.experiment_id])}
+    assert set(models) == {"sft", "grpo"}, "each once"
+    assert {name: one.tags[HASH] for name, one in models.items()} == {
+        name: hash_dir(root / "models" / name) for name in models
+    }
+    assert {name: one.source_run_id for name, one in models.items()} == {name: runs[name] for name in models}
+    ids = {name: one.model_id for name, one in models.items()}
+    outputs = {name: [one.model_id for one in client.get_run(runs[name]).outputs.model_outputs] for name in models}
+    assert outputs == {name: [model_id] for name, model_id in ids.items()}
+    inputs = {name: {one.model_id for one in client.get_run(run).inputs.model_inputs} for name, run in runs.items()}
+    assert inputs == {"sft": set(), "grpo": {ids["sft"]}, "evaluate": set(ids.values())}
+
+    measured = {one.key: one for one in client.get_logged_model(ids["grpo"]).metrics}
+    assert {one.dataset_name for one in measured.values()} == {"heldout"} and "sft.accuracy" not in measured
+    assert measured["grpo.accuracy"].value == client.get_run(runs["evaluate"]).data.metrics["grpo.accuracy"]
+
+    for _ in range(2):
+        assert promote(Stage.open("promote", root, params()), recorder.parent).version == 1
+    version = Registry(root, "orchestrator").version(1)
+    assert version is not None and version.tags[MODEL] == ids["grpo"]
+    told = json.loads(client.get_logged_model(ids["grpo"]).tags[VERSIONS])
+    assert told == [{"name": "orchestrator", "version": "1"}]
+
+
+def test_a_version_without_a_training_on_record_has_a_model_too(root: Path) -> None:
+    promote(Stage.open("promote", root, params()))
+    version = Registry(root, "orchestrator").version(1)
+    assert version is not None
+    model = Registry(root, "orchestrator").client.get_logged_model(version.tags[MODEL])
+    assert model.tags[HASH] == version.checkpoint_hash and not model.source_run_id

@@ -1,0 +1,172 @@
+"""A store that two machines share: what one pushes the other pulls and takes back; damage and absence are named."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.config.storage import Storage
+from orchestra.errors import ConfigError, DataError, ServiceError
+from orchestra.files.checkpoint import hash_dir
+from orchestra.system.processes import LOCALHOST, free_port
+from tasks.platform.registry import CHAMPION, PREVIOUS, Registry
+from tasks.platform.tracking import connect, experiment
+from tasks.records.shared import KNOWN, WHOLE, pull, push
+from tests.support.registries import commit, make_workspace, register, run_stage
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address=LOCALHOST, port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with an output of a stage, a champion and the one before it."""
+    root = tmp_path_factory.mktemp("made") / "w"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        make_workspace(root)
+        commit(root)
+        run_stage(root, "first")
+        client = connect(root)
+        runs = [str(client.create_run(experiment(client, root)).info.run_id) for _ in range(2)]
+        client.log_text(runs[1], "promoted", "decision.txt")
+        registry = register(root, (1, 2), runs)
+        for alias, number in ((PREVIOUS, 1), (CHAMPION, 2)):
+            registry.point(alias, next(one for one in registry.versions() if one.number == number))
+    return root
+
+
+@pytest.fixture
+def storage(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """A folder in the store for this test alone, and the keys."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    found = Storage(url=f"s3://team-models/{tmp_path.name}", endpoint=endpoint)
+    files(found).mkdirs("team-models", exist_ok=True)
+    return found
+
+
+@pytest.fixture
+def machine(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "one", symlinks=True))
+
+
+def files(storage: Storage) -> Any:
+    from s3fs import S3FileSystem
+
+    return S3FileSystem(endpoint_url=storage.endpoint, skip_instance_cache=True, use_listings_cache=False)
+
+
+def clone(machine: Path, folder: Path) -> Path:
+    """Another machine: what git has, and nothing else."""
+    subprocess.run(["git", "clone", "-q", str(machine), str(folder)], check=True, capture_output=True)
+    return folder
+
+
+def registry(root: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Registry(root, "orchestrator")
+
+
+def test_a_clone_serves_the_same_champion_with_its_history_and_takes_it_back(
+    machine: Path, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert push(machine, storage) == f"1 outputs and 2 checkpoints are in {storage.url}"
+    assert push(machine, storage).startswith("0 outputs and 2 checkpoints"), "what is there is not sent again"
+
+    other = clone(machine, tmp_path / "two")
+    assert "2 checkpoints" in pull(other, storage)
+    assert (other / "out.txt").read_text() == "first"
+    there = registry(other, monkeypatch)
+    champion, previous = there.at(CHAMPION), there.at(PREVIOUS)
+    assert champion is not None and previous is not None and (champion.number, previous.number) == (2, 1)
+    assert hash_dir(champion.verified()) == champion.checkpoint_hash and previous.verified().is_relative_to(other)
+    assert Path(there.client.download_artifacts(champion.run_id, "decision.txt")).read_text() == "promoted"
+    there.point(CHAMPION, previous)
+
+    # The other machine's rollback goes back the same way.
+    push(other, storage)
+    with pytest.raises(ConfigError, match="another machine pushed on"):
+        push(machine, storage)
+    with pytest.raises(ConfigError, match="results of its own"):
+        pull(machine, storage)
+    pull(machine, storage, replace=True)
+    back = registry(machine, monkeypatch).at(CHAMPION)
+    assert back is not None and back.number == 1 and list((machine / ".state").glob("replaced-*/mlflow.db"))
+
+
+def test_an_upload_that_was_cut_off_is_never_seen(
+    machine: Path, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.records.shared import _SharedFolder
+
+    for step in ("push_outputs", "push_checkpoint", "push_state", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(_SharedFolder, step, lambda *_: (_ for _ in ()).throw(ConnectionResetError("cut")))
+            with pytest.raises(ServiceError, match="cut — see storage in params"):
+                push(machine, storage)
+        with pytest.raises(DataError, match="nothing was pushed there"):
+            pull(clone(machine, tmp_path / step), storage)
+    push(machine, storage)
+    pull(clone(machine, tmp_path / "whole"), storage)
+
+
+def test_a_pull_that_was_cut_off_goes_on_and_pushes_nothing_meanwhile(
+    machine: Path, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.records.shared import _SharedFolder
+
+    push(machine, storage)
+    other = clone(machine, tmp_path / "two")
+    with monkeypatch.context() as patch:
+        patch.setattr(_SharedFolder, "pull_outputs", lambda *_: (_ for _ in ()).throw(ConnectionResetError("cut")))
+        with pytest.raises(ServiceError, match="cut"):
+            pull(other, storage)
+    with pytest.raises(ConfigError, match="another machine pushed on"):
+        push(other, storage)
+    pull(other, storage)
+    assert (other / "out.txt").read_text() == "first" and "pulling" not in (other / KNOWN).read_text()
+
+
+def test_a_damaged_checkpoint_in_the_store_is_not_kept(machine: Path, storage: Storage, tmp_path: Path) -> None:
+    push(machine, storage)
+    (place, *_) = [one for one in files(storage).find(f"{storage.url}/models") if one.endswith("/weights")]
+    files(storage).pipe_file(place, b"changed")
+    other = clone(machine, tmp_path / "two")
+    with pytest.raises(DataError, match=f"damaged in the store — delete .*{WHOLE}; push"):
+        pull(other, storage)
+    assert not (other / ".state/mlflow.db").exists()
+
+
+def test_old_databases_leave_the_store(machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.records.shared.STATES", 2)
+    for _ in range(4):
+        push(machine, storage)
+    assert len(files(storage).ls(f"{storage.url}/state")) == 2
+
+
+def test_a_store_that_does_not_answer_is_one_line_within_seconds(machine: Path, storage: Storage) -> None:
+    began = time.monotonic()
+    gone = storage.model_copy(update={"endpoint": f"http://{LOCALHOST}:{free_port()}"})
+    with pytest.raises(ServiceError, match="see storage in params"):
+        push(machine, gone)
+    with pytest.raises(ServiceError, match="see storage in params"):
+        push(machine, storage.model_copy(update={"url": "s3://no-such-bucket/x"}))
+    with pytest.raises(ConfigError, match="is local — storage"):
+        push(machine, Storage())
+    assert time.monotonic() - began < 120

@@ -1,0 +1,143 @@
+"""A person approves or refuses over a real MLflow registry: who, when, until when, and what it moves."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import ConfigError, DataError
+from orchestra.promotion.approval import Answer
+from tasks import approval
+from tasks.platform.pages import ARTIFACT, PAGE, PAGES
+from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
+from tasks.platform.stage import Stage
+from tasks.platform.tracking import connect, experiment
+from tasks.promote import Promotion, promote
+from tasks.rollback import rollback
+from tests.support.promotions import aliases, evaluated, params, train
+
+YES, NO = Answer(approve=True, by="Ada", reason="read it"), Answer(approve=False, by="Bob", reason="too slow")
+ASKING = params(approval="required", approval_hours=5)
+
+
+def stage(root: Path) -> Stage:
+    return Stage.open("promote", root, ASKING)
+
+
+def asked(root: Path, run_id: str | None = None, flow_run: str = "") -> Promotion:
+    return promote(stage(root), run_id, flow_run)
+
+
+def tags(root: Path, number: int) -> dict[str, str]:
+    return dict(connect(root).get_model_version("orchestrator", str(number)).tags)
+
+
+def later(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    present = approval.now()
+    monkeypatch.setattr(approval, "now", lambda: present + timedelta(hours=hours))
+
+
+def test_a_version_waits_for_a_person_and_serves_when_approved(root: Path) -> None:
+    client = connect(root)
+    run_id = client.create_run(experiment(client, root)).info.run_id
+    waits = asked(root, run_id, "flow-1")
+    assert (waits.name, waits.promoted, waits.champion, waits.failed) == ("Waiting", False, None, ())
+    assert aliases(root) == {CANDIDATE: 1, CHAMPION: None, PREVIOUS: None}
+    assert tags(root, 1)["approval"] == "waiting" == client.get_run(run_id).data.tags["approval"]
+    assert asked(root, run_id).approval == waits.approval, "a later run asks nothing new"
+
+    done = approval.answer(stage(root), None, YES)
+    assert (done.name, done.changed, done.approval.run) == ("Promoted", True, "flow-1")
+    assert aliases(root) == {CANDIDATE: 1, CHAMPION: 1, PREVIOUS: None}
+    told, run = tags(root, 1), client.get_run(run_id).data.tags
+    assert (told["approval"], told["approval.by"], told["approval.reason"]) == ("approved", "Ada", "read it")
+    assert told["approval.at"] < told["approval.expires"] and told["decision"] == run["decision"] == "Promoted"
+    assert run["approval.by"] == "Ada" and "Approved by Ada" in run["mlflow.note.content"]
+    page = (root / PAGE).read_text()
+    assert "Approved by Ada" in page and "Waiting" not in page and "version 1 Promoted, by Ada" in page
+    assert page == (root / PAGES / "1.html").read_text()
+    assert Path(client.download_artifacts(run_id, ARTIFACT, str(root))).read_text() == page
+    described = str(client.get_model_version("orchestrator", "1").description)
+    assert described.startswith("**Promoted**") and "Approved by Ada" in described
+
+    again = approval.answer(stage(root), 1, YES)
+    assert (again.changed, again.approval.by) == (False, "Ada"), "a release that failed is tried again"
+    assert asked(root).name == "Unchanged"
+    with pytest.raises(DataError, match=r"serves already — orchestra release --rollback"):
+        approval.answer(stage(root), 1, NO)
+
+
+def test_a_refusal_holds_for_the_same_evidence_until_a_person_says_otherwise(root: Path) -> None:
+    promote(Stage.open("promote", root, params()))
+    train(root, "grpo", 2)
+    evaluated(root)
+    assert asked(root).name == "Waiting"
+    assert approval.answer(stage(root), 2, NO).name == "Rejected"
+    assert aliases(root)[CHAMPION] == 1 and "Refused by Bob" in (root / PAGE).read_text()
+    refused = asked(root)
+    assert refused.name == "Rejected" and "Refused by Bob" in refused.why and refused.champion == 1
+    assert approval.answer(stage(root), 2, YES).changed
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+    rollback(stage(root))
+    with pytest.raises(DataError, match=r"orchestra release --to 2"):
+        approval.answer(stage(root), 2, YES)
+
+
+def test_after_the_expiry_an_answer_is_refused_and_the_next_run_asks_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = asked(root).approval
+    later(monkeypatch, 5)
+    with pytest.raises(DataError, match=r"Nobody answered by .* UTC — orchestra run"):
+        approval.answer(stage(root), 1, YES)
+    assert tags(root, 1)["approval"] == "expired" and aliases(root)[CHAMPION] is None
+    second = asked(root)
+    assert second.name == "Waiting" and first is not None and second.approval is not None
+    assert second.approval.expires > first.expires and tags(root, 1)["approval"] == "waiting"
+    assert approval.answer(stage(root), 1, YES).changed
+
+
+def test_an_approval_counts_only_in_the_place_of_the_champion_it_was_compared_with(root: Path) -> None:
+    assert asked(root).name == "Waiting"
+    train(root, "grpo", 2)
+    evaluated(root)
+    assert asked(root).name == "Waiting"
+    with pytest.raises(ConfigError, match=r"several versions wait — name one of: 1, 2"):
+        approval.answer(stage(root), None, YES)
+    last = (root / PAGE).read_text()
+    assert approval.answer(stage(root), 1, YES).changed
+    assert (root / PAGE).read_text() == last and "Approved by Ada" in (root / PAGES / "1.html").read_text()
+    with pytest.raises(DataError, match="another champion"):
+        approval.answer(stage(root), 2, YES)
+    assert aliases(root)[CHAMPION] == 1 and asked(root).approval is not None
+    assert approval.answer(stage(root), 2, YES).changed and aliases(root)[PREVIOUS] == 1
+
+
+def test_what_cannot_be_answered_is_said_and_moves_nothing(root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no version waits .*promote\.approval"):
+        approval.answer(stage(root), None, YES)
+    assert asked(root).name == "Waiting"
+    with pytest.raises(ConfigError, match=r"nobody asked about version 9 — name one of: 1"):
+        approval.answer(stage(root), 9, YES)
+    shutil.rmtree(root / STORE)
+    with pytest.raises(DataError, match="gone"):
+        approval.answer(stage(root), 1, YES)
+    assert aliases(root)[CHAMPION] is None and tags(root, 1)["approval"] == "waiting"
+
+
+def test_an_approval_that_was_killed_midway_is_completed_by_the_next_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(root).name == "Waiting"
+
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Registry, "point", killed)
+        approval.answer(stage(root), 1, YES)
+    assert aliases(root)[CHAMPION] is None
+    done = asked(root)
+    assert (done.name, done.changed) == ("Promoted", True) and aliases(root)[CHAMPION] == 1
+    assert "Approved by Ada" in (root / PAGE).read_text()
