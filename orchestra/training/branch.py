@@ -35,7 +35,8 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import CallError
 from orchestra.rollout.parse import THINK_CLOSE, parse_turn
 from orchestra.rollout.policies.base import Conversation, Generation
-from orchestra.types import Episode, Example, ToolKind
+from orchestra.rollout.policies.forced import Beginning
+from orchestra.types import Episode, Example, ToolKind, Turn
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
@@ -62,9 +63,15 @@ class Plan:
     choices: tuple[Choice, ...]
     size: int
     """Episodes of the group."""
+    before: tuple[Turn, ...] = ()
+    """The turns before that one, which all episodes have in common."""
 
     def choice(self, sample: int) -> Choice:
         return self.choices[sample % len(self.choices)]
+
+    def beginning(self, sample: int) -> Beginning:
+        """What the episode of that sample begins with."""
+        return Beginning(self.choice(sample).ids, self.before)
 
     def shares(self, weights: str) -> list[float]:
         """How much each episode counts; they add up to 1."""
@@ -76,32 +83,65 @@ class Plan:
 
     def mask(self, episode: Episode, weights: str) -> list[int]:
         """1 for the tokens of `completion_ids` that learn: (time,). All are masked before the choice point."""
-        own, end = episode.mask, len(self.choice(episode.sample).ids)
-        return [m * (place >= self.shared and (weights == "policy" or place < end)) for place, m in enumerate(own)]
+        own, start = episode.mask, len(Beginning(before=self.before).tokens)
+        point, end = start + self.shared, start + len(self.choice(episode.sample).ids)
+        return [m * (place >= point and (weights == "policy" or place < end)) for place, m in enumerate(own)]
 
 
 def plan(
-    examples: Sequence[Example], policy: TransformersPolicy, codec: Codec, limits: Rollout, branch: Branch, size: int
+    examples: Sequence[Example],
+    policy: TransformersPolicy,
+    codec: Codec,
+    limits: Rollout,
+    branch: Branch,
+    size: int,
+    played: Sequence[Episode] = (),
 ) -> list[Plan | None]:
-    """A plan for each example; None where its sampled first turn has no choice point: its group is sampled.
+    """A plan for each example; None where there is no choice point: its group is sampled.
 
-    The turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the example alone.
+    `played` holds an episode of each of the first examples, whose later turns are tried. They all try turns of one
+    number, which is drawn among all later turns; the first turn where an episode has none of that number. The first
+    turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the examples alone.
     """
-    tried_in = examples[: math.ceil(branch.share * len(examples))]
-    conversations = [Conversation(example, codec.prompt(example)) for example in tried_in]
-    turns = asyncio.run(_first_turns(conversations, policy, limits))
-    found: list[Plan | None] = []
-    for conversation, turn in zip(conversations, turns, strict=True):
-        ways = _ways(conversation, turn, codec, limits, branch) if turn.stop == "stop" else {}
-        rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
-        shared = _shared(list(ways.values()))
-        scores = _scores(policy, conversation.prompt_ids, list(ways.values()), shared)
-        choices = _likely(ways, scores, branch.min_chance)
-        choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
-        total = sum(one.chance for one in choices)
-        scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
-        found.append(Plan(shared, scaled, size) if len(scaled) > 1 else None)
-    return found + [None] * (len(examples) - len(found))
+    wanted = examples[: math.ceil(branch.share * len(examples))]
+    depth = _depth(played, random.Random(f"later/{policy.seed}"))
+    found: dict[str, Plan | None] = {}
+    for example, episode in zip(wanted, played, strict=False):
+        if depth and len(episode.turns) > depth:
+            conversation = Conversation(example, codec.prompt(example), turns=list(episode.turns[:depth]))
+            found[example.id] = _plan(conversation, list(episode.turns[depth].ids), policy, codec, limits, branch, size)
+    rest = [Conversation(one, codec.prompt(one)) for one in wanted if found.get(one.id) is None]
+    for conversation, turn in zip(rest, asyncio.run(_first_turns(rest, policy, limits)), strict=True):
+        ids = turn.ids if turn.stop == "stop" else []
+        found[conversation.example.id] = _plan(conversation, ids, policy, codec, limits, branch, size)
+    return [found.get(example.id) for example in examples]
+
+
+def _depth(played: Sequence[Episode], rng: random.Random) -> int:
+    """The number of a later turn, as often as episodes have it; 0: there is none."""
+    later = [number for episode in played for number in range(1, len(episode.turns))]
+    return rng.choice(later) if later else 0
+
+
+def _plan(
+    conversation: Conversation,
+    turn: list[int],
+    policy: TransformersPolicy,
+    codec: Codec,
+    limits: Rollout,
+    branch: Branch,
+    size: int,
+) -> Plan | None:
+    """The plan of a turn that was sampled."""
+    ways = _ways(conversation, turn, codec, limits, branch)
+    rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
+    shared = _shared(list(ways.values()))
+    scores = _scores(policy, conversation.ids, list(ways.values()), shared)
+    choices = _likely(ways, scores, branch.min_chance)
+    choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
+    total = sum(one.chance for one in choices)
+    scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
+    return Plan(shared, scaled, size, tuple(conversation.turns)) if len(scaled) > 1 else None
 
 
 def _likely(ways: dict[str, tuple[int, ...]], scores: list[float], least: float) -> list[Choice]:
@@ -132,6 +172,8 @@ def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], bra
 async def _first_turns(
     conversations: list[Conversation], policy: TransformersPolicy, limits: Rollout
 ) -> list[Generation]:
+    if not conversations:
+        return []
     room = [max(1, min(limits.max_turn_tokens, limits.max_tokens - c.length)) for c in conversations]
     policy.begin(conversations)
     try:
@@ -141,16 +183,16 @@ async def _first_turns(
 
 
 def _ways(
-    conversation: Conversation, turn: Generation, codec: Codec, limits: Rollout, branch: Branch
+    conversation: Conversation, turn: list[int], codec: Codec, limits: Rollout, branch: Branch
 ) -> dict[str, tuple[int, ...]]:
     """Tokens of the turn up to the end of each choice, by choice; {} without a choice point.
 
     The turn that was sampled must be written in the tokens that its text is encoded in, and no way may need more tokens
     than a turn and an episode may have.
     """
-    text = codec.decode(turn.ids)
+    text = codec.decode(turn)
     point = _point(text, conversation.example, branch)
-    if point is None or codec.turn(text) != turn.ids:
+    if point is None or codec.turn(text) != turn:
         return {}
     start, end, choices = point
     found = {}

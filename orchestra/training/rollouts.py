@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
-from orchestra.rollout.policies.forced import ForcedPolicy
+from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.training.branch import Plan, tried
 from orchestra.training.branch import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
@@ -88,26 +89,37 @@ class Rounds:
         size, branch = self.settings.group_size, self.settings.branch
         plans: list[Plan | None] = [None] * len(chosen)
         if branch is not None:
-            plans = branches(chosen, self.policy, self.codec, self.limits, branch, size)
-        planned = [(example, plan) for example, plan in zip(chosen, plans, strict=True) if plan is not None]
-        begun = {(e.id, sample): plan.choice(sample).ids for e, plan in planned for sample in range(size)}
-        # Where what follows a choice is greedy, the groups that try every choice are played apart.
-        apart = [branch is not None and branch.greedy and plan is not None for plan in plans]
+            later = math.ceil(branch.later * branch.share * len(chosen))
+            played = self._played(chosen[:later], {}, samples=1)
+            plans = branches(chosen, self.policy, self.codec, self.limits, branch, size, played)
+        # Played apart: where what follows a choice is greedy, and where other turns come before it.
         groups: list[list[Episode]] = [[] for _ in chosen]
-        for greedy in (False, True):
-            places = [place for place, own in enumerate(apart) if own == greedy]
-            made = self._played([chosen[place] for place in places], begun, greedy=greedy)
+        sorts = [(branch is not None and branch.greedy and p is not None, len(p.before) if p else 0) for p in plans]
+        for greedy, turns in sorted(set(sorts)):
+            places = [place for place, sort in enumerate(sorts) if sort == (greedy, turns)]
+            begun = {
+                (chosen[place].id, sample): plan.beginning(sample)
+                for place in places
+                if (plan := plans[place]) is not None
+                for sample in range(size)
+            }
+            made = self._played([chosen[place] for place in places], begun, samples=size, greedy=greedy)
             for number, place in enumerate(places):
                 groups[place] = made[number * size : (number + 1) * size]
         return groups, plans
 
     def _played(
-        self, chosen: Sequence[Example], begun: dict[tuple[str, int], tuple[int, ...]], *, greedy: bool = False
+        self,
+        chosen: Sequence[Example],
+        begun: Mapping[tuple[str, int], Beginning],
+        *,
+        samples: int,
+        greedy: bool = False,
     ) -> list[Episode]:
-        """`group_size` episodes of each example, of which some have a beginning."""
-        heat, size = self.policy.temperature, self.settings.group_size
+        """Episodes of each example, of which some have a beginning."""
+        heat = self.policy.temperature
         policy: Policy = ForcedPolicy(self.policy, begun) if begun else self.policy
-        options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
+        options = RolloutOptions(self.limits, self.price, samples=samples, batch=len(chosen) * samples)
         self.policy.temperature = 0.0 if greedy else heat
         try:
             return rollout(chosen, policy, self.codec, self.toolkit, options) if chosen else []

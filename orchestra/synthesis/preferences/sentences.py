@@ -215,9 +215,9 @@ OPENINGS = (
 )
 """What every second wish of training begins with, so that its words are met in the middle of a sentence too."""
 WEIGHTS = {
-    "neutral": (1.0, 0.15, 0.05),
-    "cheap": (1.0, 1.0, 0.05),
-    "fast": (1.0, 0.05, 1.0),
+    "neutral": (1.0, 0.1, 0.02),
+    "cheap": (1.0, 1.0, 0.02),
+    "fast": (1.0, 0.1, 1.0),
     "accurate": (1.0, 0.02, 0.02),
 }
 """(outcome, compute, latency). At these weights a table of chances finds 69 % at 30 % of the strongest expert's dollars

@@ -12,11 +12,12 @@ from transformers import PreTrainedModel
 
 from orchestra.config.reward import Branch, RewardParams
 from orchestra.config.schema import Rollout
+from orchestra.errors import TrainingError
 from orchestra.rewards.advantages import advantages
 from orchestra.rewards.group import Reward
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_call
-from orchestra.rollout.policies.forced import ForcedPolicy
+from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.branch import Plan, _scores, plan, tried
@@ -88,7 +89,7 @@ def planned(branch: Branch, size: int = SIZE, limits: Rollout = LIMITS) -> tuple
 
 
 def episodes(tools: Toolkit, acting: TransformersPolicy, found: Plan) -> list[Episode]:
-    begun = {("e1", sample): found.choice(sample).ids for sample in range(found.size)}
+    begun = {("e1", sample): found.beginning(sample) for sample in range(found.size)}
     options = RolloutOptions(LIMITS, PRICE, samples=found.size)
     return rollout([question()], ForcedPolicy(acting, begun), codec(), tools, options)
 
@@ -276,3 +277,43 @@ def test_what_the_policy_would_earn_is_logged_beside_what_was_tried() -> None:
     assert told["expected_accuracy"] == pytest.approx(chances[0])
     assert told["expected_usd"] == pytest.approx(chances[1] + 2 * chances[2])
     assert tried([group], [None], None) == {}
+
+
+def test_a_later_turn_tries_every_choice_after_the_same_turns(tools: Toolkit) -> None:
+    """The taught model answers without a thought, so its episodes are given a second turn with a choice."""
+    acting = policy()
+    first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
+    assert first.call is not None
+    again = first.model_copy(update={"ids": tuple(codec().turn(written("gpt-5-mini", "best")))})
+    played = episode().model_copy(update={"turns": (first, again)})
+    limits = LIMITS.model_copy(update={"max_turns": 3})
+    (found,) = plan([question()], acting, codec(), limits, AT_WORD, SIZE, [played])
+    assert found is not None and found.before == (first,)
+    begun = {("e1", sample): found.beginning(sample) for sample in range(SIZE)}
+    options = RolloutOptions(limits, PRICE, samples=SIZE)
+    made = rollout([question()], ForcedPolicy(acting, begun), codec(), tools, options)
+    assert [one.turns[1].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
+    assert {(one.turns[0].ids, one.turns[0].observation_ids) for one in made} == {(first.ids, first.observation_ids)}
+    start = len(first.ids) + len(first.observation_ids) + found.shared
+    for one in made:
+        learns = [place for place, learned in enumerate(found.mask(one, "uniform")) if learned]
+        end = len(first.ids) + len(first.observation_ids) + len(found.choice(one.sample).ids)
+        assert learns == list(range(start, end))
+        assert one.cost_usd >= made[0].turns[0].charges[0].cost_usd
+
+
+def test_a_call_that_gets_another_reply_when_it_is_made_again_is_refused(tools: Toolkit) -> None:
+    acting = policy()
+    first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
+    other = first.model_copy(update={"observation_ids": (*first.observation_ids, 5)})
+    begun = {("e1", 0): Beginning(before=(other,))}
+    with pytest.raises(TrainingError, match="another reply"):
+        rollout([question()], ForcedPolicy(acting, begun), codec(), tools, RolloutOptions(LIMITS, PRICE))
+
+
+def test_a_batch_with_different_numbers_of_given_turns_is_refused(tools: Toolkit) -> None:
+    acting = policy()
+    first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
+    begun = {("e1", 0): Beginning(before=(first,))}
+    with pytest.raises(ValueError, match="different numbers"):
+        rollout([question()], ForcedPolicy(acting, begun), codec(), tools, RolloutOptions(LIMITS, PRICE, samples=2))
