@@ -20,12 +20,12 @@ from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import limit_s, run_deploy, share
-from flows.retraining import CAPPED, Asked, answering, waiting
+from flows.retraining import Asked, answering, waiting
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
-from orchestra.system.runs import AWAITING, ZERO, RunJournal
+from orchestra.system.runs import AWAITING, CAPPED, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc

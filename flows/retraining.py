@@ -34,7 +34,7 @@ from orchestra.system.retraining import (
     reopen_lost,
     take,
 )
-from orchestra.system.runs import ASKED_BY, FAILED, RunJournal, RunRecord, runs
+from orchestra.system.runs import ASKED_BY, CAPPED, FAILED, RunJournal, RunRecord, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.types import Episode
@@ -48,8 +48,6 @@ DEPLOYMENT, WATCH = "asked", "watch"
 """Names of the deployments that `on` makes: the retraining, and the monitor that looks."""
 EVERY_FIVE_MINUTES = "*/5 * * * *"
 DUE = "orchestra.retraining.due"
-CAPPED = "Capped"
-"""How a run ends that came to its cap of dollars: it decided nothing."""
 RUN_CAP = "budget.run_usd"
 Asked = Literal["", "due", "now"]
 """What a run of retrain is told: nothing; answer what asks, if it is due; or answer it before the cool-down ends."""

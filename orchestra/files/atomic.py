@@ -79,6 +79,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
         replace(partial, path)
 
 
+def whole_entries(folder: Path) -> list[Path]:
+    """What lies in a folder, sorted, but the hidden partial ones; empty where there is no folder."""
+    return sorted(one for one in folder.iterdir() if not one.name.startswith(".")) if folder.is_dir() else []
+
+
 def replace(source: Path, target: Path) -> None:
     """Rename a file or folder, with what it holds on the disk before and its new name on the disk after.
 

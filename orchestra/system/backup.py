@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from orchestra import __version__
 from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
+from orchestra.files.checkpoint import hash_file
 from orchestra.system.processes import services
 from orchestra.system.storage import DATABASES, MLFLOW, PREFECT, RESTORING, check_database
 from orchestra.types import Record
@@ -203,14 +204,9 @@ def _unpack(source: Path, folder: Path) -> BackupContents:
         if not name.startswith(allowed) or ".." in Path(name).parts:
             raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=fix)
         file = folder / name
-        if not file.is_file() or _hash(file) != digest:
+        if not file.is_file() or hash_file(file) != digest:
             raise DataError(f"{name} in it is damaged", where=str(source), fix=fix)
     return contents
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _move_places(database: Path, old: str, new: str) -> None:

@@ -25,6 +25,8 @@ RUNNING, FAILED, KILLED, STOPPED = "Running", "Failed", "Killed", "Stopped"
 """How a run is. Any other word is the name of a normal ending: Completed, Rejected, Capped."""
 AWAITING = "AwaitingApproval"
 """The normal ending of a run whose version waits for a person."""
+CAPPED = "Capped"
+"""The normal ending of a run that came to its cap of dollars: it decided nothing."""
 ZERO = Decimal(0)
 BUG = "Bug"
 """The kind of a failure that no error of ours says."""

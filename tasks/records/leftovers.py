@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from orchestra.config.schema import load_params
+from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import read_trial
 from orchestra.system.environment import quiet
-from orchestra.system.runs import runs
+from orchestra.system.runs import CAPPED, runs
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
 from tasks.approval import STATE
@@ -94,7 +95,7 @@ def leftovers(root: Path, registry: Registry, kept: References, days: float) -> 
 
 def _checkpoints(root: Path, registry: Registry, kept: References) -> Iterator[Leftover]:
     versions = {one.checkpoint_hash: one for one in registry.versions()}
-    for folder in _entries(root / STORE):
+    for folder in atomic.whole_entries(root / STORE):
         if folder.name not in kept.checkpoints:
             version = versions.get(folder.name)
             whose = "no version" if version is None else f"version {version.number}"
@@ -110,8 +111,8 @@ def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Lefto
     if not cache.is_dir():
         return
     used = _closure(cache, [*_of_dvc(root), *_of_sweeps(root), *_of_runs(registry, kept)])
-    for folder in _entries(cache):
-        for file in _entries(folder):
+    for folder in atomic.whole_entries(cache):
+        for file in atomic.whole_entries(folder):
             if (folder.name + file.name).removesuffix(".dir") not in used:
                 yield Leftover("outputs of stages", file, _size(file), "no stage, branch, version or open run uses it")
 
@@ -158,10 +159,10 @@ def _closure(cache: Path, names: Iterable[str]) -> set[str]:
 def _training(root: Path) -> Iterator[Leftover]:
     """State of training that was interrupted, unless the last run could still go on from it."""
     last = next((one for one in runs(root) if one.flow == "retrain"), None)
-    if last is not None and (last.failed or last.ended is None or last.state == "Capped"):
+    if last is not None and (last.failed or last.ended is None or last.state == CAPPED):
         return
     for stage in load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]:
-        for folder in _entries(root / WORK / stage):
+        for folder in atomic.whole_entries(root / WORK / stage):
             yield Leftover("training state", folder, _size(folder), f"{stage}: no run goes on from it")
 
 
@@ -201,13 +202,6 @@ def told(root: Path, kept: References, found: Sequence[Leftover]) -> Iterator[st
         yield from aligned(rows)
         if len(some) > SHOWN:
             yield f"  and {len(some) - SHOWN} more"
-
-
-def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, but what somebody writes just now."""
-    if not folder.is_dir():
-        return []
-    return [one for one in sorted(folder.iterdir()) if not one.name.startswith(".")]
 
 
 def _size(path: Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.evaluation.report import EVALUATION, read_comparison
-from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
+from orchestra.files.checkpoint import hash_dir, hash_file, read_manifest
 from orchestra.files.jsonl import stream_lines
 from orchestra.types import Record
 from tasks.platform.registry import ModelVersion, Registry
@@ -103,7 +103,7 @@ def _trained(recorder: Recorder, stage: str, run_id: str) -> None:
     client, where, models = recorder.client, recorder.experiment_id, recorder.root / "models"
     if before := CONTINUES.get(stage):
         _read_models(recorder, run_id, logged_model(client, where, before, hash_dir(models / before)))
-    manifest = verify_manifest(models / stage)
+    manifest = read_manifest(models / stage)
     made = logged_model(client, where, stage, hash_dir(models / stage), run_id)
     # The same checkpoint can be made twice, as after a kill: its parameters are written once.
     known = client.get_logged_model(made).params

@@ -19,7 +19,7 @@ from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
-from orchestra.files.checkpoint import hash_dir, keep
+from orchestra.files.checkpoint import hash_dir, hash_file, keep
 from orchestra.system.backup import backup, restore
 from orchestra.system.environment import quiet
 from orchestra.system.storage import MLFLOW
@@ -71,7 +71,7 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
         outputs = store.push_outputs(root) if lock else 0
         state, checkpoints = "", []
         if own_database(root) and (root / MLFLOW).is_file():
-            checkpoints = [store.push_checkpoint(folder) for folder in _kept(root)]
+            checkpoints = [store.push_checkpoint(folder) for folder in atomic.whole_entries(root / STORE)]
             state = store.push_state(root)
         now = datetime.now(UTC)
         made = Latest(
@@ -178,7 +178,7 @@ class _SharedFolder:
         with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".push-") as folder:
             file = Path(folder) / "state.tar"
             backup(root, file, (MLFLOW,), (".state/mlartifacts",))
-            digest = _hash(file)
+            digest = hash_file(file)
             self.files.put_file(str(file), f"{self.url}/state/{digest}")
         return digest
 
@@ -188,7 +188,7 @@ class _SharedFolder:
         with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".pull-") as folder:
             file = Path(folder) / "state.tar"
             self.files.get_file(place, str(file))
-            if _hash(file) != digest:
+            if hash_file(file) != digest:
                 raise DataError("the database is damaged in the store", where=place, fix="push again")
             restore(root, file)
 
@@ -210,21 +210,11 @@ class _SharedFolder:
         return Repo(str(root), config={"remote": {"shared": remote}})
 
 
-def _kept(root: Path) -> list[Path]:
-    folder = root / STORE
-    return sorted(one for one in folder.iterdir() if not one.name.startswith(".")) if folder.is_dir() else []
-
-
 def _known(root: Path) -> str:
     """The push that this workspace made or pulled last; empty where there is none."""
     with contextlib.suppress(FileNotFoundError):
         return (root / KNOWN).read_text(encoding="utf-8").strip()
     return ""
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestra.config.schema import Params
 from orchestra.files import atomic
+from orchestra.files.checkpoint import hash_file
 from orchestra.synthesis.filters.filters import BATCH, Solver
 from orchestra.synthesis.imports.export import stream
 from orchestra.synthesis.imports.intake import beside
@@ -57,9 +58,7 @@ def _batches(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
 
 
 def _tag(source: Path, solver: Solver, solver_is: str) -> str:
-    with source.open("rb") as file:
-        read = hashlib.file_digest(file, "sha256").hexdigest()
-    parts = [read, solver.policy.name, solver_is, solver.tries, solver.limits.model_dump(mode="json")]
+    parts = [hash_file(source), solver.policy.name, solver_is, solver.tries, solver.limits.model_dump(mode="json")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
