@@ -29,21 +29,18 @@ KINDS = ("neutral", "cheap", "fast", "accurate", "prefer", "avoid")
 CHOICES = (*WORDS, *(f"{OTHER} {word}" for word in WORDS), NAMED, SEARCH)
 Key = tuple[str, str]
 """A kind of wish, and what is known so far."""
+APART = {"spent": "solved", "homogeneity": "part", "liked": "use", "min_group_std": 0.01, "branch": None}
 SETTINGS: dict[str, dict[str, object]] = {
-    "outcome alone": {"reward": "outcome"},
+    "outcome alone": {"reward": "outcome", "branch": None},
     "published Eq. 1-3": {"published": True},
-    "absolute scale, no std": {
-        "unit": "example", "scale": "none", "homogeneity": "part", "liked": "use", "min_group_std": 0.01,
-    },
-    "absolute scale, the step's std": {
-        "unit": "example", "scale": "batch", "homogeneity": "part", "liked": "use", "min_group_std": 0.01,
-    },
+    "absolute scale, no std": {**APART, "unit": "example", "scale": "none"},
+    "absolute scale, the step's std": {**APART, "unit": "example", "scale": "batch"},
     "parts apart, of the solved": {
-        "among": "solved", "scale": "group", "homogeneity": "part", "liked": "use", "min_group_std": 0.01,
-        "normalise": "normalise_then_sum",
+        **APART, "unit": "group", "among": "solved", "scale": "group", "normalise": "normalise_then_sum",
     },
+    "as configured": {},
 }  # fmt: skip
-"""Rewards to compare, each a change of the profile's `grpo`."""
+"""Rewards to compare, each a change of the profile's `grpo`. With its `branch` every choice of a turn is tried."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,9 @@ class Step:
 class Table:
     """A policy of logits."""
 
+    given: Sequence[str] = ()
+    """The choices that an episode begins with."""
+
     def __init__(self) -> None:
         self.logits: defaultdict[Key, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
 
@@ -68,6 +68,9 @@ class Table:
         powers = [math.exp(value - max(values)) for value in values]
         chances = [power / sum(powers) for power in powers]
         every = range(len(among))
+        if self.given:
+            first, *self.given = self.given
+            return Step(key, among, chances, among.index(first))
         chosen = max(every, key=chances.__getitem__) if rng is None else rng.choices(every, chances)[0]
         return Step(key, among, chances, chosen)
 
@@ -148,7 +151,10 @@ def trained(rows: Sequence[Asked], settings: Grpo, steps: int, rate: float, seed
         for row in rng.choices(rows, k=settings.examples_per_step):
             kind = rng.choice(KINDS[1:]) if rng.random() < 0.5 else KINDS[0]
             example = wished(row.example, kind, rng)
-            played.append((example, [play(row, example, table, rng) for _ in range(settings.group_size)]))
+            if settings.branch is None:
+                played.append((example, [play(row, example, table, rng) for _ in range(settings.group_size)]))
+            else:
+                played.append((example, branched(row, example, table, settings, rng)))
         groups = []
         for example, group in played:
             wish, parts, box = example.preference, settings.reward, example.toolbox
@@ -162,6 +168,26 @@ def trained(rows: Sequence[Asked], settings: Grpo, steps: int, rate: float, seed
             for (_, made), advantage in zip(group, advantages, strict=True):
                 table.learn(made, advantage, rate)
     return table
+
+
+def branched(
+    row: Asked, example: Example, table: Table, settings: Grpo, rng: random.Random
+) -> list[tuple[Episode, list[Step]]]:
+    """An episode for each choice of one turn, greedy after it; only that choice learns, as often as any other."""
+    assert settings.branch is not None
+    _, path = play(row, example, table, rng)
+    later = len(path) > 1 and rng.random() < settings.branch.later
+    turn = rng.randrange(1, len(path)) if later else 0
+    step = path[turn]
+    likely = [c for c, p in zip(step.among, step.chances, strict=True) if p >= settings.branch.min_chance]
+    found = []
+    for choice in rng.sample(likely, min(len(likely), settings.group_size)):
+        table.given = [*(one.among[one.chosen] for one in path[:turn]), choice]
+        episode, steps = play(row, example, table, None)
+        one = steps[turn]
+        # Its own logit moves by the advantage alone: the natural gradient.
+        found.append((episode, [Step(one.key, [choice], [0.0], 0)]))
+    return found
 
 
 def told(name: str, table: Table, rows: Sequence[Asked], unit: Unit) -> str:

@@ -34,8 +34,10 @@ ARMS = (BASE, SFT, OUTCOME, PUBLISHED, OURS)
 ABLATIONS = (
     Arm(name="outcome, dollars, seconds", overrides={"grpo.reward": "efficiency"}),
     Arm(name="malformed left out", overrides={"grpo.malformed": "drop"}),
-    Arm(name="sum, then normalise", overrides={"grpo.normalise": "sum_then_normalise"}),
-    Arm(name="normalise, then sum", overrides={"grpo.normalise": "normalise_then_sum"}),
+    Arm(name="each part normalised", overrides={"grpo.normalise": "normalise_then_sum", "grpo.scale": "group"}),
+    Arm(name="solved alone pay", overrides={"grpo.spent": "solved"}),
+    Arm(name="first choices alone", overrides={"grpo.branch.later": "0"}),
+    Arm(name="sampled, not branched", overrides={"grpo.branch": "null"}),
 )
 """Further columns of `--ablations`; one that is configured already is ours and gets no column."""
 TITLES = {REFERENCE: "SFT", TRAINED: "**ours**"}

@@ -222,7 +222,7 @@ WEIGHTS = {
 }
 """(outcome, compute, latency). At these weights a table of chances finds 69 % at 30 % of the strongest expert's dollars
 for a user without a preference, and 0.54 of those dollars for a cheap one (docs/log.md)."""
-PREFERRED, OTHERS = 1.0, 0.5
+PREFERRED, OTHERS = 1.0, 1.0
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
 
