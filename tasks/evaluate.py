@@ -41,7 +41,7 @@ def main(stage: Stage) -> None:
     for folder in folders.values():
         verify_manifest(folder)
     contenders = [
-        *(contender(name, root, toolkit.catalogue.policy_price, toolkit) for name in params.evaluate.policies),
+        *(contender(name, root, toolkit.catalogue.policy_price, toolkit, params) for name in params.evaluate.policies),
         *rules(stage, examples, toolkit),
     ]
     file = stage.work_dir() / "episodes.jsonl"
@@ -129,11 +129,13 @@ def is_checkpoint(name: str, root: Path) -> bool:
     return name in (TRAINED, REFERENCE) or (root / "models" / name).is_dir()
 
 
-def contender(name: str, root: Path, price: Price, toolkit: Toolkit | None = None) -> Contender:
+def contender(
+    name: str, root: Path, price: Price, toolkit: Toolkit | None = None, params: Params | None = None
+) -> Contender:
     """A name in `evaluate.policies` as what is measured: a checkpoint's folder in models, a registered policy, or with
     a `toolkit` a prompted model of its catalogue, whose tokens have their own price."""
     if is_checkpoint(name, root):
-        return checkpoint(name, root / "models" / name, price)
+        return checkpoint(name, root / "models" / name, price, params)
     codec = Codec.load(root / "models" / REFERENCE)
     if name.startswith(PREFIX) and toolkit is not None:
         policy = chat_policy(name, toolkit, codec.turn)
@@ -142,15 +144,21 @@ def contender(name: str, root: Path, price: Price, toolkit: Toolkit | None = Non
     return Contender(name, lambda: build(PolicyWorld(root, codec)), codec, price)
 
 
-def checkpoint(name: str, folder: Path, price: Price) -> Contender:
-    """A checkpoint folder as a greedy policy with its own tokenizer and template."""
+def checkpoint(name: str, folder: Path, price: Price, params: Params | None = None) -> Contender:
+    """A checkpoint folder as a greedy policy with its own tokenizer and template; `params` may have a rule choose."""
+    codec = Codec.load(folder)
 
     def build() -> Policy:
         from orchestra.rollout.policies.transformers import TransformersPolicy
 
-        return TransformersPolicy(folder, name=name)
+        policy = TransformersPolicy(folder, name=name)
+        if params is None or not params.evaluate.by_rule:
+            return policy
+        from orchestra.evaluation.baselines.by_rule import RuledPolicy
 
-    return Contender(name, build, Codec.load(folder), price)
+        return RuledPolicy(policy, codec, params.rollout)
+
+    return Contender(name, build, codec, price)
 
 
 def rules(

@@ -263,6 +263,8 @@ class Evaluate(Section):
     """Policies to evaluate: grpo, sft, a folder in models, or chat:EXPERT, an expert prompted to orchestrate."""
     baselines: list[Rule]
     """Rules to evaluate."""
+    by_rule: bool = switch(False)
+    """Whether a rule overwrites the choices in checkpoints' thoughts, by the wish that a thought names: a control."""
     lessons: Positive | None = switch(None)
     """Training questions that routers learn from, evenly spread, each asked of every expert; null: all."""
     bootstrap: Annotated[int, Field(gt=0, le=1_000_000)]

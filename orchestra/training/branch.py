@@ -133,11 +133,11 @@ def _plan(
     size: int,
 ) -> Plan | None:
     """The plan of a turn that was sampled."""
-    ways = _ways(conversation, turn, codec, limits, branch)
+    tried = ways(conversation, turn, codec, limits, branch)
     rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
-    shared = _shared(list(ways.values()))
-    scores = _scores(policy, conversation.ids, list(ways.values()), shared)
-    choices = _likely(ways, scores, branch.min_chance)
+    shared = _shared(list(tried.values()))
+    scores = _scores(policy, conversation.ids, list(tried.values()), shared)
+    choices = _likely(tried, scores, branch.min_chance)
     choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
     total = sum(one.chance for one in choices)
     scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
@@ -182,7 +182,7 @@ async def _first_turns(
         policy.end()
 
 
-def _ways(
+def ways(
     conversation: Conversation, turn: list[int], codec: Codec, limits: Rollout, branch: Branch
 ) -> dict[str, tuple[int, ...]]:
     """Tokens of the turn up to the end of each choice, by choice; {} without a choice point.

@@ -24,7 +24,7 @@ def main(stage: Stage) -> None:
     params, root = stage.params, stage.root
     toolkit = Toolkit.from_params(params, root)
     results = run_probes(
-        checkpoint(TRAINED, root / "models" / TRAINED, toolkit.catalogue.policy_price),
+        checkpoint(TRAINED, root / "models" / TRAINED, toolkit.catalogue.policy_price, params),
         heldout(stage),
         toolkit,
         params.rollout,

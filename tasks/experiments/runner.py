@@ -10,7 +10,7 @@ from typing import TypeVar
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import OrchestraError
 from orchestra.evaluation.baselines.base import rivals
-from orchestra.evaluation.claims.arms import BASE, OURS, SFT, Arm, trained_arms
+from orchestra.evaluation.claims.arms import BASE, OURS, RULED, SFT, Arm, trained_arms
 from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.page import StageRun
 from orchestra.evaluation.outcomes import Outcome
@@ -154,9 +154,15 @@ class Learning:
     def columns(self, seeds: Sequence[int]) -> dict[str, list[SeedResult]]:
         """The results of every arm, by its name; a seed counts where all its arms reached the end."""
         base = self.root / (self.params.model.base or self.params.model.recipe)
-        outcomes, probes = self._measured(self.recorder, BASE.name, {"models/sft": base, "models/grpo": base})
+        untrained = {
+            arm.name: self._measured(self.recorder, arm.name, {"models/sft": base, "models/grpo": base}, arm)
+            for arm in (BASE, RULED)
+        }
+        outcomes, _ = untrained[BASE.name]
         found = [self._survive(f"seed {seed}", partial(self._seed, seed, outcomes)) for seed in seeds]
-        columns = {BASE.name: [self._result(0, 0.0, 0.0, {TRAINED: outcomes}, probes)]}
+        columns = {
+            name: [self._result(0, 0.0, 0.0, {TRAINED: own}, probes)] for name, (own, probes) in untrained.items()
+        }
         for by_arm in found:
             for name, result in (by_arm or {}).items():
                 columns.setdefault(name, []).append(result)
@@ -188,7 +194,7 @@ class Learning:
         found = {SFT.name: self._result(seed, sft.minutes, spent, {TRAINED: outcomes}, probes)}
         for arm in trained_arms(self.params, self.with_ablations):
             of = f"seed {seed}{'' if arm == OURS else f' · {arm.name}'}"
-            grpo = self.stage(recorder, of, "grpo", [*seeds, *_assignments(arm)], start)
+            grpo = self.stage(recorder, of, "grpo", [*seeds, *_assignments(arm.overrides or {})], start)
             outcomes, probes = self._measured(recorder, of, {**start, "models/grpo": grpo.folder / "models/grpo"})
             minutes, money = sft.minutes + grpo.minutes, spent + (dollars(grpo) or 0.0)
             beside = known if arm == OURS else {}
@@ -199,11 +205,12 @@ class Learning:
         return found
 
     def _measured(
-        self, recorder: Recorder, of: str, models: Mapping[str, Path]
+        self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm = OURS
     ) -> tuple[tuple[Outcome, ...], ProbeResults]:
         """Outcomes and probes of what lies at models/grpo."""
-        evaluated = self.stage(recorder, of, "evaluate", policies([TRAINED]), models)
-        probes = self.stage(recorder, of, "probes", policies([TRAINED]), models)
+        changes = [*policies([TRAINED]), *_assignments(arm.measured)]
+        evaluated = self.stage(recorder, of, "evaluate", changes, models)
+        probes = self.stage(recorder, of, "probes", changes, models)
         recorder.metrics(recorder.parent, read_metrics(evaluated.folder / "reports/evaluate.json"))
         return self.read(evaluated).outcomes[TRAINED], read_probes(probes.folder)
 
@@ -213,8 +220,8 @@ class Learning:
         return SeedResult(seed=seed, minutes=minutes, dollars=spent, outcomes={**self.rules, **own}, probes=probes)
 
 
-def _assignments(arm: Arm) -> list[str]:
-    return [f"{key}={value}" for key, value in (arm.overrides or {}).items()]
+def _assignments(changes: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in changes.items()]
 
 
 def seed_overrides(seed: int) -> list[str]:

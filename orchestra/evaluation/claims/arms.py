@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.claims.bar import Unit
 from orchestra.evaluation.claims.measures import Measured, SeedResult, counted, largest_share, worth
@@ -24,13 +26,16 @@ class Arm(Record):
     """As the page calls it, and the policy's name in `SeedResult.outcomes`."""
     overrides: dict[str, str] | None = None
     """What its GRPO changes of params.yaml, value by `section.key`; None where nothing is trained."""
+    measured: Mapping[str, str] = Field(default_factory=dict)
+    """What its evaluation and its probes change."""
 
 
 BASE, SFT = Arm(name="base"), Arm(name=REFERENCE)
+RULED = Arm(name="base, choices by rule", measured={"evaluate.by_rule": "true"})
 OUTCOME = Arm(name="outcome alone", overrides={"grpo.reward": "outcome"})
 PUBLISHED = Arm(name="published Eq. 1-3", overrides={"grpo.published": "true"})
 OURS = Arm(name=TRAINED, overrides={})
-ARMS = (BASE, SFT, OUTCOME, PUBLISHED, OURS)
+ARMS = (BASE, RULED, SFT, OUTCOME, PUBLISHED, OURS)
 ABLATIONS = (
     Arm(name="outcome, dollars, seconds", overrides={"grpo.reward": "efficiency"}),
     Arm(name="malformed left out", overrides={"grpo.malformed": "drop"}),
