@@ -74,11 +74,14 @@ class Rounds:
         everyone = [row for part in gathered(own) for row in part]
         self._step(everyone, own_from=rank() * len(own), own=len(own))
         episodes = [episode for group in groups for episode in group]
-        masks = [self._mask(e, plan) for group, plan in zip(groups, plans, strict=True) for e in group]
+        masks = [_trimmed(self._mask(e, plan)) for group, plan in zip(groups, plans, strict=True) for e in group]
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
+            # What follows the last token that learns changes no gradient: attention looks back only.
             # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
-            "completion_ids": [e.completion_ids or [self.codec.eos_id] for e in episodes],
+            "completion_ids": [
+                e.completion_ids[: len(mask)] or [self.codec.eos_id] for e, mask in zip(episodes, masks, strict=True)
+            ],
             "env_mask": [mask or [0] for mask in masks],
             "logprobs": None,
             "eq2": [r.value for rewards, _ in scored for r in rewards],
@@ -162,6 +165,12 @@ class Rounds:
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
         branch = self.settings.branch
         return episode.mask if plan is None or branch is None else plan.mask(episode, branch.weights)
+
+
+def _trimmed(mask: list[int]) -> list[int]:
+    """The mask up to its last 1."""
+    learned = [place for place, one in enumerate(mask) if one]
+    return mask[: learned[-1] + 1] if learned else []
 
 
 def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:
