@@ -25,7 +25,7 @@ from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
-from orchestra.system.runs import AWAITING, CAPPED, ZERO, RunJournal
+from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
@@ -37,9 +37,6 @@ from tasks.records.models import link
 
 STAGE_TIMEOUT_S = 24 * 3600
 """A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
-
-STOPPED = "Stopped"
-"""How a run ends that was asked to stop after a stage: it promotes, serves and pushes nothing."""
 
 screen = Screen()
 
@@ -184,7 +181,7 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
         recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
     recorder.finish(recorder.parent)
-    if state.name not in (CAPPED, STOPPED):
+    if state.name not in (CAPPED, PARTIAL):
         share(root, journal)
     journal.end(str(state.name), state.message or "")
     return state
@@ -225,7 +222,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         if outcomes[name] != "unchanged":
             why = dvc.stages(root)
         if name == until:
-            return Completed(name=STOPPED, message=f"as asked, after {name}", data=outcomes)
+            return Completed(name=PARTIAL, message=f"as asked, after {name}", data=outcomes)
     with journal.stage("promote") as note:
         judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
         decision: Any = judged.result()
