@@ -149,6 +149,8 @@ class Habits(Section):
     rest is spread evenly over the other choices. 0: all choices are alike."""
     stop: Fraction
     """How often it answers after a reply, whatever the reply said."""
+    ask_on: Fraction = switch(0.0)
+    """How often it asks on instead where no reply has given an answer yet."""
     meaning: Fraction = switch(0.5)
     """How often it says what a preference means before it chooses."""
 

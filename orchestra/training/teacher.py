@@ -42,6 +42,9 @@ MEANINGS = {"any": "open", "cheap": "saving", "fast": "hurry", "right": "careful
 """What a wish means, in another word, which a choice may say first. The base holds no rule from wish to choice; without
 these words it forgets the wish where the choice is made, and reward finds nothing to build on."""
 
+UNKNOWN, VAIN = "unsure", "nothing"
+"""What the replies amount to where none gave an answer, and where a search was in vain."""
+
 ASK = "ask"
 """A step of its own: what only the user knows."""
 CONDITION = re.compile(r"\b(?:only if|unless|if) it is\b")
@@ -71,7 +74,8 @@ def teacher_policy(
         if turn >= MOST_CALLS or (turn and not left):
             choice = ANSWER
         else:
-            stop = habits.stop if turn else 0.0
+            doubt = turn and known(conversation) in (UNKNOWN, VAIN)
+            stop = (habits.stop * (1 - habits.ask_on) if doubt else habits.stop) if turn else 0.0
             choice = drawn(rng, left, strongest=habits.strongest, search=search, answer=stop)
         thought = f"{known(conversation)} {wish(example)}" if turn else "\n".join(opening(example, listed))
         thought += f" {MEANINGS[wish(example)]}" if rng.random() < habits.meaning else ""
@@ -142,7 +146,7 @@ def known(conversation: Conversation) -> str:
         return "found"
     answers = expert_answers(conversation)
     if not answers:
-        return "unsure" if any(turn.observation == UNSURE for turn in conversation.turns) else "nothing"
+        return UNKNOWN if any(turn.observation == UNSURE for turn in conversation.turns) else VAIN
     if len(answers) == 1:
         return "one"
     return "agree" if max(Counter(answers).values()) > 1 else "differ"

@@ -8,6 +8,7 @@ import pytest
 from orchestra.config.schema import Habits, Rollout
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation
+from orchestra.tools.base import UNSURE
 from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.choices import ANSWER, POOR, SEARCH, WORDS, Candidate, carried_out
@@ -45,9 +46,10 @@ def topic(name: str = "e1", preference: Preference = NEUTRAL, instruction: str =
 
 
 def taught(
-    tools: Toolkit, items: list[Example], *, seed: int = 0, strongest: float = 0, stop: float = 0.5
+    tools: Toolkit, items: list[Example], *, seed: int = 0, strongest: float = 0, stop: float = 0.5, ask_on: float = 0
 ) -> list[Episode]:
-    policy = teacher_policy(tools.catalogue, Habits(strongest=strongest, stop=stop), seed, codec().turn)
+    habits = Habits(strongest=strongest, stop=stop, ask_on=ask_on)
+    policy = teacher_policy(tools.catalogue, habits, seed, codec().turn)
     return rollout(items, policy, codec(), tools, RolloutOptions(LIMITS, PRICE))
 
 
@@ -204,6 +206,16 @@ def test_after_a_reply_it_says_what_is_known(tools: Toolkit) -> None:
     known = [topic(f"e{i}") for i in range(60)]
     states = {thought[0].split()[0] for run in taught(tools, known, stop=0.2) for thought in thoughts(run)[1:]}
     assert states <= {"unsure", "one", "agree", "differ"}
+
+
+def test_asking_on_is_for_where_nothing_is_known(tools: Toolkit) -> None:
+    unknown = [topic(f"e{i}", instruction="who wrote Nothing?") for i in range(20)]
+    known = [topic(f"e{i}") for i in range(20)]
+    once = [len(run.turns) for run in taught(tools, unknown, stop=1)]
+    on = [len(run.turns) for run in taught(tools, unknown, stop=1, ask_on=1)]
+    assert set(once) == {2} and min(on) > 2
+    sure = [run for run in taught(tools, known, stop=1, ask_on=1) if run.turns[0].observation != UNSURE]
+    assert sure and {len(run.turns) for run in sure} == {2}
 
 
 def test_a_search_is_a_choice_where_there_is_one(tools: Toolkit) -> None:
