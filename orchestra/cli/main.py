@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from orchestra import __version__
-from orchestra.cli import analyse as cli_analyse
 from orchestra.cli import data as cli_data
 from orchestra.cli import decide as cli_decide
 from orchestra.cli import domains as cli_domains
@@ -22,6 +21,7 @@ from orchestra.cli import launch as cli_launch
 from orchestra.cli import prices as cli_prices
 from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
+from orchestra.cli.operations import analyse as cli_analyse
 from orchestra.cli.operations import retraining as cli_retraining
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
@@ -38,14 +38,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cli_data.app, name="data")
-app.add_typer(cli_domains.app, name="domains")
-app.add_typer(cli_tools.app, name="tools")
-app.add_typer(cli_prices.app, name="prices")
-app.add_typer(cli_index.app, name="index")
-app.add_typer(cli_keys.app, name="keys")
-app.add_typer(cli_retraining.app, name="retraining")
-app.add_typer(cli_analyse.app, name="analyse")
+for group in (cli_data, cli_domains, cli_tools, cli_prices, cli_index, cli_keys, cli_retraining, cli_analyse):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 for command in (
     cli_prices.reprice,
     cli_prices.forecast,

@@ -25,7 +25,7 @@ class Branch(Section):
 
     at: Literal["expert", "word"]
     """expert: the name of the expert that the first turn calls; word: the choice that ends the first turn's thought."""
-    words: list[Annotated[str, Field(pattern=r"^\S+( \S+)*$")]] = Field(default_factory=list)
+    words: list[Annotated[str, Field(pattern=r"^[\w-]{1,40}( [\w-]{1,40}){0,3}$")]] = Field(default_factory=list)
     """The words to try (word): choices of the teacher, such as cheapest, strongest, search."""
     weights: Literal["policy", "uniform"] = "policy"
     """How much a choice counts: as often as the policy makes it (the policy gradient), or all alike (the natural

@@ -37,6 +37,9 @@ def check_named(params: Params, root: Path) -> None:
     if params.evaluate.safety is not None:
         read_cases(root / params.evaluate.safety)
     if params.evaluate.wording is not None:
+        if not (root / params.evaluate.wording).is_dir():
+            fix = "name a folder with wishes.jsonl and questions.jsonl"
+            raise ConfigError(f"{params.evaluate.wording} is not there", where="evaluate.wording", fix=fix)
         read_wording(root / params.evaluate.wording)
     _reward(params)
 

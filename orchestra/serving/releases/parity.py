@@ -76,12 +76,12 @@ class Proof:
 
     @property
     def question(self) -> Example:
-        """The example to show: a solved one, rather one that asks an expert."""
+        """The example to show: a solved one, else one with an answer; rather one that asks an expert."""
         pairs = list(zip(self.examples, self.episodes, strict=True))
 
-        def merit(pair: tuple[Example, Episode]) -> tuple[bool, bool, bool]:
+        def merit(pair: tuple[Example, Episode]) -> tuple[bool, bool, bool, bool]:
             example, episode = pair
-            return episode.solved, bool(episode.tool_counts), example.category is Category.TOPIC
+            return episode.solved, bool(episode.answer), bool(episode.tool_counts), example.category is Category.TOPIC
 
         return max(pairs, key=merit)[0]
 

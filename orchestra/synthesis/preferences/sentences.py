@@ -216,12 +216,12 @@ OPENINGS = (
 """What every second wish of training begins with, so that its words are met in the middle of a sentence too."""
 WEIGHTS = {
     "neutral": (1.0, 0.1, 0.02),
-    "cheap": (1.0, 1.0, 0.02),
-    "fast": (1.0, 0.1, 1.0),
+    "cheap": (1.0, 0.6, 0.05),
+    "fast": (1.0, 0.1, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
-"""(outcome, compute, latency). At these weights a table of chances finds 69 % at 30 % of the strongest expert's dollars
-for a user without a preference, and 0.54 of those dollars for a cheap one (docs/log.md)."""
+"""(outcome, compute, latency). At these weights a table of chances finds 77 % at half of the strongest expert's dollars
+for a user without a preference, and a quarter of those dollars for a cheap one (docs/log.md)."""
 PREFERRED, OTHERS = 1.0, 1.0
 """Weight of the tool a user likes, and of those left when one is disliked."""
 

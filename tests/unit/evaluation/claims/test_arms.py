@@ -41,7 +41,9 @@ def test_ours_comes_last_and_what_is_configured_is_no_ablation() -> None:
     params = load_params(ROOT / "params.yaml")
     assert [arm.name for arm in trained_arms(params, False)] == ["outcome alone", "published Eq. 1-3", "grpo"]
     arms = trained_arms(params, True)
-    assert arms[-1] == OURS and len(arms) == 3 + len(ABLATIONS) - 1
+    assert arms[-1] == OURS and len(arms) == 3 + len(ABLATIONS)
+    dropping = params.model_copy(update={"grpo": params.grpo.model_copy(update={"malformed": "drop"})})
+    assert [arm.name for arm in arms if arm not in trained_arms(dropping, True)] == ["malformed left out"]
 
 
 def test_the_table_leaves_out_what_failed_and_shows_a_dash_for_what_is_unknown() -> None:

@@ -1,5 +1,7 @@
 """TRL's fused head scores the tokens that learn, on a CPU too, and the same as when it scores every token."""
 
+from typing import Any
+
 import pytest
 import torch
 import trl.trainer.utils as trl_utils
@@ -17,7 +19,7 @@ def scored(monkeypatch: pytest.MonkeyPatch, *, alone: bool) -> tuple[torch.Tenso
     if alone:
         score_labels_alone()
     seen: list[int] = []
-    apply = ChunkedLogProbFunction.apply
+    apply: Any = ChunkedLogProbFunction.apply
 
     def counted(hidden: torch.Tensor, *rest: object) -> object:
         seen.append(len(hidden))
