@@ -141,7 +141,8 @@ def _plan(
     choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
     total = sum(one.chance for one in choices)
     scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
-    return Plan(shared, scaled, size, tuple(conversation.turns)) if len(scaled) > 1 else None
+    open_yet = len(scaled) > 1 and max(one.chance for one in scaled) <= branch.settled
+    return Plan(shared, scaled, size, tuple(conversation.turns)) if open_yet else None
 
 
 def _likely(ways: dict[str, tuple[int, ...]], scores: list[float], least: float) -> list[Choice]:

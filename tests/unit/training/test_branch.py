@@ -317,3 +317,16 @@ def test_a_batch_with_different_numbers_of_given_turns_is_refused(tools: Toolkit
     begun = {("e1", 0): Beginning(before=(first,))}
     with pytest.raises(ValueError, match="different numbers"):
         rollout([question()], ForcedPolicy(acting, begun), codec(), tools, RolloutOptions(LIMITS, PRICE, samples=2))
+
+
+def test_a_settled_choice_is_not_tried_again() -> None:
+    _, found = planned(AT_WORD)
+    most = max(choice.chance for choice in found.choices)
+    assert 0.5 < most < 1
+    open_yet = planned(AT_WORD.model_copy(update={"settled": (1 + most) / 2}))[1]
+    assert open_yet.choices
+    acting = policy()
+    for seed in range(10):
+        acting.seed = seed
+        settled = AT_WORD.model_copy(update={"settled": 0.5})
+        assert plan([question()], acting, codec(), LIMITS, settled, SIZE) == [None]
