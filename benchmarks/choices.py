@@ -26,7 +26,7 @@ from orchestra.training.teacher import MOST_CALLS, candidates
 from orchestra.types import Charge, Component, Episode, Example, StopReason, ToolCall, ToolKind, Turn, Verdict
 
 KINDS = ("neutral", "cheap", "fast", "accurate", "prefer", "avoid")
-CHOICES = (*WORDS, *(f"{OTHER} {word}" for word in WORDS), NAMED, SEARCH)
+CHOICES = (*WORDS, *(f"{OTHER}-{word}" for word in WORDS), NAMED, SEARCH)
 Key = tuple[str, str]
 """A kind of wish, and what is known so far."""
 APART = {"spent": "solved", "homogeneity": "part", "liked": "use", "min_group_std": 0.01, "branch": None}

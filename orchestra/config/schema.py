@@ -151,8 +151,6 @@ class Habits(Section):
     """How often it answers after a reply, whatever the reply said."""
     ask_on: Fraction = switch(0.0)
     """How often it asks on instead where no reply has given an answer yet."""
-    meaning: Fraction = switch(0.5)
-    """How often it says what a preference means before it chooses."""
 
 
 class Sft(Compute):

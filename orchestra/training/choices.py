@@ -21,7 +21,7 @@ Word = Literal["cheapest", "priciest", "fastest", "strongest", "best"]
 WORDS: tuple[Word, ...] = get_args(Word)
 """Ways to pick an expert. Each has its counterpart, so that trying all of them favours no price."""
 OTHER, NAMED, SEARCH, ANSWER = "other", "named", "search", "answer"
-"""`other cheapest` leaves out the expert that the preference names; `named` takes it; then a search, and the answer."""
+"""`other-cheapest` leaves out the expert that the preference names; `named` takes it; then a search, and the answer."""
 OTHERS_SHARE, NAMED_SHARE = 0.6, 0.2
 """How often a preference for or against an expert leads to a choice without that expert, and to the expert itself:
 together they cancel, so that it is asked about as often as without the preference."""
@@ -59,13 +59,13 @@ def ranked(word: Word) -> Callable[[Candidate], tuple[float, float, str]]:
 
 
 def carried_out(choice: str, left: Sequence[Candidate]) -> Candidate | None:
-    """The expert that a choice such as `other cheapest` asks of those left; None for a search or the answer."""
+    """The expert that a choice such as `other-cheapest` asks of those left; None for a search or the answer."""
     if choice in (SEARCH, ANSWER) or not left:
         return None
     marked = [one for one in left if one.mark]
     if choice == NAMED:
         return marked[0] if marked else None
-    first, _, second = choice.partition(" ")
+    first, _, second = choice.partition("-")
     pool = [one for one in left if not one.mark] if first == OTHER else list(left)
     word = next(word for word in WORDS if word == (second or first))
     return min([one for one in pool if one.grade != POOR] or pool, key=ranked(word), default=None)
@@ -85,7 +85,7 @@ def drawn(rng: random.Random, left: Sequence[Candidate], *, strongest: float, se
         if share < NAMED_SHARE:
             return NAMED
         if share < NAMED_SHARE + OTHERS_SHARE and not all(one.mark for one in left):
-            prefix = f"{OTHER} "
+            prefix = f"{OTHER}-"
     if rng.random() < strongest:
         return f"{prefix}strongest"
     words = [*(word for word in WORDS if not strongest or word != "strongest"), *([SEARCH] if search else [])]

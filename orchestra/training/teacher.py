@@ -25,7 +25,9 @@ from orchestra.tools.base import UNSURE
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import MASTERED
 from orchestra.tools.search.corpus import NOTHING
-from orchestra.training.choices import ANSWER, POOR, SEARCH, Candidate, Mark, carried_out, drawn
+from orchestra.training.choices import (
+    ANSWER, NAMED, OTHER, POOR, SEARCH, WORDS, Candidate, Mark, carried_out, drawn,
+)  # fmt: skip
 from orchestra.types import Category, Example, Preference, ToolCall, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.42
@@ -38,12 +40,12 @@ MOST_CALLS = 4
 WISHES = {"cheap": "cheap", "fast": "fast", "accurate": "right", "prefer": "like", "avoid": "not"}
 """The word for a preference, by its kind."""
 NO_WISH = "any"
-MEANINGS = {"any": "open", "cheap": "saving", "fast": "hurry", "right": "careful", "like": "liking", "not": "avoid"}
-"""What a wish means, in another word, which a choice may say first. The base holds no rule from wish to choice; without
-these words it forgets the wish where the choice is made, and reward finds nothing to build on."""
 
 UNKNOWN, VAIN = "unsure", "nothing"
 """What the replies amount to where none gave an answer, and where a search was in vain."""
+FELT = {"unsure": "doubt", "nothing": "empty", "one": "single", "agree": "sure", "differ": "torn", "found": "record"}
+MEANT = {"any": "open", "cheap": "saving", "fast": "hurry", "right": "careful", "like": "liking", "not": "avoiding"}
+"""State and preference in other words, with which a choice begins: `doubt-saving-strongest`."""
 
 ASK = "ask"
 """A step of its own: what only the user knows."""
@@ -77,9 +79,9 @@ def teacher_policy(
             doubt = turn and known(conversation) in (UNKNOWN, VAIN)
             stop = (habits.stop * (1 - habits.ask_on) if doubt else habits.stop) if turn else 0.0
             choice = drawn(rng, left, strongest=habits.strongest, search=search, answer=stop)
-        thought = f"{known(conversation)} {wish(example)}" if turn else "\n".join(opening(example, listed))
-        thought += f" {MEANINGS[wish(example)]}" if rng.random() < habits.meaning else ""
-        return spoken(f"{thought} {choice}", conversation, choice, left)
+        state = known(conversation) if turn else None
+        thought = "\n".join(opening(example, listed)) if state is None else f"{state} {wish(example)}"
+        return spoken(f"{thought} {reasoned(state, wish(example), choice)}", conversation, choice, left)
 
     return ScriptedPolicy("teacher", decide, encode_turn)
 
@@ -124,6 +126,23 @@ def opening(example: Example, listed: list[Candidate]) -> list[str]:
     tool = searchable(example)
     lines = [] if tool is None else [show(Candidate(tool, SEARCH)).removesuffix(f" {tool.name}")]
     return [example.topic or "", *named(example), *(show(one) for one in listed), *lines, wish(example)]
+
+
+def reasoned(state: str | None, wished: str, choice: str) -> str:
+    """A choice with its reasons, one word: `saving-cheapest` for the first one, `doubt-saving-cheapest` later."""
+    return "-".join([*([] if state is None else [FELT[state]]), MEANT[wished], choice])
+
+
+def choice_words() -> list[str]:
+    """Every choice with every reason that it can have."""
+    anyone = [*WORDS, SEARCH]
+    marked = [*anyone, *(f"{OTHER}-{word}" for word in WORDS), NAMED]
+    return [
+        reasoned(state, wished, choice)
+        for state in (None, *FELT)
+        for wished in MEANT
+        for choice in [*(marked if wished in (WISHES["prefer"], WISHES["avoid"]) else anyone), *([ANSWER] if state else [])]
+    ]
 
 
 def searchable(example: Example) -> ToolSpec | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestra.training.teacher import choice_words
+
 if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
@@ -26,6 +28,9 @@ GLUE = [
     ', "',
 ]
 """Strings that the turn format repeats: one token each."""
+CHOICES = [f" {word}" for word in choice_words()]
+"""Choices with their reasons, one token each. A small model whose choice is a token of its own, whatever the reasons,
+learns one choice for everybody; here reward can move a choice for one preference and one state alone."""
 
 NAME = r"\p{Ll}[\p{Ll}\p{N}.]{0,40}(?:[-_][\p{Ll}\p{N}.]{0,40}[\p{Ll}\p{N}])+"
 """A tool's name, such as `qwen2.5-math-7b` or `get_order`: one word, however many digits.
@@ -65,7 +70,7 @@ def splitter() -> Split:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
-    """Learn merges from rendered texts. Deterministic for the same texts in the same order."""
+    """Learn merges from rendered texts, up to `vocab_size` tokens. Deterministic for the same texts in the same order."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -78,13 +83,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(GLUE),
+        vocab_size=vocab_size - len(GLUE) - len(CHOICES),
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(itertools.chain(PAIRS, texts), trainer)
-    tokenizer.add_tokens([AddedToken(glue, normalized=False, special=False) for glue in GLUE])
+    tokenizer.add_tokens([AddedToken(glue, normalized=False, special=False) for glue in [*GLUE, *CHOICES]])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=None,

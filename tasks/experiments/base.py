@@ -34,7 +34,7 @@ EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
 RENAMED, WISHES = 0.7, 0.7
 """Share of the examples whose experts are invented ones, and of those whose user states a preference."""
-LESSONS = {"short": 2, "full": 4}
+LESSONS = {"short": 2, "full": 5}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
     Category.TOPIC: 0.28,
@@ -48,7 +48,7 @@ MIX = {
 """Reading the table of experts is what a small model learns last."""
 EVOLVED = 0.4
 """Share of the domain examples that are evolved: two in one, a condition, what only the user knows."""
-TEACHER = Habits(strongest=0.0, stop=0.5, meaning=0.5)
+TEACHER = Habits(strongest=0.0, stop=0.5)
 """Every choice is as likely as any other, so that none is learned."""
 SPREAD, BATCH, OPTIMIZER, LEARNING_RATE = 4.0, 16, "muon", 0.003
 PRECISION = "bfloat16"
@@ -115,6 +115,9 @@ def main(stage: Stage) -> None:
             def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
                 meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
+            # A Trainer prepares a model object once only: in a second training it would multiply in float32.
+            model, taught = new_model(stage.root / params.model.recipe, SEED), model
+            model.load_state_dict(taught.state_dict())
             result = train_sft(
                 model, codec, episodes, params.sft, stage.work_dir() / f"{lesson}-{digest(episodes)}", log
             )

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
 
-EVERY = Branch(at="word", words=[*WORDS, *(f"{OTHER} {word}" for word in WORDS), NAMED, SEARCH, ANSWER])
+EVERY = Branch(at="word", words=[*WORDS, *(f"{OTHER}-{word}" for word in WORDS), NAMED, SEARCH, ANSWER])
 FIRST = {
-    "any": "fastest", "cheap": "cheapest", "fast": "fastest", "right": "best", "like": NAMED, "not": "other fastest",
+    "any": "fastest", "cheap": "cheapest", "fast": "fastest", "right": "best", "like": NAMED, "not": "other-fastest",
 }  # fmt: skip
 """Whom to ask first, by the word for the wish."""
 AGAIN = FIRST | {"like": "fastest"}
