@@ -19,7 +19,7 @@ from orchestra.rollout.render import Codec
 from orchestra.synthesis.preferences.sentences import NEUTRAL, say, stated
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.training.choices import carried_out
-from orchestra.training.teacher import MEANINGS, candidates, opening, searchable, wish
+from orchestra.training.teacher import candidates, opening, reasoned, searchable, wish
 from orchestra.types import Example, ToolKind
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ class Chances:
 
 
 def first_choices(model: "PreTrainedModel", codec: Codec, catalogue: Catalogue, example: Example) -> dict[str, float]:
-    """The chance of each choice that can be carried out, whether or not the meaning of the wish is said before it."""
+    """The chance of each choice that can be carried out."""
     import torch
 
     listed = candidates(catalogue, example)
     thought = "<think>\n" + "\n".join(opening(example, listed)) + " "
     among = options("first", listed, searchable(example) is not None, 0)
-    ways = [(choice, f"{said}{choice}") for said in ("", f"{MEANINGS[wish(example)]} ") for choice in among]
+    ways = [(choice, reasoned(None, wish(example), choice)) for choice in among]
     prompt, end = codec.prompt(example), len(codec.turn("x"))
     turns = [codec.turn(f"{thought}{written}{ENDING}x")[:-end] for _, written in ways]
     # What is the same in all of them is given, and has no chance of its own.

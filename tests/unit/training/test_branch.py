@@ -17,10 +17,11 @@ from orchestra.rewards.advantages import advantages
 from orchestra.rewards.group import Reward
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_call
+from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branch import Plan, _scores, plan, tried
+from orchestra.training.branch import Plan, _scores, plan, tried, ways
 from orchestra.training.grpo import train_grpo
 from orchestra.training.rollouts import Rounds
 from orchestra.types import Episode, Example, Preference, ToolCall
@@ -122,6 +123,13 @@ def test_every_word_is_tried_and_ends_where_its_line_ends(tools: Toolkit) -> Non
     assert [text.split("\n")[2] for text in texts] == WORDS
     made = episodes(tools, acting, found)
     assert [one.turns[0].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
+
+
+def test_a_choice_keeps_the_reasons_that_it_begins_with() -> None:
+    turn = codec().turn(written("gpt-5", "unsure cheap doubt-saving-best"))
+    found = ways(Conversation(question(), codec().prompt(question())), turn, codec(), LIMITS, AT_WORD)
+    last = {word: codec().decode(ids).split("\n")[2] for word, ids in found.items()}
+    assert last == {word: f"unsure cheap doubt-saving-{word}" for word in WORDS}
 
 
 def test_the_chance_is_the_policy_s_own(tools: Toolkit) -> None:

@@ -37,7 +37,7 @@ def test_a_choice_asks_whom_it_says(choice: str, name: str) -> None:
     assert asked is not None and asked.spec.name == name
     others = [each for each in FOUR if each.spec.name != name]
     marked = [*others, Candidate(asked.spec, asked.grade, "not")]
-    other, named = carried_out(f"{OTHER} {choice}", marked), carried_out(NAMED, marked)
+    other, named = carried_out(f"{OTHER}-{choice}", marked), carried_out(NAMED, marked)
     assert other == carried_out(choice, others)
     assert named is not None and named.spec.name == name
 

@@ -14,10 +14,13 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training.choices import ANSWER, POOR, SEARCH, WORDS, Candidate, carried_out
 from orchestra.training.teacher import (
     CANDIDATE_SKILL,
-    MEANINGS,
+    FELT,
+    MEANT,
     candidates,
+    choice_words,
     grade,
     named,
+    reasoned,
     show,
     steps,
     teacher_policy,
@@ -60,9 +63,12 @@ def thoughts(run: Episode) -> list[list[str]]:
 
 
 def choice_of(thought: list[str], turn: int) -> str:
-    """Without the wish before it, its meaning, and, after a reply, the state."""
-    words = thought[-1].split(" ")[2 if turn else 1 :]
-    return " ".join(words[words[0] in MEANINGS.values() :])
+    """Without its reasons, which repeat the wish before it and, after a reply, the state."""
+    *said, word = thought[-1].split(" ")
+    assert len(said) == (2 if turn else 1)
+    reasons, choice = word.split("-")[: len(said)], "-".join(word.split("-")[len(said) :])
+    assert word == reasoned(said[0] if turn else None, said[-1], choice) and len(reasons) == len(said)
+    return choice
 
 
 def asked(run: Episode) -> list[str]:
@@ -147,14 +153,12 @@ def test_the_thought_says_the_wish_in_a_word() -> None:
     assert [named(topic(preference=one)) for one in (CHEAP, LIKED, DISLIKED)] == [[], ["like gpt-5"], ["not gpt-5"]]
 
 
-@pytest.mark.parametrize("meaning", [0.0, 1.0])
-def test_a_habit_says_how_often_the_meaning_of_a_wish_comes_first(tools: Toolkit, meaning: float) -> None:
-    habits = Habits(strongest=0, stop=0.5, meaning=meaning)
-    policy = teacher_policy(tools.catalogue, habits, 0, codec().turn)
-    items = [topic(f"e{i}", CHEAP) for i in range(20)]
-    runs = rollout(items, policy, codec(), tools, RolloutOptions(LIMITS, PRICE))
-    lines = [thought[-1] for run in runs for thought in thoughts(run)]
-    assert all(("cheap saving " in line) == bool(meaning) for line in lines)
+def test_every_choice_that_a_teacher_can_make_is_among_the_choice_words(tools: Toolkit) -> None:
+    words = choice_words()
+    assert len(set(words)) == len(words) and not {*FELT.values()} & {*MEANT.values()}
+    for preference in (NEUTRAL, CHEAP, LIKED, DISLIKED):
+        for run in taught(tools, [topic(f"e{i}", preference) for i in range(60)], stop=0.3):
+            assert {thought[-1].split(" ")[-1] for thought in thoughts(run)} <= set(words)
 
 
 def test_the_thought_lists_the_candidates_as_the_prompt_shows_them(tools: Toolkit) -> None:
