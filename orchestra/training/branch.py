@@ -100,7 +100,7 @@ def plan(
     """A plan for each example; None where there is no choice point: its group is sampled.
 
     `played` holds an episode of each of the first examples, whose later turns are tried. They all try turns of one
-    number, which is drawn among all later turns; the first turn where an episode has none of that number. The first
+    number, which is drawn among the later turns; the first turn where an episode has none of that number. The first
     turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the examples alone.
     """
     wanted = examples[: math.ceil(branch.share * len(examples))]
@@ -118,9 +118,12 @@ def plan(
 
 
 def _depth(played: Sequence[Episode], rng: random.Random) -> int:
-    """The number of a later turn, as often as episodes have it; 0: there is none."""
-    later = [number for episode in played for number in range(1, len(episode.turns))]
-    return rng.choice(later) if later else 0
+    """The number of a later turn, each alike however few episodes have it; 0: there is none.
+
+    What asking again is worth hangs on what is done after it, and few episodes of a policy that mostly answers show that.
+    """
+    most = max((len(episode.turns) for episode in played), default=0)
+    return rng.randint(1, most - 1) if most > 1 else 0
 
 
 def _plan(
