@@ -218,7 +218,8 @@ def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[
         end = text.find(f"\n{THINK_CLOSE}") + 1
         start = text.rfind("\n", 0, max(0, end - 1)) + 1
         line = text[start : end - 1] if end else ""
-        written = max((word for word in branch.words if f" {line}".endswith((f" {word}", f"-{word}"))), key=len, default=None)
+        ending = [word for word in branch.words if f" {line}".endswith((f" {word}", f"-{word}"))]
+        written = max(ending, key=len, default=None)
         choices = {word: f"{word}\n" for word in branch.words}
         return None if written is None else (end - 1 - len(written), end, choices)
     try:

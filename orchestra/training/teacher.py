@@ -26,7 +26,16 @@ from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import MASTERED
 from orchestra.tools.search.corpus import NOTHING
 from orchestra.training.choices import (
-    ANSWER, NAMED, OTHER, POOR, SEARCH, WORDS, Candidate, Mark, carried_out, drawn,
+    ANSWER,
+    NAMED,
+    OTHER,
+    POOR,
+    SEARCH,
+    WORDS,
+    Candidate,
+    Mark,
+    carried_out,
+    drawn,
 )  # fmt: skip
 from orchestra.types import Category, Example, Preference, ToolCall, ToolKind, ToolSpec
 
@@ -135,14 +144,14 @@ def reasoned(state: str | None, wished: str, choice: str) -> str:
 
 def choice_words() -> list[str]:
     """Every choice with every reason that it can have."""
-    anyone = [*WORDS, SEARCH]
-    marked = [*anyone, *(f"{OTHER}-{word}" for word in WORDS), NAMED]
-    return [
-        reasoned(state, wished, choice)
-        for state in (None, *FELT)
-        for wished in MEANT
-        for choice in [*(marked if wished in (WISHES["prefer"], WISHES["avoid"]) else anyone), *([ANSWER] if state else [])]
-    ]
+    anybody = [*WORDS, SEARCH]
+    marked = [*anybody, *(f"{OTHER}-{word}" for word in WORDS), NAMED]
+    found = []
+    for state in (None, *FELT):
+        for wished in MEANT:
+            choices = marked if wished in (WISHES["prefer"], WISHES["avoid"]) else anybody
+            found += [reasoned(state, wished, choice) for choice in [*choices, *([ANSWER] if state else [])]]
+    return found
 
 
 def searchable(example: Example) -> ToolSpec | None:

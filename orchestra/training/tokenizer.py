@@ -70,7 +70,7 @@ def splitter() -> Split:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
-    """Learn merges from rendered texts, up to `vocab_size` tokens. Deterministic for the same texts in the same order."""
+    """Learn merges from rendered texts, up to `vocab_size` tokens; the same for the same texts in the same order."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,6 +1,7 @@
 """Branched groups: where the choice stands, what each episode begins with, and what the policy learns from them."""
 
 import copy
+import random
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branch import Plan, _scores, plan, tried, ways
+from orchestra.training.branch import Plan, _depth, _scores, plan, tried, ways
 from orchestra.training.grpo import train_grpo
 from orchestra.training.rollouts import Rounds
 from orchestra.types import Episode, Example, Preference, ToolCall
@@ -308,6 +309,14 @@ def test_a_later_turn_tries_every_choice_after_the_same_turns(tools: Toolkit) ->
         end = len(first.ids) + len(first.observation_ids) + len(found.choice(one.sample).ids)
         assert learns == list(range(start, end))
         assert one.cost_usd >= made[0].turns[0].charges[0].cost_usd
+
+
+def test_later_turns_are_tried_alike_however_few_episodes_have_them() -> None:
+    turn = episode(calls={"gpt-5": 1}).turns[0]
+    played = [episode().model_copy(update={"turns": (turn,) * count}) for count in (1, 2, 2, 2, 2, 4)]
+    drawn = Counter(_depth(played, random.Random(seed)) for seed in range(600))
+    assert drawn.keys() == {1, 2, 3} and all(count / 600 == pytest.approx(1 / 3, abs=0.07) for count in drawn.values())
+    assert _depth(played[:1], random.Random(0)) == _depth([], random.Random(0)) == 0
 
 
 def test_a_call_that_gets_another_reply_when_it_is_made_again_is_refused(tools: Toolkit) -> None:
