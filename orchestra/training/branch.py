@@ -120,7 +120,7 @@ def plan(
 def _depth(played: Sequence[Episode], rng: random.Random) -> int:
     """The number of a later turn, each alike however few episodes have it; 0: there is none.
 
-    What asking again is worth hangs on what is done after it, and few episodes of a policy that mostly answers show that.
+    What asking again is worth hangs on what is done after it. Few episodes of a policy that mostly answers show that.
     """
     most = max((len(episode.turns) for episode in played), default=0)
     return rng.randint(1, most - 1) if most > 1 else 0

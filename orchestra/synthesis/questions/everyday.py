@@ -28,6 +28,7 @@ COUNTS = (
     ("seconds", "a minute", 60), ("legs", "a dog", 4), ("legs", "a spider", 8), ("sides", "a triangle", 3),
     ("sides", "a square", 4), ("wheels", "a car", 4), ("strings", "a violin", 4), ("centimetres", "a metre", 100),
 )  # fmt: skip
+GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
 SERIES = (
     ("day", DAYS, True),
     ("month", MONTHS, True),
@@ -36,33 +37,7 @@ SERIES = (
     ("number", NUMBERS, False),
     ("place", ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), False),
     ("planet", ("Mercury", "Venus", "Earth", "Mars", "Jupiter", "Saturn", "Uranus", "Neptune"), False),
-    (
-        "Greek letter",
-        tuple(
-            [
-                "alpha",
-                "beta",
-                "gamma",
-                "delta",
-                "epsilon",
-                "zeta",
-                "eta",
-                "theta",
-                "iota",
-                "kappa",
-                "lambda",
-                "mu",
-                "nu",
-                "xi",
-                "omicron",
-                "pi",
-                "rho",
-                "sigma",
-                "tau",
-            ]
-        ),
-        False,
-    ),
+    ("Greek letter", tuple(GREEK.split()), False),
 )
 """Things in an order, and whether the first follows the last. Many of them, so that *before* and *after* are learned as
 words and not by heart."""
