@@ -21,12 +21,12 @@ from orchestra.rewards.advantages import Group, step_advantages
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.synthesis.preferences.sentences import NEUTRAL, stated
 from orchestra.tools.base import UNSURE
-from orchestra.training.choices import ANSWER, NAMED, OTHER, SEARCH, WORDS, Candidate, carried_out
+from orchestra.training.choices import ANSWER, NAMED, OTHERS, SEARCH, WORDS, Candidate, carried_out
 from orchestra.training.teacher import MOST_CALLS, candidates
 from orchestra.types import Charge, Component, Episode, Example, StopReason, ToolCall, ToolKind, Turn, Verdict
 
 KINDS = ("neutral", "cheap", "fast", "accurate", "prefer", "avoid")
-CHOICES = (*WORDS, *(f"{OTHER}-{word}" for word in WORDS), NAMED, SEARCH)
+CHOICES = (*WORDS, *OTHERS, NAMED, SEARCH)
 Key = tuple[str, str]
 """A kind of wish, and what is known so far."""
 APART = {"spent": "solved", "homogeneity": "part", "liked": "use", "min_group_std": 0.01, "branch": None}
@@ -101,7 +101,7 @@ def options(state: str, left: Sequence[Candidate], search: bool, calls: int) -> 
     if calls >= MOST_CALLS:
         return [ANSWER]
     for choice in CHOICES if left else (SEARCH,):
-        fits = {SEARCH: search, NAMED: marked}.get(choice, not choice.startswith(OTHER) or (marked and others))
+        fits = {SEARCH: search, NAMED: marked}.get(choice, choice not in OTHERS or (marked and others))
         found += [choice] if fits else []
     return found or [ANSWER]
 

@@ -28,7 +28,7 @@ from orchestra.tools.search.corpus import NOTHING
 from orchestra.training.choices import (
     ANSWER,
     NAMED,
-    OTHER,
+    OTHERS,
     POOR,
     SEARCH,
     WORDS,
@@ -36,7 +36,7 @@ from orchestra.training.choices import (
     Mark,
     carried_out,
     drawn,
-)  # fmt: skip
+)
 from orchestra.types import Category, Example, Preference, ToolCall, ToolKind, ToolSpec
 
 CANDIDATE_SKILL = 0.42
@@ -52,7 +52,7 @@ NO_WISH = "any"
 
 UNKNOWN, VAIN = "unsure", "nothing"
 """What the replies amount to where none gave an answer, and where a search was in vain."""
-FELT = {"unsure": "doubt", "nothing": "empty", "one": "single", "agree": "sure", "differ": "torn", "found": "record"}
+FELT = {UNKNOWN: "doubt", VAIN: "empty", "one": "single", "agree": "sure", "differ": "torn", "found": "record"}
 MEANT = {"any": "open", "cheap": "saving", "fast": "hurry", "right": "careful", "like": "liking", "not": "avoiding"}
 """State and preference in other words, with which a choice begins: `doubt-saving-strongest`."""
 
@@ -145,7 +145,7 @@ def reasoned(state: str | None, wished: str, choice: str) -> str:
 def choice_words() -> list[str]:
     """Every choice with every reason that it can have."""
     anybody = [*WORDS, SEARCH]
-    marked = [*anybody, *(f"{OTHER}-{word}" for word in WORDS), NAMED]
+    marked = [*anybody, *OTHERS, NAMED]
     found = []
     for state in (None, *FELT):
         for wished in MEANT:

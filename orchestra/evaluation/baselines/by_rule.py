@@ -15,14 +15,14 @@ from orchestra.config.schema import Rollout
 from orchestra.rollout.parse import THINK_CLOSE
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.training.branch import ways
-from orchestra.training.choices import ANSWER, NAMED, OTHER, SEARCH, WORDS
+from orchestra.training.choices import ANSWER, NAMED, OTHERS, SEARCH, WORDS
 from orchestra.training.teacher import MOST_CALLS, NO_WISH, WISHES
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
 
-EVERY = Branch(at="word", words=[*WORDS, *(f"{OTHER}-{word}" for word in WORDS), NAMED, SEARCH, ANSWER])
+EVERY = Branch(at="word", words=[*WORDS, *OTHERS, NAMED, SEARCH, ANSWER])
 FIRST = {
     "any": "fastest", "cheap": "cheapest", "fast": "fastest", "right": "best", "like": NAMED, "not": "other-fastest",
 }  # fmt: skip
