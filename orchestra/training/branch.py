@@ -65,6 +65,13 @@ class Plan:
     """Episodes of the group."""
     before: tuple[Turn, ...] = ()
     """The turns before that one, which all episodes have in common."""
+    once: bool = False
+    """Whether one episode says all about its choice: what follows is greedy, so that its repeats are copies."""
+
+    @property
+    def played(self) -> int:
+        """Episodes that are played; the others are copies of them."""
+        return min(self.size, len(self.choices)) if self.once else self.size
 
     def choice(self, sample: int) -> Choice:
         return self.choices[sample % len(self.choices)]
@@ -74,12 +81,12 @@ class Plan:
         return Beginning(self.choice(sample).ids, self.before)
 
     def shares(self, weights: str) -> list[float]:
-        """How much each episode counts; they add up to 1."""
-        taken = Counter(sample % len(self.choices) for sample in range(self.size))
+        """How much each episode counts; they add up to 1. A copy counts nothing, so that no pass computes it again."""
+        of = [sample % len(self.choices) for sample in range(self.played)]
+        taken = Counter(of)
         chance = [one.chance if weights == "policy" else 1 / len(self.choices) for one in self.choices]
         total = sum(chance[place] for place in taken)
-        of = [sample % len(self.choices) for sample in range(self.size)]
-        return [chance[place] / taken[place] / total for place in of]
+        return [chance[place] / taken[place] / total for place in of] + [0.0] * (self.size - self.played)
 
     def mask(self, episode: Episode, weights: str) -> list[int]:
         """1 for the tokens of `completion_ids` that learn: (time,). All are masked before the choice point."""
@@ -145,7 +152,7 @@ def _plan(
     total = sum(one.chance for one in choices)
     scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
     open_yet = len(scaled) > 1 and max(one.chance for one in scaled) <= branch.settled
-    return Plan(shared, scaled, size, tuple(conversation.turns)) if open_yet else None
+    return Plan(shared, scaled, size, tuple(conversation.turns), branch.greedy) if open_yet else None
 
 
 def _likely(ways: dict[str, tuple[int, ...]], scores: list[float], least: float) -> list[Choice]:

@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Grpo, Rollout
@@ -93,7 +94,7 @@ class Rounds:
         plans: list[Plan | None] = [None] * len(chosen)
         if branch is not None:
             later = math.ceil(branch.later * branch.share * len(chosen))
-            played = self._played(chosen[:later], {}, samples=1)
+            played = self._played(chosen[:later], {}, samples=[1] * later)
             plans = branches(chosen, self.policy, self.codec, self.limits, branch, size, played)
         # Played apart: where what follows a choice is greedy, and where other turns come before it.
         groups: list[list[Episode]] = [[] for _ in chosen]
@@ -104,11 +105,13 @@ class Rounds:
                 (chosen[place].id, sample): plan.beginning(sample)
                 for place in places
                 if (plan := plans[place]) is not None
-                for sample in range(size)
+                for sample in range(plan.played)
             }
-            made = self._played([chosen[place] for place in places], begun, samples=size, greedy=greedy)
-            for number, place in enumerate(places):
-                groups[place] = made[number * size : (number + 1) * size]
+            counts = [size if (plan := plans[place]) is None else plan.played for place in places]
+            made = iter(self._played([chosen[place] for place in places], begun, samples=counts, greedy=greedy))
+            for place, count in zip(places, counts, strict=True):
+                own = list(islice(made, count))
+                groups[place] = own + [own[n % count].model_copy(update={"sample": n}) for n in range(count, size)]
         return groups, plans
 
     def _played(
@@ -116,13 +119,13 @@ class Rounds:
         chosen: Sequence[Example],
         begun: Mapping[tuple[str, int], Beginning],
         *,
-        samples: int,
+        samples: Sequence[int],
         greedy: bool = False,
     ) -> list[Episode]:
-        """Episodes of each example, of which some have a beginning."""
+        """As many episodes of each example as `samples` tells, of which some have a beginning."""
         heat = self.policy.temperature
         policy: Policy = ForcedPolicy(self.policy, begun) if begun else self.policy
-        options = RolloutOptions(self.limits, self.price, samples=samples, batch=len(chosen) * samples)
+        options = RolloutOptions(self.limits, self.price, samples=samples, batch=max(1, sum(samples)))
         self.policy.temperature = 0.0 if greedy else heat
         try:
             return rollout(chosen, policy, self.codec, self.toolkit, options) if chosen else []

@@ -257,9 +257,19 @@ def test_what_follows_a_choice_can_be_greedy(tools: Toolkit) -> None:
         if found is not None:
             break
     assert found is not None and acting.temperature == 1.0
-    # Four episodes of three choices: the first is taken twice, and nothing is drawn after it.
+    # Four episodes of three choices: nothing is drawn after a choice, so the fourth is a copy that counts nothing.
     texts = [[turn.text for turn in one.turns] for one in group]
-    assert texts[0] == texts[3] and texts[0] != texts[1]
+    assert texts[0] == texts[3] and texts[0] != texts[1] and [one.sample for one in group] == [0, 1, 2, 3]
+    assert found.played == 3 and found.shares("uniform") == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    assert found.shares("policy") == pytest.approx([*(choice.chance for choice in found.choices), 0])
+
+
+def test_a_copy_changes_no_advantage() -> None:
+    rewards = [Reward(value, {}) for value in (0.2, 1.0, 0.7, 0.2)]
+    shape = RewardParams(scale="none")
+    played = advantages(rewards, min_std=0, clip=100, shape=shape, shares=[1 / 6, 1 / 3, 1 / 3, 1 / 6])
+    copied = advantages(rewards, min_std=0, clip=100, shape=shape, shares=[1 / 3, 1 / 3, 1 / 3, 0])
+    assert copied == pytest.approx([played[0] + played[3], *played[1:3], 0])
 
 
 @pytest.mark.parametrize("branch", [AT_NAME, GREEDY.model_copy(update={"greedy": False})], ids=["name", "word"])
