@@ -9,13 +9,13 @@ from flows._workspace import settings
 from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError
-from orchestra.system.runs import AWAITING, CAPPED, PARTIAL
+from orchestra.system.runs import AWAITING, SHORT
 from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 WAITS = (f"prefect.flow-run.{AWAITING}", "prefect.flow-run.Suspended")
 """A person must approve a version; a suspended run has no process, and so no heartbeat."""
-NAMED = ("Promoted", "Rejected", CAPPED, PARTIAL, "Unchanged", "Nothing", "Tried", "RolledBack", "Waiting")
+NAMED = ("Promoted", "Rejected", *SHORT, "Unchanged", "Nothing", "Tried", "RolledBack", "Waiting")
 """Names of our normal endings: Prefect names its events by them."""
 ENDS = (
     *(FAILURES + WAITS),

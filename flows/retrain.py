@@ -25,7 +25,7 @@ from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
-from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, ZERO, RunJournal
+from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
@@ -181,7 +181,7 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
         recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
     recorder.finish(recorder.parent)
-    if state.name not in (CAPPED, PARTIAL):
+    if state.name not in SHORT:
         share(root, journal)
     journal.end(str(state.name), state.message or "")
     return state

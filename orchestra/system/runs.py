@@ -29,6 +29,8 @@ CAPPED = "Capped"
 """The normal ending of a run that came to its cap of dollars: it decided nothing."""
 PARTIAL = "Partial"
 """The normal ending of a run that was asked to stop after a stage: it promotes, serves and pushes nothing."""
+SHORT = (CAPPED, PARTIAL)
+"""The normal endings before the last stage: a later run goes on from what these left."""
 ZERO = Decimal(0)
 BUG = "Bug"
 """The kind of a failure that no error of ours says."""

@@ -19,7 +19,7 @@ from orchestra.files.yaml import load_yaml
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import read_trial
 from orchestra.system.environment import quiet
-from orchestra.system.runs import CAPPED, runs
+from orchestra.system.runs import SHORT, runs
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
 from tasks.approval import STATE
@@ -159,7 +159,7 @@ def _closure(cache: Path, names: Iterable[str]) -> set[str]:
 def _training(root: Path) -> Iterator[Leftover]:
     """State of training that was interrupted, unless the last run could still go on from it."""
     last = next((one for one in runs(root) if one.flow == "retrain"), None)
-    if last is not None and (last.failed or last.ended is None or last.state == CAPPED):
+    if last is not None and (last.failed or last.ended is None or last.state in SHORT):
         return
     for stage in load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]:
         for folder in atomic.whole_entries(root / WORK / stage):

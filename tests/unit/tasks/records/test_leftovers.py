@@ -115,7 +115,9 @@ def test_a_version_that_waits_for_a_person_stays(workspace: Path) -> None:
     assert keepers(workspace, registry, 1).checkpoints[version.checkpoint_hash] == "version 3: waits for approval"
 
 
-@pytest.mark.parametrize(("ended", "goes"), [("Completed", True), ("Failed", False), ("Capped", False)])
+@pytest.mark.parametrize(
+    ("ended", "goes"), [("Completed", True), ("Failed", False), ("Capped", False), ("Partial", False)]
+)
 def test_training_state_stays_while_a_run_can_go_on_from_it(workspace: Path, ended: str, goes: bool) -> None:
     left = workspace / "work/copy/0123"
     left.mkdir(parents=True)
