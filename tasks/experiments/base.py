@@ -34,7 +34,7 @@ EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
 RENAMED, WISHES = 0.7, 0.7
 """Share of the examples whose experts are invented ones, and of those whose user states a preference."""
-LESSONS = {"short": 2, "full": 8}
+LESSONS = {"short": 2, "full": 5}
 """Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
     Category.TOPIC: 0.28,
