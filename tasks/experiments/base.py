@@ -10,7 +10,7 @@ import hashlib
 import random
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +34,6 @@ EXAMPLES = 16_000
 """Of one world; each world has a seed of its own."""
 RENAMED, WISHES = 0.7, 0.7
 """Share of the examples whose experts are invented ones, and of those whose user states a preference."""
-LESSONS = {"short": 2, "full": 5}
-"""Worlds that each lesson goes through: from short toolboxes copying is learned several times faster, so they lead."""
 MIX = {
     Category.TOPIC: 0.28,
     Category.LOOKUP: 0.22,
@@ -46,6 +44,8 @@ MIX = {
     Category.DIRECT: 0.1,
 }
 """Reading the table of experts is what a small model learns last."""
+TASKS = MIX | {Category.TOPIC: 0.2, Category.LOOKUP: 0.26, Category.CHANGE: 0.25}
+"""More of what a model that reads the table still misses most."""
 EVOLVED = 0.4
 """Share of the domain examples that are evolved: two in one, a condition, what only the user knows."""
 TEACHER = Habits(strongest=0.0, stop=0.5)
@@ -54,6 +54,26 @@ SPREAD, BATCH, OPTIMIZER, LEARNING_RATE = 4.0, 16, "muon", 0.003
 PRECISION = "bfloat16"
 """1.4 times as fast as float32 on a processor that multiplies bfloat16 (AVX-512); the weights stay float32."""
 TARGET = "models/base/embedded"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One training: the model goes on from the lesson before."""
+
+    name: str
+    worlds: range
+    """Numbers of the worlds that it goes through."""
+    mix: Mapping[Category, float]
+    short: bool = False
+    """Whether a toolbox holds little more than the tools that its example needs."""
+
+
+LESSONS = (
+    Lesson("short", range(2), MIX, short=True),
+    Lesson("full", range(5), MIX),
+    Lesson("last", range(5, 7), TASKS),
+)
+"""From short toolboxes copying is learned several times faster, so they lead."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +97,18 @@ def shorten(example: Example, catalogue: Catalogue) -> Example:
     return example.model_copy(update={"toolbox": tuple(s for s in example.toolbox if s.name in needed)})
 
 
-def recipe_of_base(params: Params, seed: int = SEED, wishes: Path | None = None) -> Params:
+def recipe_of_base(
+    params: Params, seed: int = SEED, wishes: Path | None = None, mix: Mapping[Category, float] = MIX
+) -> Params:
     """The parameters that the base is made with, on top of the profile's; `wishes`: what its users say."""
     synthesize = params.synthesize.model_copy(
-        update={"seed": seed, "train_examples": EXAMPLES, "heldout_examples": 8, "price_spread": SPREAD, "mix": MIX}
+        update={
+            "seed": seed,
+            "train_examples": EXAMPLES,
+            "heldout_examples": 8,
+            "price_spread": SPREAD,
+            "mix": dict(mix),
+        }
         | {
             "evolved_share": EVOLVED,
             "renamed_share": RENAMED,
@@ -104,35 +132,37 @@ def main(stage: Stage) -> None:
     codec = Codec.load(stage.root / params.model.recipe)
     taken = domain_names(stage.root / "data/domains", params.world.domains)
     model = new_model(stage.root / params.model.recipe, SEED)
+    worlds: dict[int, LessonWorld] = {}
     with tempfile.TemporaryDirectory() as folder:
-        worlds = [world(stage, SEED + number, Path(folder) / str(number)) for number in range(max(LESSONS.values()))]
-        for lesson, count in LESSONS.items():
-            episodes = list(
-                lessons(stage, lesson, worlds[:count], codec, Disguise(codec, random.Random(f"{SEED}/{lesson}"), taken))
-            )
-            meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson} toolboxes")
+        for lesson in LESSONS:
+            for number in lesson.worlds:
+                worlds[number] = worlds.get(number) or world(
+                    stage, SEED + number, Path(folder) / str(number), lesson.mix
+                )
+            disguise = Disguise(codec, random.Random(f"{SEED}/{lesson.name}"), taken)
+            episodes = list(taught(stage, lesson, [worlds[number] for number in lesson.worlds], codec, disguise))
+            meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson.name} lesson")
 
             def log(metrics: dict[str, float], step: int, meter: Meter = meter) -> None:
                 meter(step, note=f"loss {metrics['train/loss']:.3f}")
 
             # A Trainer prepares a model object once only: in a second training it would multiply in float32.
-            model, taught = new_model(stage.root / params.model.recipe, SEED), model
-            model.load_state_dict(taught.state_dict())
-            result = train_sft(
-                model, codec, episodes, params.sft, stage.work_dir() / f"{lesson}-{digest(episodes)}", log
-            )
-            stage.say(f"{lesson} toolboxes: loss {result.loss:.3f} after {result.steps} steps")
+            model, before = new_model(stage.root / params.model.recipe, SEED), model
+            model.load_state_dict(before.state_dict())
+            work = stage.work_dir() / f"{lesson.name}-{digest(episodes)}"
+            result = train_sft(model, codec, episodes, params.sft, work, log)
+            stage.say(f"{lesson.name} lesson: loss {result.loss:.3f} after {result.steps} steps")
     data = stage.root / params.model.recipe / "tokenizer.json"
     save_checkpoint(stage, model, codec, TARGET, base=None, data=data)
     shutil.rmtree(stage.work_dir())
 
 
-def world(stage: Stage, seed: int, folder: Path) -> LessonWorld:
+def world(stage: Stage, seed: int, folder: Path, mix: Mapping[Category, float]) -> LessonWorld:
     """One world of examples."""
     folder.mkdir()
     wishes = folder / "wishes.jsonl"
     write_jsonl(wishes, grammar.lesson(seed))
-    params = recipe_of_base(stage.params, seed, wishes)
+    params = recipe_of_base(stage.params, seed, wishes, mix)
     maker = Toolkit.from_params(params, stage.root)
     made = generate(params, maker, stage.progress(EXAMPLES, f"examples of world {seed}").advance)
     write_jsonl(folder / "corpus.jsonl", made.documents)
@@ -140,17 +170,17 @@ def world(stage: Stage, seed: int, folder: Path) -> LessonWorld:
     return LessonWorld(made.examples["train"], Toolkit.from_params(params, stage.root, folder), seed)
 
 
-def lessons(
-    stage: Stage, lesson: str, worlds: Iterable[LessonWorld], codec: Codec, disguise: Disguise
+def taught(
+    stage: Stage, lesson: Lesson, worlds: Iterable[LessonWorld], codec: Codec, disguise: Disguise
 ) -> Iterator[Episode]:
     """The teacher's answered episodes in every world, disguised."""
     for each in worlds:
         catalogue = each.toolkit.catalogue
         options = RolloutOptions(stage.params.rollout, catalogue.policy_price)
         examples = each.examples
-        if lesson == "short":
+        if lesson.short:
             examples = [shorten(example, catalogue) for example in examples]
-        teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson), codec.turn)
+        teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson.name), codec.turn)
         meter = stage.progress(len(examples), f"teacher episodes of world {each.seed}")
         for start in range(0, len(examples), 2000):
             part = examples[start : start + 2000]
