@@ -39,6 +39,10 @@ class Branch(Section):
     """Whether what follows a choice is decoded greedily: less noise, where later choices cost as much as the first."""
     min_chance: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """A choice that the policy makes less often is not tried: it does not fit the question."""
+    entropy: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """A choice earns this times minus the logarithm of its chance beside its reward (maximum entropy, arXiv
+    1801.01290): chances end near exp(reward / entropy), so that no choice is given up over a difference that chance
+    made."""
     settled: Annotated[float, Field(gt=0.5, le=1)] = 1.0
     """Where the policy makes one choice more often than that, nothing is tried: with uniform weights its logit would
     grow without end, in other states too."""

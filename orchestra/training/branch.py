@@ -16,6 +16,9 @@ the policy before it on the same tokens. Given tokens change nothing there, beca
 With uniform weights every choice counts alike: w = 1 / (choices · episodes of c). That is the natural gradient on the
 choice (arXiv 1906.00190): its logit moves by its advantage, however seldom the policy makes it. It is no gradient of
 what follows, so only the tokens of the choice learn.
+
+With `entropy` a choice also earns for being rare. Rewards of few groups differ by chance, and a choice that fell below
+`min_chance` is never tried again; so a policy would settle on what luck preferred.
 """
 
 from __future__ import annotations
@@ -87,6 +90,13 @@ class Plan:
         chance = [one.chance if weights == "policy" else 1 / len(self.choices) for one in self.choices]
         total = sum(chance[place] for place in taken)
         return [chance[place] / taken[place] / total for place in of] + [0.0] * (self.size - self.played)
+
+    def bonus(self, entropy: float, weights: str) -> list[float]:
+        """The advantage of each episode for the entropy of its choice (`Branch.entropy`); they add up to 0."""
+        shares = self.shares(weights)
+        earned = [-entropy * math.log(self.choice(sample).chance) for sample in range(self.size)]
+        mean = sum(share * one for share, one in zip(shares, earned, strict=True))
+        return [self.size * share * (one - mean) for share, one in zip(shares, earned, strict=True)]
 
     def mask(self, episode: Episode, weights: str) -> list[int]:
         """1 for the tokens of `completion_ids` that learn: (time,). All are masked before the choice point."""

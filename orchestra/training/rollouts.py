@@ -150,6 +150,11 @@ class Rounds:
             [Group(rewards, weighed, share) for (_, (rewards, weighed), _), share in zip(rows, shares, strict=True)],
             min_std=settings.min_group_std, clip=settings.advantage_clip, normalise=settings.normalise, shape=settings,
         )  # fmt: skip
+        if settings.branch is not None and settings.branch.entropy:
+            found = [
+                group if plan is None else _added(group, plan.bonus(settings.branch.entropy, settings.branch.weights))
+                for group, (_, _, plan) in zip(found, rows, strict=True)
+            ]
         self.advantages = [a for group in found[own_from : own_from + own] for a in group]
         groups = [group for group, _, _ in rows]
         measured = measure(groups, [rewards for _, (rewards, _), _ in rows], found, self.examples)
@@ -168,6 +173,10 @@ class Rounds:
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
         branch = self.settings.branch
         return episode.mask if plan is None or branch is None else plan.mask(episode, branch.weights)
+
+
+def _added(advantages: Sequence[float], bonus: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(advantages, bonus, strict=True)]
 
 
 def _trimmed(mask: list[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """Branched groups: where the choice stands, what each episode begins with, and what the policy learns from them."""
 
 import copy
+import math
 import random
 from collections import Counter
 from functools import lru_cache
@@ -262,6 +263,22 @@ def test_what_follows_a_choice_can_be_greedy(tools: Toolkit) -> None:
     assert texts[0] == texts[3] and texts[0] != texts[1] and [one.sample for one in group] == [0, 1, 2, 3]
     assert found.played == 3 and found.shares("uniform") == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
     assert found.shares("policy") == pytest.approx([*(choice.chance for choice in found.choices), 0])
+
+
+def test_with_entropy_nothing_moves_where_chances_are_the_exponentials_of_rewards() -> None:
+    _, found = planned(GREEDY)
+    heat = 0.1
+    rewards = [heat * math.log(one.chance) + 0.5 for one in found.choices]
+    copied = [*rewards, rewards[0]]
+    for weights in ("uniform", "policy"):
+        shares = found.shares(weights)
+        shape = RewardParams(scale="none")
+        earned = advantages([Reward(r, {}) for r in copied], min_std=0, clip=100, shape=shape, shares=shares)
+        bonus = found.bonus(heat, weights)
+        assert earned == pytest.approx([-one for one in bonus]) and bonus[3] == 0
+        assert sum(bonus) == pytest.approx(0)
+    rarest = min(range(3), key=lambda place: found.choices[place].chance)
+    assert found.bonus(heat, "uniform")[rarest] == max(found.bonus(heat, "uniform"))
 
 
 def test_a_copy_changes_no_advantage() -> None:
