@@ -57,7 +57,7 @@ TARGET = "models/base/embedded"
 
 
 @dataclass(frozen=True)
-class Lesson:
+class BaseLesson:
     """One training: the model goes on from the lesson before."""
 
     name: str
@@ -69,9 +69,9 @@ class Lesson:
 
 
 LESSONS = (
-    Lesson("short", range(2), MIX, short=True),
-    Lesson("full", range(5), MIX),
-    Lesson("last", range(5, 7), TASKS),
+    BaseLesson("short", range(2), MIX, short=True),
+    BaseLesson("full", range(5), MIX),
+    BaseLesson("last", range(5, 7), TASKS),
 )
 """From short toolboxes copying is learned several times faster, so they lead."""
 
@@ -171,7 +171,7 @@ def world(stage: Stage, seed: int, folder: Path, mix: Mapping[Category, float]) 
 
 
 def taught(
-    stage: Stage, lesson: Lesson, worlds: Iterable[LessonWorld], codec: Codec, disguise: Disguise
+    stage: Stage, lesson: BaseLesson, worlds: Iterable[LessonWorld], codec: Codec, disguise: Disguise
 ) -> Iterator[Episode]:
     """The teacher's answered episodes in every world, disguised."""
     for each in worlds:
