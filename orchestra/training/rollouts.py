@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from orchestra.config.reward import Branch
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.rewards.advantages import Group, step_advantages
@@ -151,10 +152,7 @@ class Rounds:
             min_std=settings.min_group_std, clip=settings.advantage_clip, normalise=settings.normalise, shape=settings,
         )  # fmt: skip
         if settings.branch is not None and settings.branch.entropy:
-            found = [
-                group if plan is None else _added(group, plan.bonus(settings.branch.entropy, settings.branch.weights))
-                for group, (_, _, plan) in zip(found, rows, strict=True)
-            ]
+            found = [_open(group, row, settings.branch) for group, row in zip(found, rows, strict=True)]
         self.advantages = [a for group in found[own_from : own_from + own] for a in group]
         groups = [group for group, _, _ in rows]
         measured = measure(groups, [rewards for _, (rewards, _), _ in rows], found, self.examples)
@@ -175,8 +173,13 @@ class Rounds:
         return episode.mask if plan is None or branch is None else plan.mask(episode, branch.weights)
 
 
-def _added(advantages: Sequence[float], bonus: Sequence[float]) -> list[float]:
-    return [a + b for a, b in zip(advantages, bonus, strict=True)]
+def _open(advantages: list[float], row: Row, branch: Branch) -> list[float]:
+    """The advantages of a group with what its choices earn for being rare; an episode without a reward keeps its 0."""
+    _, (rewards, _), plan = row
+    if plan is None:
+        return advantages
+    bonus = plan.bonus(branch.entropy, branch.weights)
+    return [a if reward.value is None else a + b for a, b, reward in zip(advantages, bonus, rewards, strict=True)]
 
 
 def _trimmed(mask: list[int]) -> list[int]:

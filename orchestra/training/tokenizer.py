@@ -70,7 +70,10 @@ def splitter() -> Split:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
-    """Learn merges from rendered texts, up to `vocab_size` tokens; the same for the same texts in the same order."""
+    """Learn merges from rendered texts, up to `vocab_size` tokens, and add a token for each of `CHOICES`.
+
+    The same texts in the same order give the same tokenizer.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -83,7 +86,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(GLUE) - len(CHOICES),
+        vocab_size=vocab_size - len(GLUE),
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

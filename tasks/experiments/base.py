@@ -108,8 +108,6 @@ def recipe_of_base(
             "heldout_examples": 8,
             "price_spread": SPREAD,
             "mix": dict(mix),
-        }
-        | {
             "evolved_share": EVOLVED,
             "renamed_share": RENAMED,
             "preference_share": WISHES,

@@ -13,7 +13,7 @@ from orchestra.training.teacher import teacher_policy
 from orchestra.training.tokenizer import CHOICES, save_recipe, splitter, train_tokenizer
 from tasks.platform.stage import Stage, run
 
-EXAMPLES, VOCABULARY = 4000, 2944
+EXAMPLES, VOCABULARY = 4000, 2572
 HIDDEN, LAYERS, HEADS = 192, 5, 6
 COUNTED = 20
 """Times that a word counts at most: a vocabulary of the world's words, not of what the tool table repeats."""

@@ -25,7 +25,7 @@ from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.branch import Plan, _depth, _scores, plan, tried, ways
 from orchestra.training.grpo import train_grpo
-from orchestra.training.rollouts import Rounds
+from orchestra.training.rollouts import Rounds, _open
 from orchestra.types import Episode, Example, Preference, ToolCall
 from tests.support.worlds import PRICE, catalogue, codec, episode, example, tiny_model, toolkit
 from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
@@ -279,6 +279,16 @@ def test_with_entropy_nothing_moves_where_chances_are_the_exponentials_of_reward
         assert sum(bonus) == pytest.approx(0)
     rarest = min(range(3), key=lambda place: found.choices[place].chance)
     assert found.bonus(heat, "uniform")[rarest] == max(found.bonus(heat, "uniform"))
+
+
+def test_an_episode_without_a_reward_earns_nothing_for_its_choice() -> None:
+    _, found = planned(GREEDY)
+    branch = GREEDY.model_copy(update={"entropy": 0.1})
+    rewards = [Reward(value, {}) for value in (0.2, None, 0.7, 0.2)]
+    opened = _open([0.5, 0.0, -0.5, 0.0], ([], (rewards, {}), found), branch)
+    bonus = found.bonus(0.1, "uniform")
+    assert opened == pytest.approx([0.5 + bonus[0], 0.0, -0.5 + bonus[2], 0.0])
+    assert _open([0.5, 0.0, -0.5, 0.0], ([], (rewards, {}), None), branch) == [0.5, 0.0, -0.5, 0.0]
 
 
 def test_a_copy_changes_no_advantage() -> None:
