@@ -26,6 +26,7 @@ from orchestra.types import Record
 
 FOLDERS = (".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger")
 """What the databases speak of: checkpoints, artifacts, records. A restore adds to them and removes nothing."""
+ANOTHER = "take another backup"
 CONTENTS = "contents.json"
 """The last file of a backup: without it the backup was cut off."""
 WRITERS = {MLFLOW: ("mlflow",), PREFECT: ("prefect", "worker")}
@@ -186,27 +187,45 @@ def _add(archive: tarfile.TarFile, file: Path, name: str) -> str:
 
 def _unpack(source: Path, folder: Path) -> BackupContents:
     """Unpack a backup and check every file against its list; nothing of it can leave the folder."""
-    fix = "take another backup"
     try:
         with tarfile.open(source, "r:") as archive:
-            archive.extractall(folder, filter="data")
+            for entry in archive:
+                _take(archive, entry, folder, source)
         listed = folder / CONTENTS
         if listed.stat().st_size > MOST_CONTENTS:
-            raise DataError("its list of contents is too long", where=str(source), fix=fix)
+            raise DataError("its list of contents is too long", where=str(source), fix=ANOTHER)
         contents = BackupContents.model_validate(json.loads(listed.read_bytes()))
     except FileNotFoundError:
         what = "it is cut off: its list of contents is missing" if source.is_file() else "no such file"
-        raise DataError(what, where=str(source), fix=fix) from None
+        raise DataError(what, where=str(source), fix=ANOTHER) from None
     except (tarfile.TarError, ValidationError, ValueError) as error:
-        raise DataError(f"it is no whole backup: {type(error).__name__}", where=str(source), fix=fix) from None
-    allowed = (*DATABASES, *(f"{one}/" for one in FOLDERS))
+        raise DataError(f"it is no whole backup: {type(error).__name__}", where=str(source), fix=ANOTHER) from None
     for name, digest in contents.files.items():
-        if not name.startswith(allowed) or ".." in Path(name).parts:
-            raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=fix)
+        _check_name(name, source)
         file = folder / name
         if not file.is_file() or hash_file(file) != digest:
-            raise DataError(f"{name} in it is damaged", where=str(source), fix=fix)
+            raise DataError(f"{name} in it is damaged", where=str(source), fix=ANOTHER)
     return contents
+
+
+def _take(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, source: Path) -> None:
+    """Unpack one file. `extractall` would need Python 3.11.4 to keep links and foreign paths out."""
+    if entry.name != CONTENTS:
+        _check_name(entry.name, source)
+    held = archive.extractfile(entry) if entry.isreg() else None
+    if held is None:
+        raise DataError(f"it holds {entry.name}, which is no file", where=str(source), fix=ANOTHER)
+    file = folder / entry.name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with held, file.open("wb") as written:
+        shutil.copyfileobj(held, written)
+    os.utime(file, (entry.mtime, entry.mtime))
+
+
+def _check_name(name: str, source: Path) -> None:
+    """Refuse a path that is not among those of a backup."""
+    if not name.startswith((*DATABASES, *(f"{one}/" for one in FOLDERS))) or ".." in Path(name).parts:
+        raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=ANOTHER)
 
 
 def _move_places(database: Path, old: str, new: str) -> None:

@@ -132,6 +132,20 @@ def test_a_path_that_no_backup_has_is_refused(workspace: Path, tmp_path: Path) -
             restore(workspace, file)
 
 
+def test_an_archive_with_a_link_or_a_foreign_path_is_refused_before_it_is_unpacked(
+    workspace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "kept.tar"
+    link, outside = tarfile.TarInfo(".state/models/link"), tarfile.TarInfo(".state/models/../../../outside")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    for entry, said in ((link, "which is no file"), (outside, "which no backup does")):
+        with tarfile.open(file, "w") as archive:
+            archive.addfile(entry)
+        with pytest.raises(DataError, match=said):
+            restore(workspace, file)
+    assert not list(tmp_path.rglob("outside"))
+
+
 def test_a_server_that_has_a_database_open_is_named(workspace: Path, tmp_path: Path) -> None:
     backup(workspace, tmp_path / "kept.tar")
     remember(workspace, Service("mlflow", os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))
