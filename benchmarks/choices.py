@@ -9,8 +9,9 @@ import argparse
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import mean
 
@@ -27,6 +28,8 @@ from orchestra.types import Charge, Component, Episode, Example, StopReason, Too
 
 KINDS = ("neutral", "cheap", "fast", "accurate", "prefer", "avoid")
 CHOICES = (*WORDS, *OTHERS, NAMED, SEARCH)
+STATES = ("first", "nothing", "unsure", "one", "agree", "differ", "found")
+INSTEAD = ("cheapest", ANSWER)
 Key = tuple[str, str]
 """A kind of wish, and what is known so far."""
 APART = {"spent": "solved", "homogeneity": "part", "liked": "use", "min_group_std": 0.01, "branch": None}
@@ -190,6 +193,45 @@ def branched(
     return found
 
 
+class Fixed(Table):
+    """A policy of one choice for each key; where that cannot be carried out, the first of `INSTEAD` that can."""
+
+    def __init__(self, choices: Mapping[Key, str]) -> None:
+        super().__init__()
+        self.choices = dict(choices)
+
+    def draw(self, key: Key, among: Sequence[str], rng: random.Random | None) -> Step:
+        chosen = next((one for one in (self.choices[key], *INSTEAD) if one in among), among[0])
+        return Step(key, among, [1.0] * len(among), among.index(chosen))
+
+
+def optimum(rows: Sequence[Asked], kind: str, unit: Unit) -> dict[Key, str]:
+    """The choice for each state that together earn most: coordinate ascent from asking once, and from asking on."""
+
+    def worth(choices: Mapping[Key, str]) -> float:
+        rng, table, found = random.Random(9), Fixed(choices), list[float]()
+        for row in rows:
+            asked = wished(row.example, kind, rng)
+            found.append(utility(outcome(play(row, asked, table, None)[0], asked), asked.preference, unit))
+        return mean(found)
+
+    tried = [*WORDS, SEARCH, ANSWER, *([*OTHERS, NAMED] if kind in ("prefer", "avoid") else [])]
+    ends = []
+    for first, one in (("cheapest", ANSWER), (SEARCH, "best")):
+        given = {"first": first, "one": one, "agree": ANSWER, "found": ANSWER}
+        current = {(kind, state): given.get(state, "best") for state in STATES}
+        earned, before = worth(current), -math.inf
+        while earned > before:
+            before = earned
+            for state, choice in product(STATES, tried):
+                change = current | {(kind, state): choice}
+                # Less than that is chance.
+                if change != current and (changed := worth(change)) > earned + 0.001:
+                    current, earned = change, changed
+        ends.append((earned, current))
+    return max(ends, key=lambda end: end[0])[1]
+
+
 def told(name: str, table: Table, rows: Sequence[Asked], unit: Unit) -> str:
     """Accuracy, cents and utility without a wish, and what each wish changes; greedy."""
     means: dict[str, tuple[float, float, float, float]] = {}
@@ -239,6 +281,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--choices", action="store_true", help="print the likeliest choices as well")
+    parser.add_argument("--optimum", action="store_true", help="print the best table instead (about three minutes)")
     options = parser.parse_args()
     root = Path(__file__).parents[1]
     params = load_params(root / "params.yaml")
@@ -252,6 +295,13 @@ def main() -> None:
     )
     print("|---|" + "---:|" * (7 + len(KINDS)))
     print(told("none: even chances", Table(), aside, unit))
+    if options.optimum:
+        best: dict[Key, str] = {}
+        for kind in KINDS:
+            best |= optimum(rows[:700], kind, unit)
+            print(f"    {kind}: " + ", ".join(f"{state} → {best[kind, state]}" for state in STATES), flush=True)
+        print(told("the best table", Fixed(best), aside, unit))
+        return
     for name, changes in SETTINGS.items():
         if options.only not in name:
             continue
