@@ -30,7 +30,7 @@ from tasks.platform.checkpoints import save_checkpoint
 from tasks.platform.stage import Meter, Stage, run
 
 SEED = 1001
-EXAMPLES = 16_000
+EXAMPLES, FEWER = 16_000, 12_000
 """Of one world; each world has a seed of its own."""
 RENAMED, WISHES = 0.7, 0.7
 """Share of the examples whose experts are invented ones, and of those whose user states a preference."""
@@ -46,11 +46,21 @@ MIX = {
 """Reading the table of experts is what a small model learns last."""
 TASKS = MIX | {Category.TOPIC: 0.2, Category.LOOKUP: 0.26, Category.CHANGE: 0.25}
 """More of what a model that reads the table still misses most."""
+COPIES = {
+    Category.TOPIC: 0.16,
+    Category.LOOKUP: 0.27,
+    Category.CHANGE: 0.24,
+    Category.TWO_HOP: 0.05,
+    Category.FACT: 0.02,
+    Category.ARITHMETIC: 0.14,
+    Category.DIRECT: 0.12,
+}
+"""What needs exact copies, once choices are carried out well."""
 EVOLVED = 0.4
 """Share of the domain examples that are evolved: two in one, a condition, what only the user knows."""
 TEACHER = Habits(strongest=0.0, stop=0.5)
 """Every choice is as likely as any other, so that none is learned."""
-SPREAD, BATCH, OPTIMIZER, LEARNING_RATE = 4.0, 16, "muon", 0.003
+SPREAD, BATCH, OPTIMIZER, LEARNING_RATE, GENTLER = 4.0, 16, "muon", 0.003, 0.002
 PRECISION = "bfloat16"
 """1.4 times as fast as float32 on a processor that multiplies bfloat16 (AVX-512); the weights stay float32."""
 TARGET = "models/base/embedded"
@@ -66,12 +76,16 @@ class BaseLesson:
     mix: Mapping[Category, float]
     short: bool = False
     """Whether a toolbox holds little more than the tools that its example needs."""
+    examples: int = EXAMPLES
+    """Of one world."""
+    rate: float = LEARNING_RATE
 
 
 LESSONS = (
     BaseLesson("short", range(2), MIX, short=True),
     BaseLesson("full", range(5), MIX),
     BaseLesson("last", range(5, 7), TASKS),
+    BaseLesson("more", range(7, 9), COPIES, examples=FEWER, rate=GENTLER),
 )
 """From short toolboxes copying is learned several times faster, so they lead."""
 
@@ -98,13 +112,17 @@ def shorten(example: Example, catalogue: Catalogue) -> Example:
 
 
 def recipe_of_base(
-    params: Params, seed: int = SEED, wishes: Path | None = None, mix: Mapping[Category, float] = MIX
+    params: Params,
+    seed: int = SEED,
+    wishes: Path | None = None,
+    mix: Mapping[Category, float] = MIX,
+    examples: int = EXAMPLES,
 ) -> Params:
     """The parameters that the base is made with, on top of the profile's; `wishes`: what its users say."""
     synthesize = params.synthesize.model_copy(
         update={
             "seed": seed,
-            "train_examples": EXAMPLES,
+            "train_examples": examples,
             "heldout_examples": 8,
             "price_spread": SPREAD,
             "mix": dict(mix),
@@ -134,9 +152,7 @@ def main(stage: Stage) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for lesson in LESSONS:
             for number in lesson.worlds:
-                worlds[number] = worlds.get(number) or world(
-                    stage, SEED + number, Path(folder) / str(number), lesson.mix
-                )
+                worlds[number] = worlds.get(number) or world(stage, SEED + number, Path(folder) / str(number), lesson)
             disguise = Disguise(codec, random.Random(f"{SEED}/{lesson.name}"), taken)
             episodes = list(taught(stage, lesson, [worlds[number] for number in lesson.worlds], codec, disguise))
             meter = stage.progress(-(-len(episodes) // BATCH), f"base, {lesson.name} lesson")
@@ -148,21 +164,22 @@ def main(stage: Stage) -> None:
             model, before = new_model(stage.root / params.model.recipe, SEED), model
             model.load_state_dict(before.state_dict())
             work = stage.work_dir() / f"{lesson.name}-{digest(episodes)}"
-            result = train_sft(model, codec, episodes, params.sft, work, log)
+            settings = params.sft.model_copy(update={"learning_rate": lesson.rate})
+            result = train_sft(model, codec, episodes, settings, work, log)
             stage.say(f"{lesson.name} lesson: loss {result.loss:.3f} after {result.steps} steps")
     data = stage.root / params.model.recipe / "tokenizer.json"
     save_checkpoint(stage, model, codec, TARGET, base=None, data=data)
     shutil.rmtree(stage.work_dir())
 
 
-def world(stage: Stage, seed: int, folder: Path, mix: Mapping[Category, float]) -> LessonWorld:
+def world(stage: Stage, seed: int, folder: Path, lesson: BaseLesson) -> LessonWorld:
     """One world of examples."""
     folder.mkdir()
     wishes = folder / "wishes.jsonl"
     write_jsonl(wishes, grammar.lesson(seed))
-    params = recipe_of_base(stage.params, seed, wishes, mix)
+    params = recipe_of_base(stage.params, seed, wishes, lesson.mix, lesson.examples)
     maker = Toolkit.from_params(params, stage.root)
-    made = generate(params, maker, stage.progress(EXAMPLES, f"examples of world {seed}").advance)
+    made = generate(params, maker, stage.progress(lesson.examples, f"examples of world {seed}").advance)
     write_jsonl(folder / "corpus.jsonl", made.documents)
     write_jsonl(folder / "answers.jsonl", made.answers)
     return LessonWorld(made.examples["train"], Toolkit.from_params(params, stage.root, folder), seed)
