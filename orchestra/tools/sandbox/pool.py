@@ -160,7 +160,11 @@ class _State:
                 self._fail(error)
                 continue
             with self._changed:
-                self._hand_over(cell)
+                # Callers may have come and gone since it was wanted: it may have to wait for its turn.
+                if self._running < self.at_once:
+                    self._hand_over(cell)
+                else:
+                    self.idle.append(cell)
                 surplus = self.idle.popleft() if self._closed and self.idle else None
             if surplus is not None:
                 surplus.kill()

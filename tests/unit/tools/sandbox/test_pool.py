@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestra.errors import ToolError
 from orchestra.system.processes import alive, descendants
 from orchestra.tools.sandbox import command
+from orchestra.tools.sandbox import pool as sandbox_pool
 from orchestra.tools.sandbox.command import Isolation, Limits
 from orchestra.tools.sandbox.pool import Pool
+from orchestra.tools.sandbox.worker import Cell
 from tests.support import waiting
 from tests.support.sandboxes import QUICK, WORKING
 
@@ -86,6 +89,35 @@ def test_no_more_run_at_once_than_it_allows(isolation: Isolation) -> None:
     spans = asyncio.run(crowd())
     pool.close()
     assert all(before[1] < after[0] for before, after in pairwise(spans))
+
+
+def test_an_interpreter_that_was_started_to_wait_is_given_to_nobody_before_its_turn(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, asked = threading.Event(), threading.Event()
+    first = iter([True])
+
+    def started(*arguments: Any) -> Cell:
+        if not next(first, False):
+            starting.set()
+            asked.wait(10)
+        return Cell(*arguments)
+
+    monkeypatch.setattr(sandbox_pool, "Cell", started)
+    pool = Pool(isolation, PATIENT, warm=1, at_once=1)
+    code = "import time; a = time.monotonic(); time.sleep(0.5); print(a, time.monotonic())"
+
+    async def crowd() -> list[list[float]]:
+        runs = [asyncio.ensure_future(pool.run(code))]
+        await asyncio.to_thread(starting.wait, 10)
+        runs.append(asyncio.ensure_future(pool.run(code)))
+        await asyncio.sleep(0)
+        asked.set()
+        return [[float(number) for number in run.output.split()] for run in await asyncio.gather(*runs)]
+
+    before, after = asyncio.run(crowd())
+    pool.close()
+    assert before[1] < after[0]
 
 
 def test_a_caller_that_gives_up_costs_nobody_a_turn(isolation: Isolation) -> None:
