@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestra.config.compute import Compute
 from orchestra.config.deploy import Deploy
+from orchestra.config.engine import RolloutServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
 from orchestra.config.retraining import Retraining
@@ -223,6 +224,11 @@ class Grpo(RewardParams, Compute):
     """Which weights of P count: outcome alone; also compute and latency; or also the tools that the user prefers."""
     normalise: Literal["sum_then_normalise", "normalise_then_sum"] = "sum_then_normalise"
     """Eq. 2 summed, then normalised over the group (Eq. 3); or each part normalised on its own, then summed by P."""
+    engine: Literal["in_process", "vllm"] = switch("in_process")
+    """How episodes are played: by the trained model in this process, or through a vLLM server that gets its weights
+    before each round."""
+    server: RolloutServer = switch(RolloutServer())
+    """The server of engine vllm."""
     shared_prefix: bool = switch(True)
     """Whether what episodes of a step have in common (prompts, equal turns) goes through the model once in training.
     The gradients are the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
+    from orchestra.training.engine.sync import RolloutEngine
 
 Row = tuple[list[Episode], tuple[list[Reward], dict[str, float]], Plan | None]
 """A group: its episodes, its rewards with the weights P behind them, and its plan where it was branched."""
@@ -45,6 +47,8 @@ class Rounds:
     price: Price
     settings: Grpo
     policy: TransformersPolicy
+    engine: RolloutEngine | None = None
+    """What plays the episodes where `policy` does not."""
     history: list[dict[str, float]] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
     """Of this rank's last round, in the order TRL asked for."""
@@ -67,6 +71,8 @@ class Rounds:
         self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
         chosen = [self.examples[name] for name in ids[::size]]
         with whole_weights(trainer) as self.policy.model:
+            if self.engine is not None:
+                self.engine.sync(self.policy.model)
             groups, plans = self._episodes(chosen)
         scored = [self._rewards(group, example) for group, example in zip(groups, chosen, strict=True)]
         own = list(zip(groups, scored, plans, strict=True))
@@ -74,12 +80,14 @@ class Rounds:
         self._step(everyone, own_from=rank() * len(own), own=len(own))
         episodes = [episode for group in groups for episode in group]
         masks = [self._mask(e, plan) for group, plan in zip(groups, plans, strict=True) for e in group]
+        if self.engine is not None:
+            self.history[-1] |= self.engine.measures
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
             # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
             "completion_ids": [e.completion_ids or [self.codec.eos_id] for e in episodes],
             "env_mask": [mask or [0] for mask in masks],
-            "logprobs": None,
+            "logprobs": None if self.engine is None else [sampled_logprobs(e) for e in episodes],
             "eq2": [r.value for rewards, _ in scored for r in rewards],
         }
 
@@ -88,13 +96,15 @@ class Rounds:
         size, branch = self.settings.group_size, self.settings.branch
         plans: list[Plan | None] = [None] * len(chosen)
         policy: Policy = self.policy
+        if self.engine is not None:
+            policy = self.engine.policy(self.settings.temperature, self.policy.seed)
         if branch is not None:
             plans = branches(chosen, self.policy, self.codec, self.limits, branch, size)
             begun = {
                 (example.id, sample): plan.choice(sample).ids
                 for example, plan in zip(chosen, plans, strict=True) if plan is not None for sample in range(size)
             }  # fmt: skip
-            policy = ForcedPolicy(self.policy, begun)
+            policy = ForcedPolicy(policy, begun)
         options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
         episodes = rollout(chosen, policy, self.codec, self.toolkit, options)
         return [episodes[i : i + size] for i in range(0, len(episodes), size)], plans
@@ -135,6 +145,16 @@ class Rounds:
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
         branch = self.settings.branch
         return episode.mask if plan is None or branch is None else plan.mask(episode, branch.weights)
+
+
+def sampled_logprobs(episode: Episode) -> list[float]:
+    """Log-probability with which each of `completion_ids` was sampled; NaN where it is not known: (time,)."""
+    found: list[float] = []
+    for turn in episode.turns:
+        known = len(turn.logprobs) == len(turn.ids)
+        found += [*turn.logprobs] if known else [math.nan] * len(turn.ids)
+        found += [0.0] * len(turn.observation_ids)
+    return found or [math.nan]
 
 
 def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:
