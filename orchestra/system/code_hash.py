@@ -48,7 +48,7 @@ CODE: dict[Result, tuple[str, ...]] = {
         "tasks/validate.py",
     ),
     "sft": (*TRAINING, "tasks/sft.py"),
-    "grpo": (*TRAINING, "orchestra/synthesis/preferences", "tasks/grpo.py"),
+    "grpo": (*TRAINING, "orchestra/serving/releases/vllm.py", "orchestra/synthesis/preferences", "tasks/grpo.py"),
     "evaluate": (
         *EPISODE,
         "orchestra/evaluation",

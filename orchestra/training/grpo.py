@@ -183,11 +183,11 @@ def _trainer_class() -> Any:
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
             """TRL's loss; tokens that a server sampled are weighted by truncated importance sampling."""
             if "sampling_per_token_logps" not in inputs:
-                return super()._compute_loss(model, inputs)
+                return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
             # What `use_vllm` means here and nowhere else: the loss is multiplied by `importance_sampling_ratio`.
             self.use_vllm, self.sampled = True, inputs
             try:
-                return super()._compute_loss(model, inputs)
+                return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
             finally:
                 self.use_vllm, self.sampled = False, None
 
@@ -259,7 +259,7 @@ def weighed(batch: dict[str, Any], logps: Any, cap: float) -> tuple[Any, Any]:
     known = torch.isfinite(difference) & (batch["completion_mask"] * batch["tool_mask"] > 0)
     difference = torch.where(known, difference, torch.zeros_like(difference)).clamp(-20.0, 20.0)
     ratio = difference.exp()
-    sums = torch.stack([(ratio - 1 - difference).sum(), (ratio > cap).sum().float(), known.sum().float()])
+    sums = torch.stack([(difference.expm1() - difference).sum(), (ratio > cap).sum().float(), known.sum().float()])
     return ratio.clamp(max=cap), sums
 
 

@@ -20,7 +20,7 @@ FOLLOWED = 0.5
 
 
 @dataclass
-class Canary:
+class WeightCanary:
     """Compares both sides' log-probabilities, and what changed in them since the sync before."""
 
     sequences: list[list[int]]

@@ -14,8 +14,16 @@ from orchestra.config.compute import Lora
 from orchestra.config.engine import RolloutServer
 from orchestra.errors import ServiceError
 from orchestra.serving.releases.vllm import (
-    SERVED_NAME, Say, api_key, command, environment, healthy, interpreter, last_error, wait_healthy,
-)  # fmt: skip
+    SERVED_NAME,
+    Say,
+    api_key,
+    command,
+    environment,
+    healthy,
+    interpreter,
+    last_error,
+    wait_healthy,
+)
 from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, spawn, started_at
 
 if TYPE_CHECKING:
@@ -149,6 +157,7 @@ class OwnServer(Server):
             self._first.set()
             if self._child is not None and self._child.poll() is None:
                 kill_tree(self._child.pid, grace_s=2.0)
+                self._child.wait()
 
     def _launch(self) -> None:
         env = environment(self.root, self.settings) | {

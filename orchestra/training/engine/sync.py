@@ -14,7 +14,7 @@ from orchestra.errors import ServiceError
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
 from orchestra.training.distributed import gathered, rank
-from orchestra.training.engine.canary import Canary
+from orchestra.training.engine.canary import WeightCanary
 from orchestra.training.engine.policy import ServedPolicy
 from orchestra.training.engine.server import OwnServer, Server, open_server
 from orchestra.training.engine.weights import write_adapters, write_whole
@@ -48,7 +48,7 @@ class RolloutEngine:
 
     def __post_init__(self) -> None:
         dtype = self.settings.server.dtype
-        self.canary = Canary(self.sequences, dtype, TOLERANCES[dtype].nats)
+        self.canary = WeightCanary(self.sequences, dtype, TOLERANCES[dtype].nats)
 
     def sync(self, model: PreTrainedModel) -> None:
         """Give the server the weights of `model`, which is whole on every rank; every rank takes part.
@@ -119,6 +119,7 @@ class RolloutEngine:
 
     def _adapters(self, model: PreTrainedModel) -> Server:
         if self.server is None:
+            shutil.rmtree(self.work / "adapters", ignore_errors=True)
             self.server = self._open(self.base)
         name = f"{SERVED_NAME}-{time.time_ns():x}"
         folder = self.work / "adapters" / name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from orchestra.files import atomic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,14 +29,15 @@ def write_whole(model: PreTrainedModel, codec: Codec, folder: Path, dtype: str) 
     embedding: Any = model.get_input_embeddings()
     found.setdefault("lm_head.weight", embedding.weight.detach().to("cpu", kind, copy=True))
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{WEIGHTS}"
-    save_file(found, beside, metadata={"format": "pt"})
     if not (folder / "config.json").exists():
         config: Any = type(model.config).from_dict(model.config.to_dict())
         config.tie_word_embeddings, config.dtype = False, dtype
+        # Without its class a model that was never saved is served as one that embeds text.
+        config.architectures = [type(model).__name__]
         codec.tokenizer.save_pretrained(str(folder))
         config.save_pretrained(str(folder))
-    os.replace(beside, folder / WEIGHTS)
+    with atomic.whole_file(folder / WEIGHTS) as file:
+        save_file(found, file, metadata={"format": "pt"})
 
 
 def write_adapters(model: Any, folder: Path) -> None:
