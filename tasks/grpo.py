@@ -92,10 +92,10 @@ def train(stage: Stage) -> None:
         from orchestra.training.engine.canary import MOST_TOKENS
         from orchestra.training.engine.sync import RolloutEngine
 
-        prompts = [codec.prompt(example) for example in examples]
+        prompts = [codec.prompt(example) for example in examples[:CANARIES]]
         engine = RolloutEngine(
-            stage.root, work, stage.root / BASE, codec, settings, [ids[:MOST_TOKENS] for ids in prompts[:CANARIES]],
-            max_len=max(map(len, prompts)) + params.rollout.max_tokens, say=stage.say,
+            stage.root, work, stage.root / BASE, codec, settings, [ids[:MOST_TOKENS] for ids in prompts],
+            max_len=params.rollout.max_tokens, say=stage.say,
         )  # fmt: skip
     try:
         result = train_grpo(

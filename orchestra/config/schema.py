@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestra.config.compute import Compute
 from orchestra.config.deploy import Deploy
-from orchestra.config.engine import RolloutServer
+from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
 from orchestra.config.retraining import Retraining
@@ -272,6 +272,10 @@ class Evaluate(Section):
     """Policies to evaluate: grpo, sft, a folder in models, or chat:EXPERT, an expert prompted to orchestrate."""
     baselines: list[Rule]
     """Rules to evaluate."""
+    engine: Literal["in_process", "vllm"] = switch("in_process")
+    """How checkpoints are played: in this process, or each through a vLLM server of its own."""
+    server: PlayServer = switch(PlayServer())
+    """The server of engine vllm."""
     lessons: Positive | None = switch(None)
     """Training questions that routers learn from, evenly spread, each asked of every expert; null: all."""
     bootstrap: Annotated[int, Field(gt=0, le=1_000_000)]

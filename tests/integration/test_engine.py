@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import pytest
 from transformers import PreTrainedModel
 
 from orchestra.config.compute import Lora
-from orchestra.config.engine import RolloutServer
+from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.schema import Grpo
 from orchestra.errors import TrainingError
+from orchestra.evaluation.run import Contender, evaluate
 from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.transformers import TransformersPolicy
+from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
+from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases import vllm
+from orchestra.system.processes import descendants
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
-from orchestra.training.engine.server import OwnServer, Server, open_server
 from orchestra.training.engine.sync import RolloutEngine
 from orchestra.training.grpo import GrpoResult, train_grpo
 from tests.support.worlds import PRICE, ROOT, codec, example, toolkit, warm_model
@@ -202,3 +206,31 @@ def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: 
         played.close()
     assert played.equal == [True] * 2 and result.steps == 2
     assert vllm.healthy(named.url)
+
+
+@pytest.mark.timeout(300)
+def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: Path, tmp_path: Path) -> None:
+    items, other = examples()[:6], tmp_path / "other"
+    warm_model(1, head_dim=HEAD).save_pretrained(str(other))
+    codec().tokenizer.save_pretrained(str(other))
+    settings = PlayServer(device="cpu", dtype="float32", sequences=16)
+
+    def measured(build: Build, file: str) -> list[list[tuple[object, ...]]]:
+        contenders = [
+            Contender(folder.name, partial(build, folder.name, folder), codec(), PRICE)
+            for folder in (root / "base", other)
+        ]
+        found = evaluate(contenders, items, tools, LIMITS, file=tmp_path / file)
+        return [[(e.completion_ids, e.stop, e.answer, e.cost_usd) for e in each] for each in found.values()]
+
+    with CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print) as servers:
+        served = measured(servers, "served.jsonl")
+        assert len(_servers()) == 1, "the first checkpoint's server ended before the second's began"
+    assert served == measured(in_process, "own.jsonl")
+    assert served[0] != served[1], "they are two checkpoints"
+    assert _servers() == []
+
+
+def _servers() -> list[int]:
+    """Servers that this process has started and that run."""
+    return [pid for pid in descendants(os.getpid()) if b"api_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]

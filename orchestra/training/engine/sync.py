@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from orchestra.config.schema import Grpo
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.engines.policy import ServedPolicy
+from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
 from orchestra.training.distributed import gathered, rank
 from orchestra.training.engine.canary import WeightCanary
-from orchestra.training.engine.policy import ServedPolicy
-from orchestra.training.engine.server import OwnServer, Server, open_server
 from orchestra.training.engine.weights import write_adapters, write_whole
 
 if TYPE_CHECKING:

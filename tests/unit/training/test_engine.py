@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from orchestra.config.compute import Lora
 from orchestra.errors import ServiceError, TrainingError
 from orchestra.rollout.policies.base import Conversation, Generation
+from orchestra.serving.engines.policy import TRIES, ServedPolicy
+from orchestra.serving.engines.server import _flags
 from orchestra.training.engine.canary import NOISE, WeightCanary
-from orchestra.training.engine.policy import TRIES, ServedPolicy
-from orchestra.training.engine.server import _flags
 from orchestra.training.engine.weights import write_whole
 from orchestra.training.grpo import weighed
 from orchestra.training.rollouts import sampled_logprobs

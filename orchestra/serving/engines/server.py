@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from orchestra.config.compute import Lora
-from orchestra.config.engine import RolloutServer
+from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.errors import ServiceError
 from orchestra.serving.releases.vllm import (
     SERVED_NAME,
@@ -38,7 +38,7 @@ MOST_RESTARTS = 5
 class Server:
     """A vLLM server's address and the requests of a training. One that is named is only waited for."""
 
-    def __init__(self, root: Path, url: str, settings: RolloutServer) -> None:
+    def __init__(self, root: Path, url: str, settings: PlayServer) -> None:
         self.root, self.url, self.settings = root, url, settings
         self.key = api_key(root)
         self.restarts = 0
@@ -102,7 +102,7 @@ class OwnServer(Server):
     """A child of this process, which a thread of its own starts and starts again: no child outlives its thread."""
 
     def __init__(
-        self, root: Path, work: Path, model_dir: Path, settings: RolloutServer, *, max_len: int, lora: Lora | None,
+        self, root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, lora: Lora | None,
         say: Say,
     ) -> None:  # fmt: skip
         python = interpreter(root)
@@ -173,7 +173,7 @@ class OwnServer(Server):
             self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
         pid = self._child.pid
         service = Service("rollout server", pid, started_at(pid) or "", self.port, self.url, str(self.log))
-        wait_healthy(self.root, service, self.settings.start_timeout_s, self.say, setting="grpo.server.start_timeout_s")
+        wait_healthy(self.root, service, self.settings.start_timeout_s, self.say, setting="server.start_timeout_s")
         if self.adapter is not None:
             name, folder = self.adapter
             self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
@@ -183,10 +183,10 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTE
 
 
 def open_server(
-    root: Path, work: Path, model_dir: Path, settings: RolloutServer, *, max_len: int, lora: Lora | None, say: Say
+    root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, say: Say, lora: Lora | None = None
 ) -> Server:
     """The named server once it is healthy, or the stage's own."""
-    if settings.url is None:
+    if not isinstance(settings, RolloutServer) or settings.url is None:
         own = OwnServer(root, work, model_dir, settings, max_len=max_len, lora=lora, say=say)
         own.start()
         return own
