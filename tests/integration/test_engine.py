@@ -26,7 +26,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.sync import RolloutEngine
 from orchestra.training.grpo import GrpoResult, train_grpo
-from tests.support.worlds import PRICE, ROOT, codec, example, toolkit, warm_model
+from tests.support.worlds import PRICE, ROOT, codec, example, tiny_model, toolkit, warm_model
 from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples, same
 
 pytestmark = pytest.mark.skipif(
@@ -134,7 +134,7 @@ def test_after_every_sync_the_server_plays_as_the_trainer_would(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", SWITCHES)
+@pytest.mark.parametrize("kind", ["whole", pytest.param("lora", marks=pytest.mark.slow)])
 def test_a_server_that_keeps_old_weights_is_caught_at_the_first_sync(
     kind: str, tools: Toolkit, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +195,7 @@ def named(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnS
         own.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: Path, named: OwnServer) -> None:
     server = WHOLE.server.model_copy(update={"url": named.url})
@@ -211,7 +212,7 @@ def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: 
 @pytest.mark.timeout(300)
 def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: Path, tmp_path: Path) -> None:
     items, other = examples()[:6], tmp_path / "other"
-    warm_model(1, head_dim=HEAD).save_pretrained(str(other))
+    tiny_model(1, head_dim=HEAD).save_pretrained(str(other))
     codec().tokenizer.save_pretrained(str(other))
     settings = PlayServer(device="cpu", dtype="float32", sequences=16)
 
