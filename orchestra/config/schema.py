@@ -229,6 +229,9 @@ class Grpo(RewardParams, Compute):
     before each round."""
     server: RolloutServer = switch(RolloutServer())
     """The server of engine vllm."""
+    steps_ahead: Literal[0, 1] = switch(0)
+    """1: the next round is played while this one trains, with weights one round old; importance sampling corrects for
+    it. For engine vllm, without branch."""
     shared_prefix: bool = switch(True)
     """Whether what episodes of a step have in common (prompts, equal turns) goes through the model once in training.
     The gradients are the same."""
@@ -247,6 +250,12 @@ class Grpo(RewardParams, Compute):
             raise ValueError(
                 f"difficulty_range begins at {self.difficulty_range[0]:g} and ends at {self.difficulty_range[1]:g}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _something_plays_ahead(self) -> Self:
+        if self.steps_ahead and (self.engine != "vllm" or self.branch is not None):
+            raise ValueError("steps_ahead 1 needs engine vllm and no branch: a model that trains cannot play")
         return self
 
     @model_validator(mode="after")

@@ -90,17 +90,23 @@ def train_grpo(
     if checkpoint is not None:
         rounds.resume(json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")))
     arguments = _arguments(settings, limits, work, deepspeed)
+    rows = training_rows(examples, settings)
+    rounds.order = [row["prompt"][0]["example_id"] for row in rows]
 
     def whole() -> AbstractContextManager[PreTrainedModel]:
         return whole_weights(trainer)
 
-    watcher = watch(rounds, settings, checkpoints, log, evaluate, whole)
+    def measured(current: PreTrainedModel) -> dict[str, float]:
+        rounds.settle()
+        return evaluate(current)
+
+    watcher = watch(rounds, settings, checkpoints, log, measured, whole)
     trainer = _trainer_class()(
         model=model,
         args=arguments,
         reward_funcs=[eq2],
         rollout_func=rounds,
-        train_dataset=Dataset.from_list(training_rows(examples, settings)),
+        train_dataset=Dataset.from_list(rows),
         processing_class=codec.tokenizer,
         callbacks=[watcher, complete_marker()],
     )
@@ -111,7 +117,10 @@ def train_grpo(
         trainer.sharing = [one for one in known if tree_attention.enable(base_of(one))]
     trainer.new_optimizer = partial(new_optimizer, model, settings, settings.learning_rate)
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    finally:
+        rounds.close()
     stopped = watcher.stopped[0] if watcher.stopped else None
     if stopped is not None and stopped.startswith("infrastructure"):
         raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")

@@ -20,6 +20,7 @@ from orchestra.rollout.policies.forced import ForcedPolicy
 from orchestra.training.branch import Plan, tried
 from orchestra.training.branch import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
+from orchestra.training.engine.ahead import Ahead
 from orchestra.training.health import measure
 from orchestra.types import Category, Episode, Example, Price
 
@@ -49,12 +50,15 @@ class Rounds:
     policy: TransformersPolicy
     engine: RolloutEngine | None = None
     """What plays the episodes where `policy` does not."""
+    order: Sequence[str] = ()
+    """Ids of the examples that training takes, in its order: what comes next can be played ahead."""
     history: list[dict[str, float]] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
     """Of this rank's last round, in the order TRL asked for."""
 
     def __post_init__(self) -> None:
         self.multipliers = Multipliers(self.settings.constraint)
+        self.ahead = Ahead(self._served) if self.settings.steps_ahead else None
 
     def resume(self, history: Sequence[dict[str, float]]) -> None:
         """Take up what the rounds before a restart left: their measures, and the multipliers among them."""
@@ -68,12 +72,16 @@ class Rounds:
         ids = [prompt[0]["example_id"] for prompt in prompts]
         if any(len(set(ids[i : i + size])) != 1 for i in range(0, len(ids), size)):
             raise TrainingError("a group is split over processes", where="grpo", fix="see the batch sizes")
-        self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
+        step = trainer.state.global_step
+        self.policy.seed = self._seed(step)
         chosen = [self.examples[name] for name in ids[::size]]
+        played, waited = self.ahead.take(chosen) if self.ahead is not None else (None, 0.0)
         with whole_weights(trainer) as self.policy.model:
             if self.engine is not None:
                 self.engine.sync(self.policy.model)
-            groups, plans = self._episodes(chosen)
+            groups, plans = self._episodes(chosen) if played is None else (played, [None] * len(chosen))
+        if self.ahead is not None:
+            self._play_ahead(step, len(chosen))
         scored = [self._rewards(group, example) for group, example in zip(groups, chosen, strict=True)]
         own = list(zip(groups, scored, plans, strict=True))
         everyone = [row for part in gathered(own) for row in part]
@@ -82,6 +90,8 @@ class Rounds:
         masks = [self._mask(e, plan) for group, plan in zip(groups, plans, strict=True) for e in group]
         if self.engine is not None:
             self.history[-1] |= self.engine.measures
+        if self.ahead is not None:
+            self.history[-1] |= {"engine/staleness": float(played is not None), "engine/waited_s": waited}
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
             # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
@@ -90,6 +100,39 @@ class Rounds:
             "logprobs": None if self.engine is None else [sampled_logprobs(e) for e in episodes],
             "eq2": [r.value for rewards, _ in scored for r in rewards],
         }
+
+    def settle(self) -> None:
+        """Return when no episode is played."""
+        if self.ahead is not None:
+            self.ahead.settle()
+
+    def close(self) -> None:
+        """Let go of what was played ahead."""
+        if self.ahead is not None:
+            self.ahead.close()
+
+    def _seed(self, step: int) -> int:
+        return self.settings.seed * 1_000_003 + step
+
+    def _play_ahead(self, step: int, own: int) -> None:
+        """Begin this rank's next round, if there is one, with the weights that the server has now."""
+        assert self.ahead is not None
+        settings = self.settings
+        begin = (step // settings.num_iterations + 1) * settings.examples_per_step + rank() * own
+        following = [self.examples[name] for name in self.order[begin : begin + own]]
+        if following:
+            self.ahead.start(following, self._seed(step + settings.num_iterations))
+
+    def _served(self, chosen: Sequence[Example], seed: int) -> list[list[Episode]]:
+        """A group for each example, through the engine."""
+        assert self.engine is not None
+        return self._groups(chosen, self.engine.policy(self.settings.temperature, seed))
+
+    def _groups(self, chosen: Sequence[Example], policy: Policy) -> list[list[Episode]]:
+        size = self.settings.group_size
+        options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
+        episodes = rollout(chosen, policy, self.codec, self.toolkit, options)
+        return [episodes[i : i + size] for i in range(0, len(episodes), size)]
 
     def _episodes(self, chosen: list[Example]) -> tuple[list[list[Episode]], list[Plan | None]]:
         """A group for each example, and what its episodes had to begin with."""
@@ -105,9 +148,7 @@ class Rounds:
                 for example, plan in zip(chosen, plans, strict=True) if plan is not None for sample in range(size)
             }  # fmt: skip
             policy = ForcedPolicy(policy, begun)
-        options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
-        episodes = rollout(chosen, policy, self.codec, self.toolkit, options)
-        return [episodes[i : i + size] for i in range(0, len(episodes), size)], plans
+        return self._groups(chosen, policy), plans
 
     def _rewards(self, group: Sequence[Episode], example: Example) -> tuple[list[Reward], dict[str, float]]:
         """The rewards of a group and the weights P behind them."""

@@ -26,6 +26,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.sync import RolloutEngine
 from orchestra.training.grpo import GrpoResult, train_grpo
+from orchestra.training.rollouts import Rounds, training_rows
 from tests.support.worlds import PRICE, ROOT, codec, example, tiny_model, toolkit, warm_model
 from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples, same
 
@@ -181,6 +182,32 @@ def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, r
     assert played.equal == [True] * 6
     assert [row["failed"] for row in result.history] == [0.0] * 6, "what was repeated is not scored twice"
     assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
+
+
+@pytest.mark.timeout(300)
+def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Path, tmp_path: Path) -> None:
+    settings = WHOLE.model_copy(update={"steps_ahead": 1})
+    played = engine(root, tmp_path, settings)
+    played.killed_at = 3
+    asked: list[list[str]] = []
+    real = Rounds._rewards
+
+    def rewards(self: Rounds, group: Any, one: Any) -> Any:
+        asked.append([episode.example_id for episode in group])
+        return real(self, group, one)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rounds, "_rewards", rewards)
+            _, result, _ = train(tools, tmp_path, settings, played)
+    finally:
+        played.close()
+    rows = [row["prompt"][0]["example_id"] for row in training_rows(examples(), settings)]
+    assert asked == [[name] * settings.group_size for name in rows], "each example once, in its place"
+    assert [row["engine/staleness"] for row in result.history] == [0, 1, 1, 1, 1, 1]
+    mismatches = [row.get("engine/mismatch_kl", 0.0) for row in result.history]
+    assert abs(mismatches[0]) < 1e-6 < max(mismatches), "the weights that played are one round old"
+    assert [row["failed"] for row in result.history] == [0.0] * 6
 
 
 @pytest.fixture(scope="module")

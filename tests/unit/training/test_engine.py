@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from orchestra.config.compute import Lora
+from orchestra.config.schema import Grpo
 from orchestra.errors import ServiceError, TrainingError
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
+from orchestra.training.engine.ahead import Ahead
 from orchestra.training.engine.canary import NOISE, WeightCanary
 from orchestra.training.engine.weights import write_whole
 from orchestra.training.grpo import weighed
 from orchestra.training.rollouts import sampled_logprobs
-from orchestra.types import Episode, StopReason, Turn
+from orchestra.types import Episode, Example, StopReason, Turn
 from tests.support.worlds import codec, example, tiny_model
+from tests.unit.training.test_grpo import SETTINGS
 
 FINITE = st.floats(-30, 0, allow_nan=False)
 FAR = 100 * NOISE["float32"]
@@ -162,3 +166,42 @@ def test_the_server_reserves_room_for_the_adapters_rank() -> None:
     assert "--enable-lora" not in _flags(None)
     flags = _flags(Lora(rank=24))
     assert flags[flags.index("--max-lora-rank") + 1] == "32"
+
+
+def test_one_round_is_played_ahead_and_taken_once() -> None:
+    asked: list[tuple[list[str], int]] = []
+
+    def play(items: Sequence[Example], seed: int) -> list[list[Episode]]:
+        asked.append(([one.id for one in items], seed))
+        return [[] for _ in items]
+
+    ahead, first, second = Ahead(play), [example("e1")], [example("e2"), example("e3")]
+    try:
+        assert ahead.take(first)[0] is None, "nothing was begun"
+        ahead.start(second, 7)
+        assert ahead.take(second)[0] == [[], []] and ahead.take(second)[0] is None
+        ahead.start(first, 8)
+        assert ahead.take(second)[0] is None, "another round was played"
+    finally:
+        ahead.close()
+    assert asked == [(["e2", "e3"], 7), (["e1"], 8)]
+
+
+def test_what_fails_ahead_fails_the_round_that_takes_it() -> None:
+    def play(items: Sequence[Example], seed: int) -> list[list[Episode]]:
+        raise ServiceError("it died", where="server", fix="none")
+
+    ahead = Ahead(play)
+    ahead.start([example("e1")], 0)
+    ahead.settle()
+    with pytest.raises(ServiceError, match="it died"):
+        ahead.take([example("e1")])
+    ahead.close()
+
+
+@pytest.mark.parametrize("change", [{"engine": "in_process"}, {"branch": {"at": "expert"}}])
+def test_only_a_server_without_branches_plays_ahead(change: dict[str, Any]) -> None:
+    settings = {**SETTINGS.model_dump(), "engine": "vllm", "steps_ahead": 1}
+    assert Grpo.model_validate(settings).steps_ahead == 1
+    with pytest.raises(ValueError, match="steps_ahead 1 needs engine vllm"):
+        Grpo.model_validate({**settings, **change})
