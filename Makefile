@@ -30,7 +30,7 @@ pipeline: setup  ## run every stage: synthesize, validate, sft, grpo, evaluate, 
 learn: .venv/.stamp  ## measure the claims over three training seeds and rewrite docs/claims.md
 	@.venv/bin/orchestra learn --split heldout
 
-learn-ablations: .venv/.stamp  ## do the same, and train without each part of the reward
+learn-ablations: .venv/.stamp  ## do the same, with arms that lack a part of the reward
 	@.venv/bin/orchestra learn --split heldout --ablations
 
 up: .venv/.stamp  ## start the Prefect and MLflow servers on 127.0.0.1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHAPES: dict[str, dict[str, Any]] = {
     "embedded": {},
-    "double": {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "head_dim": 64},
+    "double": {"hidden_size": 384, "intermediate_size": 1152, "num_hidden_layers": 6, "head_dim": 64},
     "qwen3-0.6b": {
         "hidden_size": 1024,
         "intermediate_size": 3072,

@@ -59,6 +59,8 @@ class Category(StrEnum):
     TOPIC = "topic"
     LOOKUP = "lookup"
     CHANGE = "change"
+    DIRECT = "direct"
+    """What everybody knows: no tool is needed."""
 
 
 class Price(Record):
@@ -195,6 +197,8 @@ class Example(Record):
     """Dollars that an attempt may spend. The policy is told; the loop keeps to it, and spending more is not solving."""
     price_date: date | None = Field(default=None, exclude_if=_unset)
     """The day whose list prices its toolbox started from, where `synthesize.price_dates` names several."""
+    query: str = Field(default="", exclude_if=_unset)
+    """What a search for the answer of a topic question would ask; there may be no record. Never rendered."""
 
     @property
     def experts(self) -> list[ToolSpec]:
@@ -205,6 +209,11 @@ class Example(Record):
     def asked(self) -> str:
         """What tells it from other examples: the instruction, and what only its user knows."""
         return asked(self.instruction, self.user)
+
+    @property
+    def needs_expert(self) -> bool:
+        """Whether nothing but an expert, or luck, answers it."""
+        return not self.verifier.golden_calls and self.category is not Category.DIRECT
 
 
 class StopReason(StrEnum):

@@ -20,6 +20,7 @@ from orchestra.evaluation.run import Contender
 from orchestra.evaluation.statistics import flat_metrics, summarise
 from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
 from orchestra.files.jsonl import read_jsonl
+from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.chat import PREFIX, chat_policy
 from orchestra.rollout.policies.named import POLICIES, PolicyWorld
 from orchestra.rollout.render import Codec
@@ -138,15 +139,21 @@ def is_checkpoint(name: str, root: Path) -> bool:
 
 @contextmanager
 def players(stage: Stage, work: Path | None = None) -> Iterator[Build]:
-    """How `evaluate.engine` plays checkpoints; a server ends with the block, and its log is in `work`."""
-    settings = stage.params.evaluate
-    if settings.engine == "in_process":
-        yield in_process
+    """How `evaluate.engine` plays checkpoints, in this process where a rule chooses (`by_rule`); a server ends with the
+    block, and its log is in `work`."""
+    settings, limits = stage.params.evaluate, stage.params.rollout
+
+    def ruled(name: str, folder: Path) -> Policy:
+        from orchestra.evaluation.baselines.by_rule import RuledPolicy
+        from orchestra.rollout.policies.transformers import TransformersPolicy
+
+        return RuledPolicy(TransformersPolicy(folder, name=name), Codec.load(folder), limits)
+
+    if settings.engine == "in_process" or settings.by_rule:
+        yield ruled if settings.by_rule else in_process
         return
     folder = work or stage.work_dir()
-    with CheckpointServers(
-        stage.root, folder, settings.server, max_len=stage.params.rollout.max_tokens, say=stage.say
-    ) as servers:
+    with CheckpointServers(stage.root, folder, settings.server, max_len=limits.max_tokens, say=stage.say) as servers:
         yield servers
 
 

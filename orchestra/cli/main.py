@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from orchestra import __version__
-from orchestra.cli import analyse as cli_analyse
 from orchestra.cli import data as cli_data
 from orchestra.cli import decide as cli_decide
 from orchestra.cli import domains as cli_domains
@@ -22,10 +21,12 @@ from orchestra.cli import launch as cli_launch
 from orchestra.cli import prices as cli_prices
 from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
+from orchestra.cli.operations import analyse as cli_analyse
 from orchestra.cli.operations import retraining as cli_retraining
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
 from orchestra.cli.operations import upkeep as cli_upkeep
+from orchestra.cli.welcome import welcome
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
@@ -37,14 +38,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cli_data.app, name="data")
-app.add_typer(cli_domains.app, name="domains")
-app.add_typer(cli_tools.app, name="tools")
-app.add_typer(cli_prices.app, name="prices")
-app.add_typer(cli_index.app, name="index")
-app.add_typer(cli_keys.app, name="keys")
-app.add_typer(cli_retraining.app, name="retraining")
-app.add_typer(cli_analyse.app, name="analyse")
+for group in (cli_data, cli_domains, cli_tools, cli_prices, cli_index, cli_keys, cli_retraining, cli_analyse):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 for command in (
     cli_prices.reprice,
     cli_prices.forecast,
@@ -137,7 +132,7 @@ def run(
 @app.command()
 def learn(
     seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
-    ablations: Annotated[bool, typer.Option("--ablations", help="Also train without parts of the reward.")] = False,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Add arms that lack a part of the reward.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
@@ -248,6 +243,8 @@ def ask(
     )
     # JSON in ASCII: exact, and nothing in it steers a terminal.
     print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
+    for line in welcome(workspace()):
+        print(line, file=sys.stderr)
 
 
 @app.command()

@@ -21,15 +21,31 @@ class Constraint(Section):
 
 
 class Branch(Section):
-    """One episode for each choice at the first turn's choice point, in place of samples that share a choice."""
+    """One episode for each choice at a turn's choice point, in place of samples that share a choice."""
 
     at: Literal["expert", "word"]
-    """expert: the name of the expert that the first turn calls; word: the last line of the first turn's thought."""
-    words: list[Annotated[str, Field(pattern=r"^\S+$")]] = Field(default_factory=list)
-    """The words to try (word): the plans of the teacher, such as cheap, fast, best, value, wish."""
+    """expert: the name of the expert that the first turn calls; word: the choice that ends the first turn's thought."""
+    words: list[Annotated[str, Field(pattern=r"^[\w-]{1,40}( [\w-]{1,40}){0,3}$")]] = Field(default_factory=list)
+    """The words to try (word): choices of the teacher, such as cheapest, strongest, search."""
     weights: Literal["policy", "uniform"] = "policy"
     """How much a choice counts: as often as the policy makes it (the policy gradient), or all alike (the natural
     policy gradient on the choice, arXiv 1906.00190, which also moves choices that are hardly ever made)."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a step's groups that try every choice; the others are sampled, so that later choices learn too."""
+    later: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of those groups that try the choices of a later turn: when to answer, and whom to ask on. They begin with
+    the turns of one sampled episode, so the same call must get the same reply."""
+    greedy: bool = False
+    """Whether what follows a choice is decoded greedily: less noise, where later choices cost as much as the first."""
+    min_chance: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """A choice that the policy makes less often is not tried: it does not fit the question."""
+    entropy: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """A choice earns this times minus the logarithm of its chance beside its reward (maximum entropy, arXiv
+    1801.01290): chances end near exp(reward / entropy), so that no choice is given up over a difference that chance
+    made."""
+    settled: Annotated[float, Field(gt=0.5, le=1)] = 1.0
+    """Where the policy makes one choice more often than that, nothing is tried: with uniform weights its logit would
+    grow without end, in other states too."""
 
     @model_validator(mode="after")
     def _words_are_named(self) -> Self:
@@ -52,6 +68,9 @@ class RewardParams(Section):
     """With unit example: dollars and seconds count up to this many times the way from the lower to the upper end."""
     among: Literal["all", "solved"] = switch("all")
     """Whose dollars, seconds and tools set means and ends: those of every episode, or of solved ones alone."""
+    spent: Literal["solved", "all"] = switch("solved")
+    """Whose dollars and seconds count: those of solved episodes, as a gain up from the expensive end (Eq. 2), or of
+    all, as a loss down from the cheap end and without a bound: what an unsolved episode spent is spent all the same."""
     homogeneity: Literal["group", "part"] = switch("group")
     """What `min_group_std` leaves out: groups whose summed rewards are alike (as published), or single parts whose
     normalised feature is alike, so that a group that is all solved still trains on its dollars."""
@@ -59,9 +78,10 @@ class RewardParams(Section):
     """What centred rewards are divided by (TRL's scale_rewards): the group's std (Eq. 3), the whole step's, or 1."""
     batch_normalise: bool = switch(False)
     """Whether the advantages of a step are normalised once more, together (GDPO, arXiv 2601.05242)."""
-    liked: Literal["count", "use"] = switch("count")
-    """What a liked tool earns: its calls counted (Eq. 1), so that repeating it pays; or its use, once. With `use`, a
-    preference against tools takes reward for using them, and gives none for using others."""
+    liked: Literal["count", "use", "share"] = switch("count")
+    """What a liked tool earns: its calls counted (Eq. 1), so that repeating it pays; its use, once; or its share in all
+    calls, as in utility. With `use`, a preference against tools takes reward for using them, and gives none for using
+    others."""
     weights: dict[str, Fraction] = switch({})
     """Weights of further reward parts, for preferences that state none."""
     constraint: Constraint | None = switch(None)
@@ -82,8 +102,8 @@ class RewardParams(Section):
 
 
 EQUATIONS: dict[str, Any] = {
-    "unit": "group", "among": "all", "homogeneity": "group", "scale": "group", "batch_normalise": False,
-    "liked": "count", "weights": {}, "constraint": None, "branch": None, "budget_share": 0.0,
+    "unit": "group", "among": "all", "spent": "solved", "homogeneity": "group", "scale": "group",
+    "batch_normalise": False, "liked": "count", "weights": {}, "constraint": None, "branch": None, "budget_share": 0.0,
     "normalise": "sum_then_normalise",
 }  # fmt: skip
 """The switches that Eq. 1-3 fix, and how."""

@@ -143,18 +143,15 @@ class Rollout(Section):
 
 
 class Habits(Section):
-    """How a teacher picks among the experts that suit a topic."""
+    """How a teacher chooses among what it could do about a topic question: never by preference, price or subject."""
 
-    bias: Fraction
-    """How often it takes the costliest, as untrained orchestrators do (published: 73 % of Qwen3-8B's calls)."""
-    follow_preference: Fraction
-    """How often it follows a stated preference."""
-    random_choice: Fraction
-    """How often it asks any expert, suited or not."""
-    weigh_value: Fraction
-    """How often, when nothing else moves it, it weighs what an expert promises against its price."""
-    patience: Fraction
-    """How often it asks on after an unsure reply, while another suited expert is left."""
+    strongest: Fraction
+    """How often its choice is the strongest, as untrained orchestrators do (published: 73 % of Qwen3-8B's calls); the
+    rest is spread evenly over the other choices. 0: all choices are alike."""
+    stop: Fraction
+    """How often it answers after a reply, whatever the reply said."""
+    ask_on: Fraction = switch(0.0)
+    """How often it asks on instead where no reply has given an answer yet."""
 
 
 class Sft(Compute):
@@ -281,6 +278,8 @@ class Evaluate(Section):
     """Policies to evaluate: grpo, sft, a folder in models, or chat:EXPERT, an expert prompted to orchestrate."""
     baselines: list[Rule]
     """Rules to evaluate."""
+    by_rule: bool = switch(False)
+    """Whether a rule overwrites the choices in checkpoints' thoughts, by the wish that a thought names: a control."""
     engine: Literal["in_process", "vllm"] = switch("in_process")
     """How checkpoints are played: in this process, or each through a vLLM server of its own."""
     server: PlayServer = switch(PlayServer())
@@ -292,7 +291,8 @@ class Evaluate(Section):
     seed: Seed
     """Decides the resamples and the random rule."""
     wording: Inside | None = switch(None)
-    """File of sentences that state preferences in ordinary English, for the probe `wording`; null: the probe is off."""
+    """Folder of wishes.jsonl and questions.jsonl, preferences and questions in ordinary English, for the probes
+    `wording` and `forms`; null: those probes are off."""
     safety: Inside | None = switch(None)
     """File of orders hidden in what tools say, which the trained model must not follow; null: not tried."""
 

@@ -147,7 +147,7 @@ def _summed(
         [part.weight * z for z in part.centred(shape.scale, spread.get(name, 0.0))] for name, part in parts.items()
     ]
     found = [sum(column) for column in zip(*terms, strict=True)] if terms else [0.0] * len(kept)
-    if shape.among == "solved" and LIMIT not in group.weighed:
+    if shape.among == "solved" and shape.spent == "solved" and LIMIT not in group.weighed:
         found = _failed_last([group.rewards[index] for index in kept], found)
     if group.shares is None:
         return found

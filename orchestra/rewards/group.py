@@ -1,7 +1,7 @@
 """Rewards of a group of episodes of one example: Eq. 1-2 of the method (arXiv 2511.21689), and their switches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orchestra.rewards.parts  # noqa: F401  (registers the reward parts)
 from orchestra.config.reward import PUBLISHED, RewardParams
@@ -56,7 +56,8 @@ def group_rewards(
     greatest values (`shape.among`: of all episodes, or of solved ones), or the example's own, by its `toolbox`
     (`shape.unit`). Episodes whose verdict is unknown (infrastructure) are left out and get None. With
     `malformed="drop"` so are those that break the format or give no valid answer; with "zero" they score 0.
-    With a `limit` dollars count by its multiplier in place of compute, and for failed episodes too.
+    With `shape.spent` all, dollars and seconds are losses p · (M[k] - high) / (high - low), without a bound, of failed
+    episodes too. With a `limit` dollars count by its multiplier in place of compute, and for failed episodes too.
     """
     counted = [term for term in _terms(preference, parts, shape, toolbox, limit) if term.weight > 0]
     left_out = [_left_out(episode, malformed) for episode in episodes]
@@ -67,7 +68,7 @@ def group_rewards(
         if out:
             rewards.append(Reward(None, {}, out))
             continue
-        paid = [term for term in counted if episode.solved or term.name == LIMIT]
+        paid = [term for term in counted if episode.solved or term.loss or term.name == LIMIT]
         earned = {term.name: _earned(term, episode, ends[term.name]) for term in paid}
         why = "" if episode.solved else episode.verdict.why if episode.verdict else ""
         rewards.append(Reward(sum(earned.values(), start=0.0), earned, why))
@@ -89,7 +90,7 @@ def _terms(
     if limit is None:
         return found
     share = 1 / (1 + limit.multiplier)
-    others = [Term(t.name, t.weight * share, t.measure, t.of_solved, t.ends) for t in found if t.name != "compute"]
+    others = [replace(t, weight=t.weight * share) for t in found if t.name != "compute"]
     return [*others, Term(LIMIT, limit.multiplier * share, limit.spent, of_solved=False)]
 
 
@@ -110,6 +111,8 @@ def _earned(term: Term, episode: Episode, ends: Ends | None) -> float:
     if ends is None:
         return 0.0
     low, high = ends
+    if term.loss:
+        return term.weight * (term.measure(episode) - high) / (high - low)
     return term.weight * (min(high, max(low, term.measure(episode))) - low) / (high - low)
 
 

@@ -38,13 +38,13 @@ def outcome(episode: Episode) -> float:
     return float(episode.solved)
 
 
-@feature("compute", weight="compute", level="efficiency", ends=dollars_of)
+@feature("compute", weight="compute", level="efficiency", ends=dollars_of, spent=True)
 def compute(episode: Episode) -> float:
     """Dollars as a negative number, so that cheaper is larger."""
     return -float(episode.cost_usd)
 
 
-@feature("latency", weight="latency", level="efficiency", ends=seconds_of)
+@feature("latency", weight="latency", level="efficiency", ends=seconds_of, spent=True)
 def latency(episode: Episode) -> float:
     """Seconds as a negative number, so that faster is larger."""
     return -episode.latency_s
@@ -54,6 +54,13 @@ def latency(episode: Episode) -> float:
 def calls(episode: Episode, name: str) -> float:
     """How many calls of a liked tool ran (Eq. 1)."""
     return float(episode.tool_counts.get(name, 0))
+
+
+@feature("share", weight="tools", when=("liked", "share"))
+def share(episode: Episode, name: str) -> float:
+    """The share of a tool in all calls that ran."""
+    counts = episode.tool_counts
+    return counts.get(name, 0) / sum(counts.values()) if counts else 0.0
 
 
 def _liked(preference: Preference, toolbox: Sequence[ToolSpec]) -> Mapping[str, float]:

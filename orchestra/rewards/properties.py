@@ -70,7 +70,8 @@ def _reward_problem(preference: Preference, settings: Grpo) -> str | None:
             toolbox=toolbox, limit=limit,
         )  # fmt: skip
         weighed = weights(preference, settings.reward, settings, toolbox, limit)
-        problem = broken_property(score, weighed, absolute=settings.unit == "example")
+        losses = settings.spent == "all"
+        problem = broken_property(score, weighed, absolute=settings.unit == "example", losses=losses)
         if problem is not None:
             return problem
     return None
@@ -84,21 +85,23 @@ def largest_std(preference: Preference, settings: Grpo) -> float:
     return float(spread * (half * (size - half) / (size * (size - 1))) ** 0.5)
 
 
-def broken_property(score: Score, weighed: Mapping[str, float], *, absolute: bool = False) -> str | None:
+def broken_property(
+    score: Score, weighed: Mapping[str, float], *, absolute: bool = False, losses: bool = False
+) -> str | None:
     """The first property that `score` lacks under the weights P (`weighed`, by feature name), in words.
 
     None: it has them all. The groups that it is tried on are the same every time. `absolute`: its ends are not the
-    group's, so that what does not differ may add a constant. With a limit among the weights, failed episodes pay for
-    their dollars too, and a reward may be negative.
+    group's, so that what does not differ may add a constant. With `losses` or a limit among the weights, failed
+    episodes pay for their dollars too, and a reward may be negative.
     """
     rng = random.Random(0)
     tools = [name.partition(":")[2] for name in weighed if ":" in name]
-    limited = LIMIT in weighed
+    negative = losses or LIMIT in weighed
     for _ in range(GROUPS):
         group = [_draw(rng, tools) for _ in range(rng.randint(2, 8))]
         problem = (
-            _constant_problem(score, absolute=absolute or limited)
-            or (None if limited else _order_problem(score, group, sum(weighed.values())))
+            _constant_problem(score, absolute=absolute or negative)
+            or (None if negative else _order_problem(score, group, sum(weighed.values())))
             or _group_problem(score, group)
             or _dearer_problem(score, group)
         )

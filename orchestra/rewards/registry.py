@@ -29,6 +29,7 @@ class Feature:
     level: Parts
     ends: FindEnds
     of_solved: bool
+    spent: bool
     when: tuple[str, Any] | None
 
     def weighed(self, preference: Preference, toolbox: Sequence[ToolSpec], shape: RewardParams) -> dict[str, float]:
@@ -53,6 +54,8 @@ class Term:
     """Whether only solved episodes are paid for it, so that only they may set its mean."""
     ends: Ends | None = None
     """The example's own ends of the feature; None: it has none, and differs by nothing."""
+    loss: bool = False
+    """Whether every episode pays for it, solved or not."""
 
 
 FEATURES: dict[str, Feature] = {}
@@ -72,6 +75,7 @@ def feature(
     level: Parts = "full",
     ends: FindEnds = of_no_toolbox,
     of_solved: bool = True,
+    spent: bool = False,
     when: tuple[str, Any] | None = None,
 ) -> Callable[[Measure], Measure]:
     """Register a function of an episode as a reward part; larger is better.
@@ -79,13 +83,14 @@ def feature(
     `weight`: a field of `Preference`, a key of its `weights`, or a function to weights by tool; where it gives several,
     the function also takes the tool's name. `level`: the first value of `grpo.reward` that counts the part. `ends`:
     what is worth 0 and 1 where `grpo.unit` is example, by the toolbox. `of_solved`: False for a part in whose mean
-    failed episodes count. `when`: a switch and the value that turns the part on.
+    failed episodes count. `spent`: True for what an episode spends, which `grpo.spent` may count for all. `when`: a
+    switch and the value that turns the part on.
     """
     if name in FEATURES:
         raise ValueError(f"there is a reward part {name} already")
 
     def register(measure: Measure) -> Measure:
-        FEATURES[name] = Feature(name, weight, measure, level, ends, of_solved, when)
+        FEATURES[name] = Feature(name, weight, measure, level, ends, of_solved, spent, when)
         return measure
 
     return register
@@ -104,7 +109,8 @@ def terms(
         for name, weight in one.weighed(preference, toolbox, shape).items():
             _, several, key = name.partition(":")
             measure = partial(_of_key, one.measure, key) if several else one.measure
-            found.append(Term(name, weight, measure, one.of_solved, ends))
+            loss = one.spent and shape.spent == "all"
+            found.append(Term(name, weight, measure, one.of_solved and not loss, ends, loss))
     return found
 
 

@@ -54,8 +54,8 @@ class RolloutOptions:
     limits: Rollout
     price: Price
     """Of the policy's own tokens."""
-    samples: int = 1
-    """Episodes of each example."""
+    samples: int | Sequence[int] = 1
+    """Episodes of each example; of the first, the second and so on where it is a sequence."""
     batch: int = 256
     """Conversations that run at once."""
     budget_usd: Decimal | None = None
@@ -119,7 +119,7 @@ class _Live:
 async def run_episodes(
     examples: Sequence[Example], policy: Policy, codec: Codec, toolkit: Toolkit, options: RolloutOptions
 ) -> list[Episode]:
-    """Attempt every example `options.samples` times; episodes come back in order, a group's episodes together.
+    """Attempt every example as often as `options.samples` tells; episodes come in order, a group's episodes together.
 
     An example's own budget caps its episodes too. With `limits.tell_budget` the rendered prompt tells the cap.
     Everything is booked in the toolkit's budget; raises `BudgetError` when the next call could cross its cap, after
@@ -130,10 +130,11 @@ async def run_episodes(
     if options.limits.tell_budget:
         examples = [e.model_copy(update={"budget_usd": options.cap_of(e)}) for e in examples]
     rendered = list(given) if given is not None else [codec.prompt(example) for example in examples]
+    counts = [options.samples] * len(examples) if isinstance(options.samples, int) else options.samples
     jobs = [
         Conversation(example, prompt, sample, on_tokens=options.on_tokens)
-        for example, prompt in zip(examples, rendered, strict=True)
-        for sample in range(options.samples)
+        for example, prompt, count in zip(examples, rendered, counts, strict=True)
+        for sample in range(count)
     ]
     episodes: list[Episode] = []
     for start in range(0, len(jobs), options.batch):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestra.tools.search.corpus import Document
 from orchestra.types import Category, ToolCall, User
 
 
@@ -26,6 +27,10 @@ class Draft:
     """Whether small experts often fail at it, and do not notice."""
     domain: str | None = None
     user: User | None = None
+    record: Document | None = None
+    """What a search finds of a topic question; None: nothing."""
+    query: str = ""
+    """What to search for a topic question."""
 
 
 @dataclass(frozen=True)

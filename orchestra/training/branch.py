@@ -2,8 +2,8 @@
 
 An episode of a sampled group tells something about the one choice that it makes. Where a policy makes a choice in 2 of
 100 episodes, few groups of 8 hold it, and nothing is learned about it. Here the first turn is sampled once and cut at
-its choice point: the name of the expert that it calls, or the last line of its thought. Every choice c then follows in
-an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
+its choice point: the name of the expert that it calls, or the word that ends its thought. Every choice c then follows
+in an episode of its own. A repeated question costs nothing twice where replies come from a tape or simulated experts.
 
 Given tokens are not sampled, so they are no evidence of what the policy does; their weights have to say it. Let p be
 the policy's own probabilities of the choices, scaled to add up to 1, and R the rewards. The gradient of Σ p(c) R(c) is
@@ -16,6 +16,9 @@ the policy before it on the same tokens. Given tokens change nothing there, beca
 With uniform weights every choice counts alike: w = 1 / (choices · episodes of c). That is the natural gradient on the
 choice (arXiv 1906.00190): its logit moves by its advantage, however seldom the policy makes it. It is no gradient of
 what follows, so only the tokens of the choice learn.
+
+With `entropy` a choice also earns for being rare. Rewards of few groups differ by chance, and a choice that fell below
+`min_chance` is never tried again; so a policy would settle on what luck preferred.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -35,7 +38,8 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import CallError
 from orchestra.rollout.parse import THINK_CLOSE, parse_turn
 from orchestra.rollout.policies.base import Conversation, Generation
-from orchestra.types import Episode, Example, ToolKind
+from orchestra.rollout.policies.forced import Beginning
+from orchestra.types import Episode, Example, ToolKind, Turn
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
@@ -62,50 +66,110 @@ class Plan:
     choices: tuple[Choice, ...]
     size: int
     """Episodes of the group."""
+    before: tuple[Turn, ...] = ()
+    """The turns before that one, which all episodes have in common."""
+    once: bool = False
+    """Whether one episode says all about its choice: what follows is greedy, so that its repeats are copies."""
+
+    @property
+    def played(self) -> int:
+        """Episodes that are played; the others are copies of them."""
+        return min(self.size, len(self.choices)) if self.once else self.size
 
     def choice(self, sample: int) -> Choice:
         return self.choices[sample % len(self.choices)]
 
+    def beginning(self, sample: int) -> Beginning:
+        """What the episode of that sample begins with."""
+        return Beginning(self.choice(sample).ids, self.before)
+
     def shares(self, weights: str) -> list[float]:
-        """How much each episode counts; they add up to 1."""
-        taken = Counter(sample % len(self.choices) for sample in range(self.size))
+        """How much each episode counts; they add up to 1. A copy counts nothing, so that no pass computes it again."""
+        of = [sample % len(self.choices) for sample in range(self.played)]
+        taken = Counter(of)
         chance = [one.chance if weights == "policy" else 1 / len(self.choices) for one in self.choices]
         total = sum(chance[place] for place in taken)
-        of = [sample % len(self.choices) for sample in range(self.size)]
-        return [chance[place] / taken[place] / total for place in of]
+        return [chance[place] / taken[place] / total for place in of] + [0.0] * (self.size - self.played)
+
+    def bonus(self, entropy: float, weights: str) -> list[float]:
+        """The advantage of each episode for the entropy of its choice (`Branch.entropy`); they add up to 0."""
+        shares = self.shares(weights)
+        earned = [-entropy * math.log(self.choice(sample).chance) for sample in range(self.size)]
+        mean = sum(share * one for share, one in zip(shares, earned, strict=True))
+        return [self.size * share * (one - mean) for share, one in zip(shares, earned, strict=True)]
 
     def mask(self, episode: Episode, weights: str) -> list[int]:
         """1 for the tokens of `completion_ids` that learn: (time,). All are masked before the choice point."""
-        own, end = episode.mask, len(self.choice(episode.sample).ids)
-        return [m * (place >= self.shared and (weights == "policy" or place < end)) for place, m in enumerate(own)]
+        own, start = episode.mask, len(Beginning(before=self.before).tokens)
+        point, end = start + self.shared, start + len(self.choice(episode.sample).ids)
+        return [m * (place >= point and (weights == "policy" or place < end)) for place, m in enumerate(own)]
 
 
 def plan(
-    examples: Sequence[Example], policy: TransformersPolicy, codec: Codec, limits: Rollout, branch: Branch, size: int
+    examples: Sequence[Example],
+    policy: TransformersPolicy,
+    codec: Codec,
+    limits: Rollout,
+    branch: Branch,
+    size: int,
+    played: Sequence[Episode] = (),
 ) -> list[Plan | None]:
-    """A plan for each example; None where its sampled first turn has no choice point: its group is sampled.
+    """A plan for each example; None where there is no choice point: its group is sampled.
 
-    The turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the example alone.
+    `played` holds an episode of each of the first examples, whose later turns are tried. They all try turns of one
+    number, which is drawn among the later turns; the first turn where an episode has none of that number. The first
+    turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the examples alone.
     """
-    conversations = [Conversation(example, codec.prompt(example)) for example in examples]
-    turns = asyncio.run(_first_turns(conversations, policy, limits))
-    found = []
-    for conversation, turn in zip(conversations, turns, strict=True):
-        ways = _ways(conversation, turn, codec, limits, branch) if turn.stop == "stop" else {}
-        rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
-        names = rng.sample(sorted(ways), size) if len(ways) > size else list(ways)
-        tokens = [ways[name] for name in names]
-        shared = _shared(tokens)
-        found.append(_plan(names, tokens, _scores(policy, conversation.prompt_ids, tokens, shared), shared, size))
-    return found
+    wanted = examples[: math.ceil(branch.share * len(examples))]
+    depth = _depth(played, random.Random(f"later/{policy.seed}"))
+    found: dict[str, Plan | None] = {}
+    for example, episode in zip(wanted, played, strict=False):
+        if depth and len(episode.turns) > depth:
+            conversation = Conversation(example, codec.prompt(example), turns=list(episode.turns[:depth]))
+            found[example.id] = _plan(conversation, list(episode.turns[depth].ids), policy, codec, limits, branch, size)
+    rest = [Conversation(one, codec.prompt(one)) for one in wanted if found.get(one.id) is None]
+    for conversation, turn in zip(rest, asyncio.run(_first_turns(rest, policy, limits)), strict=True):
+        ids = turn.ids if turn.stop == "stop" else []
+        found[conversation.example.id] = _plan(conversation, ids, policy, codec, limits, branch, size)
+    return [found.get(example.id) for example in examples]
 
 
-def _plan(names: list[str], ways: list[tuple[int, ...]], scores: list[float], shared: int, size: int) -> Plan | None:
-    if len(names) < 2:
-        return None
+def _depth(played: Sequence[Episode], rng: random.Random) -> int:
+    """The number of a later turn, each alike however few episodes have it; 0: there is none.
+
+    What asking again is worth hangs on what is done after it. Few episodes of a policy that mostly answers show that.
+    """
+    most = max((len(episode.turns) for episode in played), default=0)
+    return rng.randint(1, most - 1) if most > 1 else 0
+
+
+def _plan(
+    conversation: Conversation,
+    turn: list[int],
+    policy: TransformersPolicy,
+    codec: Codec,
+    limits: Rollout,
+    branch: Branch,
+    size: int,
+) -> Plan | None:
+    """The plan of a turn that was sampled."""
+    tried = ways(conversation, turn, codec, limits, branch)
+    rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
+    shared = _shared(list(tried.values()))
+    scores = _scores(policy, conversation.ids, list(tried.values()), shared)
+    choices = _likely(tried, scores, branch.min_chance)
+    choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
+    total = sum(one.chance for one in choices)
+    scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
+    open_yet = len(scaled) > 1 and max(one.chance for one in scaled) <= branch.settled
+    return Plan(shared, scaled, size, tuple(conversation.turns), branch.greedy) if open_yet else None
+
+
+def _likely(ways: dict[str, tuple[int, ...]], scores: list[float], least: float) -> list[Choice]:
+    """The choices with at least that chance among all."""
     chances = [math.exp(score - max(scores)) for score in scores]
-    choices = [Choice(name, ids, one / sum(chances)) for name, ids, one in zip(names, ways, chances, strict=True)]
-    return Plan(shared, tuple(choices), size)
+    rows = zip(ways.items(), chances, strict=True)
+    return [Choice(name, ids, one / sum(chances)) for (name, ids), one in rows if one / sum(chances) >= least]
 
 
 def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], branch: Branch | None) -> dict[str, float]:
@@ -129,6 +193,8 @@ def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], bra
 async def _first_turns(
     conversations: list[Conversation], policy: TransformersPolicy, limits: Rollout
 ) -> list[Generation]:
+    if not conversations:
+        return []
     room = [max(1, min(limits.max_turn_tokens, limits.max_tokens - c.length)) for c in conversations]
     policy.begin(conversations)
     try:
@@ -137,17 +203,17 @@ async def _first_turns(
         policy.end()
 
 
-def _ways(
-    conversation: Conversation, turn: Generation, codec: Codec, limits: Rollout, branch: Branch
+def ways(
+    conversation: Conversation, turn: list[int], codec: Codec, limits: Rollout, branch: Branch
 ) -> dict[str, tuple[int, ...]]:
     """Tokens of the turn up to the end of each choice, by choice; {} without a choice point.
 
     The turn that was sampled must be written in the tokens that its text is encoded in, and no way may need more tokens
     than a turn and an episode may have.
     """
-    text = codec.decode(turn.ids)
+    text = codec.decode(turn)
     point = _point(text, conversation.example, branch)
-    if point is None or codec.turn(text) != turn.ids:
+    if point is None or codec.turn(text) != turn:
         return {}
     start, end, choices = point
     found = {}
@@ -168,8 +234,11 @@ def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[
     if branch.at == "word":
         end = text.find(f"\n{THINK_CLOSE}") + 1
         start = text.rfind("\n", 0, max(0, end - 1)) + 1
-        found = text[start : end - 1] in branch.words and end > 0
-        return (start, end, {word: f"{word}\n" for word in branch.words}) if found else None
+        line = text[start : end - 1] if end else ""
+        ending = [word for word in branch.words if f" {line}".endswith((f" {word}", f"-{word}"))]
+        written = max(ending, key=len, default=None)
+        choices = {word: f"{word}\n" for word in branch.words}
+        return None if written is None else (end - 1 - len(written), end, choices)
     try:
         call = parse_turn(text).call
     except CallError:
@@ -193,12 +262,19 @@ def _scores(policy: TransformersPolicy, prompt: list[int], ways: Sequence[tuple[
 
     if len(ways) < 2:
         return [0.0] * len(ways)
-    longest = max(map(len, ways))
-    # Padding on the right changes nothing before it: attention looks back only.
-    rows = [[*prompt, *way, *[0] * (longest - len(way))] for way in ways]
-    ids = torch.tensor(rows, device=policy.model.device)
+    model, heat = policy.model, policy.temperature or 1.0
+    # What the ways share is computed once. Padding on the right changes nothing before it: attention looks back only.
+    tails = [way[shared:] for way in ways]
+    longest = max(map(len, tails))
     with torch.inference_mode():
-        logits = policy.model(input_ids=ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
-    logp = torch.log_softmax(logits.float() / (policy.temperature or 1.0), dim=-1)
-    chosen = logp.gather(2, ids[:, len(prompt) :, None]).squeeze(2)  # (ways, longest)
-    return [float(row[shared : len(way)].sum()) for row, way in zip(chosen, ways, strict=True)]
+        prefix = torch.tensor([[*prompt, *ways[0][:shared]]], device=model.device)
+        begun = model(input_ids=prefix, use_cache=True)
+        ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=model.device)
+        logits = begun.logits[:, -1:].expand(len(ways), -1, -1)
+        if longest > 1:
+            begun.past_key_values.batch_repeat_interleave(len(ways))
+            rest = model(input_ids=ids[:, :-1], past_key_values=begun.past_key_values, use_cache=True).logits
+            logits = torch.cat([logits, rest], dim=1)
+    logp = torch.log_softmax(logits.float() / heat, dim=-1)
+    chosen = logp.gather(2, ids[:, :, None]).squeeze(2)  # (ways, longest)
+    return [float(row[: len(tail)].sum()) for row, tail in zip(chosen, tails, strict=True)]

@@ -147,6 +147,10 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
     settled = settle(settings, "grpo")
     from trl import GRPOConfig
 
+    from orchestra.training.compute.fused_head import score_labels_alone
+
+    score_labels_alone()
+
     rows = settings.examples_per_step * settings.group_size
     arguments = GRPOConfig(
         **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps, compute=settings),

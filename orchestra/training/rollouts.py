@@ -7,8 +7,10 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from orchestra.config.reward import Branch
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.rewards.advantages import Group, step_advantages
@@ -16,7 +18,7 @@ from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
-from orchestra.rollout.policies.forced import ForcedPolicy
+from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.training.branch import Plan, tried
 from orchestra.training.branch import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
@@ -87,17 +89,20 @@ class Rounds:
         everyone = [row for part in gathered(own) for row in part]
         self._step(everyone, own_from=rank() * len(own), own=len(own))
         episodes = [episode for group in groups for episode in group]
-        masks = [self._mask(e, plan) for group, plan in zip(groups, plans, strict=True) for e in group]
+        masks = [_trimmed(self._mask(e, plan)) for group, plan in zip(groups, plans, strict=True) for e in group]
         if self.engine is not None:
             self.history[-1] |= self.engine.measures
         if self.ahead is not None:
             self.history[-1] |= {"engine/staleness": float(played is not None), "engine/waited_s": waited}
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
+            # What follows the last token that learns changes no gradient: attention looks back only.
             # TRL needs at least one token; an episode without any has advantage 0 and a mask of 0.
-            "completion_ids": [e.completion_ids or [self.codec.eos_id] for e in episodes],
+            "completion_ids": [
+                e.completion_ids[: len(mask)] or [self.codec.eos_id] for e, mask in zip(episodes, masks, strict=True)
+            ],
             "env_mask": [mask or [0] for mask in masks],
-            "logprobs": None if self.engine is None else [sampled_logprobs(e) for e in episodes],
+            "logprobs": None if self.engine is None else self._logprobs(episodes, masks),
             "eq2": [r.value for rewards, _ in scored for r in rewards],
         }
 
@@ -126,29 +131,62 @@ class Rounds:
     def _served(self, chosen: Sequence[Example], seed: int) -> list[list[Episode]]:
         """A group for each example, through the engine."""
         assert self.engine is not None
-        return self._groups(chosen, self.engine.policy(self.settings.temperature, seed))
-
-    def _groups(self, chosen: Sequence[Example], policy: Policy) -> list[list[Episode]]:
         size = self.settings.group_size
+        policy = self.engine.policy(self.settings.temperature, seed)
         options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
-        episodes = rollout(chosen, policy, self.codec, self.toolkit, options)
-        return [episodes[i : i + size] for i in range(0, len(episodes), size)]
+        made = rollout(chosen, policy, self.codec, self.toolkit, options)
+        return [made[i : i + size] for i in range(0, len(made), size)]
+
+    def _logprobs(self, episodes: Sequence[Episode], masks: Sequence[list[int]]) -> list[list[float]]:
+        """Sampled log-probabilities, as long as the masks."""
+        return [sampled_logprobs(e)[: len(mask)] or [math.nan] for e, mask in zip(episodes, masks, strict=True)]
 
     def _episodes(self, chosen: list[Example]) -> tuple[list[list[Episode]], list[Plan | None]]:
         """A group for each example, and what its episodes had to begin with."""
         size, branch = self.settings.group_size, self.settings.branch
         plans: list[Plan | None] = [None] * len(chosen)
-        policy: Policy = self.policy
-        if self.engine is not None:
-            policy = self.engine.policy(self.settings.temperature, self.policy.seed)
         if branch is not None:
-            plans = branches(chosen, self.policy, self.codec, self.limits, branch, size)
+            later = math.ceil(branch.later * branch.share * len(chosen))
+            played = self._played(chosen[:later], {}, samples=[1] * later)
+            plans = branches(chosen, self.policy, self.codec, self.limits, branch, size, played)
+        # Played apart: where what follows a choice is greedy, and where other turns come before it.
+        groups: list[list[Episode]] = [[] for _ in chosen]
+        sorts = [(branch is not None and branch.greedy and p is not None, len(p.before) if p else 0) for p in plans]
+        for greedy, turns in sorted(set(sorts)):
+            places = [place for place, sort in enumerate(sorts) if sort == (greedy, turns)]
             begun = {
-                (example.id, sample): plan.choice(sample).ids
-                for example, plan in zip(chosen, plans, strict=True) if plan is not None for sample in range(size)
-            }  # fmt: skip
-            policy = ForcedPolicy(policy, begun)
-        return self._groups(chosen, policy), plans
+                (chosen[place].id, sample): plan.beginning(sample)
+                for place in places
+                if (plan := plans[place]) is not None
+                for sample in range(plan.played)
+            }
+            counts = [size if (plan := plans[place]) is None else plan.played for place in places]
+            made = iter(self._played([chosen[place] for place in places], begun, samples=counts, greedy=greedy))
+            for place, count in zip(places, counts, strict=True):
+                own = list(islice(made, count))
+                groups[place] = own + [own[n % count].model_copy(update={"sample": n}) for n in range(count, size)]
+        return groups, plans
+
+    def _played(
+        self,
+        chosen: Sequence[Example],
+        begun: Mapping[tuple[str, int], Beginning],
+        *,
+        samples: Sequence[int],
+        greedy: bool = False,
+    ) -> list[Episode]:
+        """As many episodes of each example as `samples` tells, of which some have a beginning."""
+        heat = self.policy.temperature
+        inner: Policy = self.policy
+        if self.engine is not None:
+            inner = self.engine.policy(0.0 if greedy else heat, self.policy.seed)
+        policy = ForcedPolicy(inner, begun) if begun else inner
+        options = RolloutOptions(self.limits, self.price, samples=samples, batch=max(1, sum(samples)))
+        self.policy.temperature = 0.0 if greedy else heat
+        try:
+            return rollout(chosen, policy, self.codec, self.toolkit, options) if chosen else []
+        finally:
+            self.policy.temperature = heat
 
     def _rewards(self, group: Sequence[Episode], example: Example) -> tuple[list[Reward], dict[str, float]]:
         """The rewards of a group and the weights P behind them."""
@@ -168,6 +206,8 @@ class Rounds:
             [Group(rewards, weighed, share) for (_, (rewards, weighed), _), share in zip(rows, shares, strict=True)],
             min_std=settings.min_group_std, clip=settings.advantage_clip, normalise=settings.normalise, shape=settings,
         )  # fmt: skip
+        if settings.branch is not None and settings.branch.entropy:
+            found = [_open(group, row, settings.branch) for group, row in zip(found, rows, strict=True)]
         self.advantages = [a for group in found[own_from : own_from + own] for a in group]
         groups = [group for group, _, _ in rows]
         measured = measure(groups, [rewards for _, (rewards, _), _ in rows], found, self.examples)
@@ -186,6 +226,21 @@ class Rounds:
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
         branch = self.settings.branch
         return episode.mask if plan is None or branch is None else plan.mask(episode, branch.weights)
+
+
+def _open(advantages: list[float], row: Row, branch: Branch) -> list[float]:
+    """The advantages of a group with what its choices earn for being rare; an episode without a reward keeps its 0."""
+    _, (rewards, _), plan = row
+    if plan is None:
+        return advantages
+    bonus = plan.bonus(branch.entropy, branch.weights)
+    return [a if reward.value is None else a + b for a, b, reward in zip(advantages, bonus, rewards, strict=True)]
+
+
+def _trimmed(mask: list[int]) -> list[int]:
+    """The mask up to its last 1."""
+    learned = [place for place, one in enumerate(mask) if one]
+    return mask[: learned[-1] + 1] if learned else []
 
 
 def sampled_logprobs(episode: Episode) -> list[float]:

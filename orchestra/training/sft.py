@@ -125,6 +125,10 @@ def train_rows(
     settled = settle(settings, "sft")
     from trl import SFTConfig, SFTTrainer
 
+    from orchestra.training.compute.fused_head import score_labels_alone
+
+    score_labels_alone()
+
     rows_a_rank = settings.batch_size // settings.processes
     rows_a_pass = settings.micro_batch or rows_a_rank
     arguments = SFTConfig(

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestra.training.teacher import choice_words
+
 if TYPE_CHECKING:
+    from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -25,6 +28,9 @@ GLUE = [
     ', "',
 ]
 """Strings that the turn format repeats: one token each."""
+CHOICES = [f" {word}" for word in choice_words()]
+"""Choices with their reasons, one token each. A small model whose choice is a token of its own, whatever the reasons,
+learns one choice for everybody; here reward can move a choice for one preference and one state alone."""
 
 NAME = r"\p{Ll}[\p{Ll}\p{N}.]{0,40}(?:[-_][\p{Ll}\p{N}.]{0,40}[\p{Ll}\p{N}])+"
 """A tool's name, such as `qwen2.5-math-7b` or `get_order`: one word, however many digits.
@@ -55,15 +61,26 @@ PAIRS = [f"{n:02d}" for n in range(100)] * 2000
 """Shown to the trainer so often that every pair of digits becomes one token."""
 
 
+def splitter() -> Split:
+    """Parts text into `WORDS`."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Split
+
+    return Split(Regex(WORDS), behavior="isolated")
+
+
 def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -> PreTrainedTokenizerFast:
-    """Learn merges from rendered texts. Deterministic for the same texts in the same order."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    """Learn merges from rendered texts, up to `vocab_size` tokens, and add a token for each of `CHOICES`.
+
+    The same texts in the same order give the same tokenizer.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            splitter(),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -75,7 +92,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str) -
         show_progress=False,
     )
     tokenizer.train_from_iterator(itertools.chain(PAIRS, texts), trainer)
-    tokenizer.add_tokens([AddedToken(glue, normalized=False, special=False) for glue in GLUE])
+    tokenizer.add_tokens([AddedToken(glue, normalized=False, special=False) for glue in [*GLUE, *CHOICES]])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=None,

@@ -25,7 +25,7 @@ import yaml
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
-from orchestra.evaluation.claims.ablations import Row
+from orchestra.evaluation.claims.arms import OURS, ArmRow, side_by_side
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
 from orchestra.system.environment import cores, quiet
@@ -139,16 +139,20 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
     keeper = Keeper(root, screen, options.all_overrides, options.force)
-    learning = Learning(root, params, keeper, recorder, options.probe_examples, sealed_set(options.split))
+    learning = Learning(
+        root, params, keeper, recorder, options.probe_examples, options.ablations, sealed_set(options.split)
+    )
     error = "interrupted"
     try:
         learning.prepare()
         if learning.frozen:
             log_read(root, learning.read_of(commit, options.command))
-        results = learning.seeds(options.seeds)
+        columns = learning.columns(options.seeds)
+        results = columns.get(OURS.name, [])
         if not results:
             raise ConfigError("no seed reached the end", where="learn", fix=learning.failures[0])
-        rows = learning.ablations(results[0]) if options.ablations else []
+        settings = params.evaluate
+        rows = side_by_side(columns, learning.examples, bootstrap=settings.bootstrap, seed=settings.seed)
         facts = gather(learning, options, results, commit, load)
         write(learning, facts, results, rows)
         error = "; ".join(learning.failures)
@@ -211,14 +215,14 @@ def differences(root: Path, params: Params) -> dict[str, str]:
     return {key: how for key, how in found.items() if key not in ("sft.seed", "grpo.seed")}
 
 
-def write(learning: Learning, facts: Facts, results: Sequence[SeedResult], rows: Sequence[Row]) -> None:
+def write(learning: Learning, facts: Facts, results: Sequence[SeedResult], rows: Sequence[ArmRow]) -> None:
     """docs/claims.md, the README's table, MLflow's metrics, and the lines a person reads last."""
     settings, recorder = learning.params.evaluate, learning.recorder
     found = claims(results, list(learning.examples.values()), bootstrap=settings.bootstrap, seed=settings.seed)
     stage = Stage("learn", learning.params, learning.root)
     text = page(facts, found, details(results), rows)
     stage.write_text(PAGE, text)
-    stage.write_text(README, refresh((learning.root / README).read_text(encoding="utf-8"), block(facts, found)))
+    stage.write_text(README, refresh((learning.root / README).read_text(encoding="utf-8"), block(facts, found, rows)))
     recorder.metrics(recorder.parent, claim_metrics(found))
     recorder.metrics(recorder.parent, {f"minutes.seed_{seed}": minutes for seed, minutes in facts.minutes.items()})
     recorder.metrics(recorder.parent, {"dollars": facts.dollars})

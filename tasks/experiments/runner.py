@@ -1,4 +1,4 @@
-"""The runs of `orchestra learn`: data and rules once, then every seed's stages, then the ablations."""
+"""The runs of `orchestra learn`: data, rules and the base once, then every seed's arms."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import OrchestraError
-from orchestra.evaluation.baselines.base import STRONGEST, rivals
-from orchestra.evaluation.claims import ablations
-from orchestra.evaluation.claims.ablations import Ablation, Row
+from orchestra.evaluation.baselines.base import rivals
+from orchestra.evaluation.claims.arms import BASE, OURS, RULED, SFT, Arm, trained_arms
 from orchestra.evaluation.claims.claims import SeedResult
 from orchestra.evaluation.claims.page import StageRun
 from orchestra.evaluation.outcomes import Outcome
-from orchestra.evaluation.report import REFERENCE, TRAINED
+from orchestra.evaluation.probes.trials import ProbeResults
+from orchestra.evaluation.report import TRAINED
 from orchestra.files.atomic import whole_folder
 from orchestra.files.examples import read_examples
 from orchestra.types import Example
@@ -45,6 +45,8 @@ class Learning:
     keeper: Keeper
     recorder: Recorder
     probe_examples: int
+    with_ablations: bool = False
+    """Whether rewards that lack a part are arms too."""
     on: SealedSet | None = None
     """The sealed set that policies are measured on; None: the held-out examples."""
     parts: list[StageRun] = field(default_factory=list)
@@ -149,27 +151,22 @@ class Learning:
         self.simulated = self.simulated or found.simulated
         return found
 
-    def seeds(self, seeds: Sequence[int]) -> list[SeedResult]:
-        """The results of those that reach the end."""
-        found = [self._survive(f"seed {seed}", partial(self._seed, seed)) for seed in seeds]
-        return [result for result in found if result is not None]
-
-    def ablations(self, result: SeedResult) -> list[Row]:
-        """SFT, GRPO as configured, and GRPO otherwise: all from the SFT model of one seed."""
-        same, others = ablations.split(self.params.model_dump(mode="json", by_alias=True))
-        found: dict[str, Sequence[Outcome] | None] = {
-            ablations.BEFORE: result.outcomes[REFERENCE],
-            ablations.configured_name(same): result.outcomes[TRAINED],
+    def columns(self, seeds: Sequence[int]) -> dict[str, list[SeedResult]]:
+        """The results of every arm, by its name; a seed counts where all its arms reached the end."""
+        base = self.root / (self.params.model.base or self.params.model.recipe)
+        untrained = {
+            arm.name: self._measured(self.recorder, arm.name, {"models/sft": base, "models/grpo": base}, arm)
+            for arm in (BASE, RULED)
         }
-        for ablation in others:
-            of = f"seed {result.seed} · {ablation.name}"
-            found[ablation.name] = self._survive(of, partial(self._ablation, ablation, result.seed, of))
-        strongest, resamples = self.rules[STRONGEST], self.params.evaluate.bootstrap
-        return [
-            ablations.row(name, result.seed, outcomes, strongest, self.examples, resamples)
-            for name, outcomes in found.items()
-            if outcomes is not None
-        ]
+        outcomes, _ = untrained[BASE.name]
+        found = [self._survive(f"seed {seed}", partial(self._seed, seed, outcomes)) for seed in seeds]
+        columns = {
+            name: [self._result(0, 0.0, 0.0, {TRAINED: own}, probes)] for name, (own, probes) in untrained.items()
+        }
+        for by_arm in found:
+            for name, result in (by_arm or {}).items():
+                columns.setdefault(name, []).append(result)
+        return columns
 
     def _survive(self, of: str, work: Callable[[Recorder], T]) -> T | None:
         """`work` under an MLflow run of its own; what fails is said in a line, kept, and None."""
@@ -187,38 +184,44 @@ class Learning:
         finally:
             recorder.finish(recorder.parent, error)
 
-    def _seed(self, seed: int, recorder: Recorder) -> SeedResult:
-        """sft → grpo → evaluation of both → probes of the trained model."""
-        of, seeds = f"seed {seed}", seed_overrides(seed)
-        sft = self.stage(recorder, of, "sft", seeds, {})
-        base = {"models/sft": sft.folder / "models/sft"}
-        grpo = self.stage(recorder, of, "grpo", seeds, base)
-        both = {**base, "models/grpo": grpo.folder / "models/grpo"}
-        trained = self.stage(recorder, of, "evaluate", policies([TRAINED]), both)
-        reference = self.stage(recorder, f"{of} · SFT model", "evaluate", policies([REFERENCE]), base)
-        probes = self.stage(recorder, of, "probes", policies([TRAINED]), both)
-        result = SeedResult(
-            seed=seed,
-            minutes=sft.minutes + grpo.minutes + trained.minutes,
-            dollars=(dollars(sft) or 0.0) + (dollars(grpo) or 0.0),
-            outcomes={**self.rules, **self.read(reference).outcomes, **self.read(trained).outcomes},
-            probes=read_probes(probes.folder),
-        )
-        metrics = {"minutes": result.minutes, "dollars": result.dollars}
-        for kept in (reference, trained):
-            metrics |= read_metrics(kept.folder / "reports/evaluate.json")
-        recorder.metrics(recorder.parent, metrics)
-        return result
+    def _seed(self, seed: int, base: tuple[Outcome, ...], recorder: Recorder) -> dict[str, SeedResult]:
+        """sft, then GRPO with every arm's reward from that one model; each evaluated and probed."""
+        seeds = seed_overrides(seed)
+        sft = self.stage(recorder, f"seed {seed}", "sft", seeds, {})
+        start, spent = {"models/sft": sft.folder / "models/sft"}, dollars(sft) or 0.0
+        outcomes, probes = self._measured(recorder, f"seed {seed} · SFT", {**start, "models/grpo": start["models/sft"]})
+        known = {BASE.name: base, SFT.name: outcomes}
+        found = {SFT.name: self._result(seed, sft.minutes, spent, {TRAINED: outcomes}, probes)}
+        for arm in trained_arms(self.params, self.with_ablations):
+            of = f"seed {seed}{'' if arm == OURS else f' · {arm.name}'}"
+            grpo = self.stage(recorder, of, "grpo", [*seeds, *_assignments(arm.overrides or {})], start)
+            outcomes, probes = self._measured(recorder, of, {**start, "models/grpo": grpo.folder / "models/grpo"})
+            minutes, money = sft.minutes + grpo.minutes, spent + (dollars(grpo) or 0.0)
+            beside = known if arm == OURS else {}
+            found[arm.name] = self._result(seed, minutes, money, {**beside, TRAINED: outcomes}, probes)
+            known[arm.name] = outcomes
+        ours = found[OURS.name]
+        recorder.metrics(recorder.parent, {"minutes": ours.minutes, "dollars": ours.dollars})
+        return found
 
-    def _ablation(self, ablation: Ablation, seed: int, of: str, recorder: Recorder) -> tuple[Outcome, ...]:
-        seeds, changes = seed_overrides(seed), [f"{key}={value}" for key, value in ablation.overrides.items()]
-        sft = self.keeper.run("sft", of, overrides=seeds, links=self.data)
-        base = {"models/sft": sft.folder / "models/sft"}
-        grpo = self.stage(recorder, of, "grpo", [*seeds, *changes], base)
-        both = {**base, "models/grpo": grpo.folder / "models/grpo"}
-        evaluated = self.stage(recorder, of, "evaluate", policies([TRAINED]), both)
+    def _measured(
+        self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm = OURS
+    ) -> tuple[tuple[Outcome, ...], ProbeResults]:
+        """Outcomes and probes of what lies at models/grpo."""
+        changes = [*policies([TRAINED]), *_assignments(arm.measured)]
+        evaluated = self.stage(recorder, of, "evaluate", changes, models)
+        probes = self.stage(recorder, of, "probes", changes, models)
         recorder.metrics(recorder.parent, read_metrics(evaluated.folder / "reports/evaluate.json"))
-        return self.read(evaluated).outcomes[TRAINED]
+        return self.read(evaluated).outcomes[TRAINED], read_probes(probes.folder)
+
+    def _result(
+        self, seed: int, minutes: float, spent: float, own: Mapping[str, tuple[Outcome, ...]], probes: ProbeResults
+    ) -> SeedResult:
+        return SeedResult(seed=seed, minutes=minutes, dollars=spent, outcomes={**self.rules, **own}, probes=probes)
+
+
+def _assignments(changes: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in changes.items()]
 
 
 def seed_overrides(seed: int) -> list[str]:

@@ -37,6 +37,9 @@ def check_named(params: Params, root: Path) -> None:
     if params.evaluate.safety is not None:
         read_cases(root / params.evaluate.safety)
     if params.evaluate.wording is not None:
+        if not (root / params.evaluate.wording).is_dir():
+            fix = "name a folder with wishes.jsonl and questions.jsonl"
+            raise ConfigError(f"{params.evaluate.wording} is not there", where="evaluate.wording", fix=fix)
         read_wording(root / params.evaluate.wording)
     _reward(params)
 
@@ -47,7 +50,7 @@ def _files(params: Params) -> Iterator[tuple[str, str]]:
     named = [
         ("world.catalogue", params.world.catalogue), ("world.prices", params.world.prices),
         ("synthesize.preferences", made.preferences), ("grpo.difficulty_file", grpo.difficulty_file),
-        ("evaluate.wording", evaluate.wording), ("evaluate.safety", evaluate.safety),
+        ("evaluate.safety", evaluate.safety),
         ("deploy.tls_certificate", params.deploy.tls_certificate), ("deploy.tls_key", params.deploy.tls_key),
         *(("synthesize.extra", extra.file) for extra in made.extra),
     ]  # fmt: skip

@@ -6,40 +6,41 @@ others, and from the trained model, only in its choice of experts; its own token
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from orchestra.evaluation.baselines.base import ORACLE, STRONGEST, baseline, tuned_baseline
 from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.scripted import ChooseExpert
+from orchestra.synthesis.questions.topic_words import THINGS
 from orchestra.types import ToolCall, ToolKind, ToolSpec
 
 PRICE_CAP_USD = 0.02
 """What the price-aware rule pays for its first question; between the published cost a task of the small experts (0.5
 cents) and of the large ones (6 and 27 cents)."""
 PRICE_CAPS_USD = (0.0, 0.002, 0.005, 0.01, 0.05, 0.2)
-SUBJECTS: dict[str, str] = {
-    "math": "math matrix polynomial integral group sequence curve lemma equation prime theorem rank root order degree "
-    "bound axiom proof genus",
-    "physics": "physics particle laser boson beam plasma lens orbit quark photon field spin voltage mass momentum "
-    "force wave decay entropy",
-    "medicine": "medicine drug enzyme nerve fever syndrome vaccine infection surgery disease therapy dose cure "
-    "symptom doctor risk patient receptor prognosis",
-    "law": "law court treaty trial statute contract lawsuit verdict appeal clause tort judge article plaintiff crime "
-    "penalty witness doctrine precedent",
-    "history": "history battle empire peace fortress siege tribe revolt crusade dynasty war king year queen century "
-    "ships founder cause envoy",
-    "code": "code function file compiler flag library loop array pointer server program port bytes keyword method "
-    "version author complexity bug",
-    "finance": "finance bond fund shares loan broker trust index stock budget currency yield coupon bank auditor fee "
-    "owner hedge beta",
-    "music": "music symphony sonata waltz ballad quartet hymn orchestra march song opera composer key bars singer "
-    "tempo conductor chord motif",
+
+
+def _words_of(topic: str) -> set[str]:
+    things = THINGS[topic]
+    said = [part for thing in things for one in thing.asked for part in (thing.called, one.noun, *one.forms)]
+    return {_stem(word) for word in re.findall(r"[a-z]+", " ".join([topic, *said]).lower())}
+
+
+def _stem(word: str) -> str:
+    """Endings do not matter: `photons` is `photon`."""
+    return word[:-1] if word.endswith("s") else word
+
+
+_USED = Counter(word for topic in THINGS for word in _words_of(topic))
+SUBJECTS: dict[str, frozenset[str]] = {
+    topic: frozenset(word for word in _words_of(topic) if _USED[word] == 1) for topic in THINGS
 }
-"""The words by which a rule-writer who has read training questions tells a subject."""
-GENERAL = {"strong": 0.65, "good": 0.55, "fair": 0.45}
+"""The words by which a rule-writer who has read training questions tells a subject: those that no other has."""
+GENERAL = {"strong": 0.66, "good": 0.57, "fair": 0.45}
 """How often the price-aware rule expects a generalist described so to be right."""
-SPECIALIST, DABBLER, STRANGER = 0.85, 0.6, 0.15
+SPECIALIST, DABBLER, STRANGER = 0.62, 0.5, 0.15
 """The same for an expert whose description names the subject, names it with a reserve, and does not name it."""
 
 
@@ -103,7 +104,7 @@ def oracle(knowledge: Knowledge) -> ChooseExpert:
 def subject_of(instruction: str) -> str | None:
     """The subject whose words the instruction uses most; None when it uses none."""
     words = [_stem(word) for word in re.findall(r"[a-z]+", instruction.lower())]
-    hits = {subject: sum(word in stems for word in words) for subject, stems in _STEMS.items()}
+    hits = {subject: sum(word in stems for word in words) for subject, stems in SUBJECTS.items()}
     best = max(hits, key=lambda subject: hits[subject])
     return best if hits[best] else None
 
@@ -116,14 +117,6 @@ def described_match(subject: str | None, description: str) -> float:
         return DABBLER if named.group(1) else SPECIALIST
     general = [chance for word, chance in GENERAL.items() if re.search(rf"\b{word}\b", text)]
     return max(general) if general and re.search(r"\b(every|any|all)\b", text) else STRANGER
-
-
-def _stem(word: str) -> str:
-    """Endings do not matter: `photons` is `photon`."""
-    return word[:-1] if word.endswith("s") else word
-
-
-_STEMS = {subject: frozenset(_stem(word) for word in words.split()) for subject, words in SUBJECTS.items()}
 
 
 def _once(choose: Callable[[Conversation, list[ToolSpec]], ToolSpec]) -> ChooseExpert:

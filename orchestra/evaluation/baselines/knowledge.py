@@ -48,14 +48,14 @@ async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[st
 
     Costs a call each: meant for experts that are simulated or replayed, whose answers do not change.
     """
-    asked = [example for example in examples if not example.verifier.golden_calls]
+    asked = [example for example in examples if example.needs_expert]
     right = await at_once((_cheapest_right(example, toolkit) for example in asked), AT_ONCE)
     return {example.id: name for example, name in zip(asked, right, strict=True)}
 
 
 def needs_lesson(example: Example) -> bool:
     """Whether only an expert answers it, and one is on offer."""
-    return not example.verifier.golden_calls and bool(example.experts)
+    return example.needs_expert and bool(example.experts)
 
 
 async def take_lessons(examples: Sequence[Example], toolkit: Toolkit, most: int | None = None) -> list[Lesson]:

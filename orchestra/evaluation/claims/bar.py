@@ -5,7 +5,7 @@ from typing import Literal
 
 from orchestra.evaluation.claims.measures import Measured
 
-Unit = Literal["share", "points", "times", "utility", "minutes"]
+Unit = Literal["share", "points", "times", "utility", "minutes", "cents", "seconds"]
 Sign = Literal["≥", "≤", ">"]
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import STRONGEST, frontier
-from orchestra.evaluation.claims.seeds import Measure, accuracy_at
+from orchestra.evaluation.claims.seeds import Measure, accuracy_at, first
 from orchestra.evaluation.outcomes import Outcome, unit, utility
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.evaluation.report import TRAINED
@@ -48,7 +48,7 @@ def used_where_best(examples: Mapping[str, Example], categories: tuple[Category,
     """Share of the categories' examples in which a tool of the kind they need was called."""
 
     def measure(result: SeedResult) -> Measure:
-        own = {key: one for key, one in _counted(result, TRAINED).items() if examples[key].category in categories}
+        own = {key: one for key, one in counted(result, TRAINED).items() if examples[key].category in categories}
         return Measure({key: (float(_used_best(one, examples[key])),) for key, one in own.items()}, first)
 
     return measure
@@ -63,16 +63,18 @@ def utility_gain(rival: str, examples: Mapping[str, Example]) -> Measured:
     """Utility less the rival's, in always-strongest's units."""
 
     def measure(result: SeedResult) -> Measure:
-        measured = unit(_of(result, STRONGEST))
-        if measured is None:
+        value = worth(result, STRONGEST, examples)
+        if value is None:
             return Measure({}, first)
-
-        def worth(one: Outcome) -> float:
-            return utility(one, examples[one.example_id].preference, measured)
-
-        return Measure(_columns(result, TRAINED, rival, worth), lambda m: m[:, 0] - m[:, 1])
+        return Measure(_columns(result, TRAINED, rival, value), lambda m: m[:, 0] - m[:, 1])
 
     return measure
+
+
+def worth(result: SeedResult, yardstick: str, examples: Mapping[str, Example]) -> Callable[[Outcome], float] | None:
+    """Utility of an outcome in the units of a policy's dollars and seconds; None where that one spent nothing."""
+    measured = unit(_of(result, yardstick))
+    return None if measured is None else lambda one: utility(one, examples[one.example_id].preference, measured)
 
 
 def equal_cost(rival: str) -> Measured:
@@ -86,7 +88,7 @@ def equal_cost(rival: str) -> Measured:
         return np.asarray(ours[:, 1] - np.asarray(rivals), dtype=np.float64)
 
     def measure(result: SeedResult) -> Measure:
-        found = [_counted(result, name) for name in (TRAINED, *frontier(rival))]
+        found = [counted(result, name) for name in (TRAINED, *frontier(rival))]
         shared = [key for key in found[0] if all(key in outcomes for outcomes in found)]
         rows = {
             key: tuple(value for outcomes in found for value in (_cost(outcomes[key]), _solved(outcomes[key])))
@@ -120,16 +122,22 @@ def price_rows(probes: ProbeResults) -> list[tuple[str, str, tuple[float, float,
 
 def trial_ratio(probe: str, before: str, after: str, value: Callable[[Trial], float]) -> Measured:
     """Mean value in the variant `after` over that in `before`, on the same examples."""
+    return lambda result: Measure(_trials(result, probe, before, after, value), lambda m: ratio(m[:, 1], m[:, 0]))
 
-    def measure(result: SeedResult) -> Measure:
-        found = [
-            {t.example_id: value(t) for t in result.probes.of(probe, variant) if t.outcome.solved is not None}
-            for variant in (before, after)
-        ]
-        rows = {key: (value, found[1][key]) for key, value in found[0].items() if key in found[1]}
-        return Measure(rows, lambda m: ratio(m[:, 1], m[:, 0]))
 
-    return measure
+def trial_gain(probe: str, before: str, after: str, value: Callable[[Trial], float]) -> Measured:
+    """Mean value in the variant `after` less that in `before`, on the same examples."""
+    return lambda result: Measure(_trials(result, probe, before, after, value), lambda m: m[:, 1] - m[:, 0])
+
+
+def _trials(
+    result: SeedResult, probe: str, before: str, after: str, value: Callable[[Trial], float]
+) -> dict[str, tuple[float, ...]]:
+    found = [
+        {t.example_id: value(t) for t in result.probes.of(probe, variant) if t.outcome.solved is not None}
+        for variant in (before, after)
+    ]
+    return {key: (value, found[1][key]) for key, value in found[0].items() if key in found[1]}
 
 
 def uses(trial: Trial) -> float:
@@ -160,6 +168,8 @@ def _used_best(one: Outcome, example: Example) -> bool:
             return "search" in one.calls
         case Category.LOOKUP | Category.CHANGE:
             return any(kinds.get(tool) is ToolKind.DOMAIN for tool in one.calls)
+        case Category.DIRECT:
+            return not one.calls
         case Category.TOPIC:
             return any(kinds.get(tool) is ToolKind.EXPERT for tool in one.calls)
 
@@ -173,11 +183,12 @@ def _columns(
     result: SeedResult, first: str, second: str, value: Callable[[Outcome], float]
 ) -> dict[str, tuple[float, ...]]:
     """A value of two policies on the examples that both have a verdict on."""
-    ours, theirs = _counted(result, first), _counted(result, second)
+    ours, theirs = counted(result, first), counted(result, second)
     return {key: (value(ours[key]), value(theirs[key])) for key in ours if key in theirs}
 
 
-def _counted(result: SeedResult, policy: str) -> dict[str, Outcome]:
+def counted(result: SeedResult, policy: str) -> dict[str, Outcome]:
+    """A policy's outcomes by example, without those that infrastructure failed."""
     return {one.example_id: one for one in _of(result, policy) if one.solved is not None}
 
 
@@ -197,11 +208,6 @@ def _solved(one: Outcome) -> float:
 
 def _cost(one: Outcome) -> float:
     return one.cost_usd
-
-
-def first(means: "Values") -> "Values":
-    """The first column: a plain mean."""
-    return means[:, 0]
 
 
 def ratio(above: "Values", below: "Values") -> "Values":

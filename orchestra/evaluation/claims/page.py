@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestra.errors import DataError
-from orchestra.evaluation.claims import ablations, claims
+from orchestra.evaluation.claims import arms, claims
 from orchestra.evaluation.report import SIMULATED
 from orchestra.types import Record
 
@@ -12,6 +12,18 @@ BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 PAGE = "docs/claims.md"
 SETS = {"dev": "development examples", "heldout": "held-out examples", "test": "sealed test examples"}
 """What the page calls the examples that were measured on."""
+SHOWN = (
+    "accuracy",
+    "cents an example",
+    "seconds an example",
+    "utility",
+    "preferences: use of X under “prefer X”, over neutral",
+    "preferences: use of X under “avoid X”, over neutral",
+    "preferences: dollars under “cheap”, over neutral",
+    "preferences: seconds under “fast”, over neutral",
+    "prices: fall of an expert's share of calls from low to high price",
+)
+"""The rows of the side-by-side table that the README shows."""
 
 
 class StageRun(Record):
@@ -51,11 +63,11 @@ class Facts(Record):
     seeds: tuple[int, ...]
     """Those that reached the end."""
     minutes: dict[str, float]
-    """By seed: sft, grpo, and the evaluation of the trained model."""
+    """By seed: sft and grpo of the trained model."""
     changed: dict[str, str]
     """Parameters that differ from those committed, by `section.key`."""
     failures: tuple[str, ...]
-    """One line for each seed or ablation that failed."""
+    """One line for each seed or arm that failed."""
     parts: tuple[StageRun, ...]
 
     @property
@@ -63,38 +75,43 @@ class Facts(Record):
         return sum(part.dollars or 0.0 for part in self.parts)
 
 
-def page(facts: Facts, found: Sequence[claims.Claim], details: str, rows: Sequence[ablations.Row]) -> str:
-    """The whole of docs/claims.md; `details`: how each expert's share of calls follows its price (`claims.details`)."""
+def page(facts: Facts, found: Sequence[claims.Claim], details: str, rows: Sequence[arms.ArmRow]) -> str:
+    """The whole of docs/claims.md.
+
+    `rows`: every arm side by side; `details`: how each expert's share of calls follows its price (`claims.details`).
+    """
     title = f"# Claims{f' ({SIMULATED})' if facts.simulated else ''}"
     parts = [
         title,
         f"Made by `{facts.command}` on {facts.date}; not written by hand. A claim holds when the mean over the seeds "
         "meets its bar.",
         *_failures(facts),
+        "## Side by side",
+        "Every arm attempts the same examples and probes. The base and the SFT model are what GRPO starts from; the "
+        "others are GRPO with one reward each, from the same SFT models. In brackets: 95 % intervals over seeds and "
+        "examples.",
+        arms.markdown(rows, claims.show),
+        "## Claims of ours",
+        f"The intervals are corrected for {len(found)} claims (Bonferroni). A claim holds clearly when its whole "
+        "interval meets the bar.",
         claims.markdown(found).strip(),
         "\n".join(_facts(facts)),
         "## Calls by price",
         details.strip(),
     ]
-    if rows:
-        parts += [
-            "## Ablations",
-            "Each is a GRPO of its own from the same SFT model, evaluated on the same examples; 95 % "
-            "intervals over the examples, none over seeds. Utility counts dollars and seconds as the claims do.",
-            ablations.markdown(rows),
-        ]
     parts += ["## Time and money", _parts_table(facts.parts)]
     return "\n\n".join(parts) + "\n"
 
 
-def block(facts: Facts, found: Sequence[claims.Claim]) -> str:
-    """What the README shows between its markers."""
+def block(facts: Facts, found: Sequence[claims.Claim], rows: Sequence[arms.ArmRow]) -> str:
+    """What the README shows between its markers: the arms side by side, then the first claims."""
     made = f", made with **{SIMULATED}**" if facts.simulated else ""
     lead = (
         f"{facts.date}, {_seeds(facts)}, {facts.examples:,} {SETS[facts.split]}{made}; {_minutes(facts)} on "
         f"{facts.cores} cores. Every claim, and how it was measured: [{PAGE}]({PAGE})."
     )
-    return "\n\n".join([lead, *_failures(facts), claims.headlines(found).strip()])
+    table = arms.markdown([row for row in rows if row.name in SHOWN], claims.show, intervals=False)
+    return "\n\n".join([lead, *_failures(facts), table, claims.headlines(found).strip()])
 
 
 def refresh(text: str, new: str) -> str:
@@ -121,7 +138,7 @@ def changed(default: Mapping[str, Any], params: Mapping[str, Any], prefix: str =
 def _facts(facts: Facts) -> list[str]:
     notes = [
         f"{_seeds(facts).capitalize()} (`sft.seed` and `grpo.seed` together), profile {facts.profile}; from "
-        f"the shipped base to the result (sft, grpo, evaluation of the trained model): {_minutes(facts)} on a "
+        f"the shipped base to the result (sft and grpo): {_minutes(facts)} on a "
         f"machine of {facts.cores} cores; "
         f"{facts.load:.1f} other processes used a core when the command began.",
         f"{facts.examples:,} {SETS[facts.split]}, prices of {facts.price_date}, greedy; probes on the first "

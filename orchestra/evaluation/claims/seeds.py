@@ -24,8 +24,14 @@ class Measure:
     """Means: (resamples, columns) → (resamples,); NaN where it cannot be told."""
 
 
-def over_seeds(measures: Sequence[Measure], resamples: int, seed: int) -> tuple[Interval, tuple[float | None, ...]]:
-    """Mean over the seeds with its 95 % interval, and each seed's own number.
+LEVEL = 0.95
+"""How often an interval holds the truth, where nothing else is said."""
+
+
+def over_seeds(
+    measures: Sequence[Measure], resamples: int, seed: int, level: float = LEVEL
+) -> tuple[Interval, tuple[float | None, ...]]:
+    """Mean over the seeds with its interval of that level, and each seed's own number.
 
     Two sources of chance add up: which seed trained (variance between seeds over their count) and which examples were
     held out (variance of the seeds' mean over bootstrap resamples of the examples, the same for every seed, since all
@@ -47,14 +53,19 @@ def over_seeds(measures: Sequence[Measure], resamples: int, seed: int) -> tuple[
     per_seed = tuple(float(point) if np.isfinite(point) else None for point in points)
     if None in per_seed or len(drawn) < 2:
         return Interval(), per_seed
-    return _student(points, float(drawn.var(ddof=1))), per_seed
+    return _student(points, float(drawn.var(ddof=1)), level), per_seed
 
 
-def over_runs(values: Sequence[float]) -> Interval:
+def over_runs(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Mean and interval of a number that each seed has once, such as its minutes."""
     import numpy as np
 
-    return _student(np.asarray(values, dtype=np.float64), 0.0) if values else Interval()
+    return _student(np.asarray(values, dtype=np.float64), 0.0, level) if values else Interval()
+
+
+def first(means: "Values") -> "Values":
+    """The first column: a plain mean."""
+    return means[:, 0]
 
 
 def accuracy_at(points: "Values", cost: float) -> float:
@@ -71,7 +82,7 @@ def accuracy_at(points: "Values", cost: float) -> float:
     return float(np.interp(cost, [x for x, _ in found], [y for _, y in found]))
 
 
-def _student(points: "Values", example_variance: float) -> Interval:
+def _student(points: "Values", example_variance: float, level: float) -> Interval:
     """points: (seeds,)."""
     import numpy as np
     from scipy.stats import t
@@ -82,5 +93,5 @@ def _student(points: "Values", example_variance: float) -> Interval:
     if variance <= 0:
         return Interval(value=mean, low=mean, high=mean)
     freedom = (seeds - 1) * (variance / between) ** 2 if between > 0 else np.inf
-    half = float(t.ppf(0.975, freedom)) * variance**0.5
+    half = float(t.ppf((1 + level) / 2, freedom)) * variance**0.5
     return Interval(value=mean, low=mean - half, high=mean + half)

@@ -44,7 +44,7 @@ class Setting:
     rng: random.Random
     """Of this example and the probe's stream."""
     wording: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sentences by kind of preference, from the file that `evaluate.wording` names."""
+    """Sentences by kind of preference, and forms of questions, from the folder that `evaluate.wording` names."""
 
 
 Changes = Callable[[Example, Setting], Iterator[Change]]

@@ -1,6 +1,6 @@
 """Runs every probe of one policy; a killed run continues."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestra.config.schema import Rollout
@@ -10,6 +10,7 @@ from orchestra.evaluation.baselines.knowledge import Knowledge
 from orchestra.evaluation.outcomes import outcome
 from orchestra.evaluation.probes.base import PROBES, Variant, variants
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
+from orchestra.evaluation.probes.wording import QUESTION
 from orchestra.evaluation.run import Contender, OnProgress, evaluate
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.toolkit import Toolkit
@@ -39,6 +40,7 @@ def run_probes(
     if not chosen:
         raise DataError("no topic example to probe with", where="run_probes", fix="raise evaluate.examples")
     made = variants(chosen, toolkit.catalogue, spread=price_spread, seed=seed, wording=wording)
+    toolkit.book.know_also(_asked_otherwise(chosen, made))
     trials = _play(contender, made, toolkit, limits, file, on_progress)
     knowledge = Knowledge(toolkit.catalogue, max_turns=limits.max_turns)
     codec = contender.codec
@@ -49,18 +51,35 @@ def run_probes(
     return ProbeResults(trials=(*trials, *(trial.model_copy(update={"variant": "strongest"}) for trial in strongest)))
 
 
+def _asked_otherwise(examples: Sequence[Example], made: Sequence[Variant]) -> Iterator[tuple[str, str]]:
+    """A question and its other wording, for every variant that has one."""
+    asked = {example.id: example.instruction for example in examples}
+    for variant in made:
+        if variant.example.instruction != asked[variant.of]:
+            yield asked[variant.of], variant.example.instruction
+
+
 class Sentence(Record):
-    """A line of the file that `evaluate.wording` names."""
+    """A line of wishes.jsonl."""
 
     kind: str
     words: str
 
 
-def read_wording(path: Path) -> dict[str, list[str]]:
-    """Sentences by kind of preference; `{x}` in one stands for an expert's name. Raises `DataError`."""
+class Form(Record):
+    """A line of questions.jsonl: `{a}`, `{t}` and `{x}` stand for what is asked, the kind of thing and its name."""
+
+    template: str
+
+
+def read_wording(folder: Path) -> dict[str, list[str]]:
+    """Sentences by kind of preference, where `{x}` stands for an expert's name, and forms of questions under
+    `QUESTION`. Raises `DataError`."""
+    fix = "name a folder with wishes.jsonl and questions.jsonl in evaluate.wording"
     found: dict[str, list[str]] = {}
-    for sentence in read_jsonl(path, Sentence, fix="name a file of sentences in evaluate.wording"):
+    for sentence in read_jsonl(folder / "wishes.jsonl", Sentence, fix=fix):
         found.setdefault(sentence.kind, []).append(sentence.words)
+    found[QUESTION] = [form.template for form in read_jsonl(folder / "questions.jsonl", Form, fix=fix)]
     return found
 
 

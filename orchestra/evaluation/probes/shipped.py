@@ -31,7 +31,7 @@ ASKED: tuple[tuple[str, str, Sign, Callable[[Trial], float]], ...] = (
     ("fast", "seconds under “fast”, over neutral", "≤", lambda trial: trial.outcome.latency_s),
 )
 """What each kind of preference should change: its name, in words, which way, and by what it is measured."""
-THRESHOLDS = {"prefer": 1.5, "avoid": 0.5, "cheap": 0.8, "fast": 0.8}
+THRESHOLDS = {"prefer": 2.0, "avoid": 0.4, "cheap": 0.7, "fast": 0.75}
 
 
 def _preference_bars() -> list[Bar]:

@@ -1,22 +1,42 @@
-"""A policy whose first turns begin with given tokens: what it writes after them is its own."""
+"""A policy whose episodes begin with given turns: what it writes after them is its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from orchestra.errors import TrainingError
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
+from orchestra.types import Turn
 
-Begun = Mapping[tuple[str, int], tuple[int, ...]]
-"""Tokens that the first turn begins with, by example id and sample."""
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an episode begins with."""
+
+    ids: tuple[int, ...] = ()
+    """Tokens that a turn begins with: the first one, or the one after `before`."""
+    before: tuple[Turn, ...] = ()
+    """Whole turns, which are said again and must get the same replies."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """All of it, replies included: (time,)."""
+        return [*(token for turn in self.before for token in (*turn.ids, *turn.observation_ids)), *self.ids]
+
+
+NOTHING = Beginning()
+Begun = Mapping[tuple[str, int], Beginning]
+"""How an episode begins, by example id and sample."""
 
 
 @dataclass(eq=False)
 class ForcedPolicy:
     """Runs another policy on conversations whose prompts end with the given tokens, which then count as written.
 
-    The given tokens are in the turn's `ids` and are paid for like any others. Their turn has no log-probabilities,
-    since they were not sampled. Conversations that are given nothing run as ever.
+    The given tokens are in the turns' `ids` and are paid for like any others. Their turns have no log-probabilities,
+    since they were not sampled. Conversations that are given nothing run as ever. All conversations of a batch are
+    given the same number of whole turns: the policy behind drops those that it is not asked for.
     """
 
     inner: Policy
@@ -33,21 +53,31 @@ class ForcedPolicy:
         return getattr(self.inner, "by_episode", False)
 
     def begin(self, conversations: Sequence[Conversation]) -> None:
+        if len({len(self._given(c).before) for c in conversations}) > 1:
+            raise ValueError("conversations of one batch begin with different numbers of turns")
         self._shadows = {
-            id(c): Conversation(c.example, [*c.prompt_ids, *self._given(c)], c.sample) for c in conversations
+            id(c): Conversation(c.example, [*c.prompt_ids, *self._given(c).tokens], c.sample) for c in conversations
         }
         self.inner.begin(list(self._shadows.values()))
 
     async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        if any(len(c.turns) < len(self._given(c).before) for c in conversations):
+            return [self._again(c) for c in conversations]
         shadows, limits = [], []
         for conversation, most in zip(conversations, max_tokens, strict=True):
             given, shadow = self._given(conversation), self._shadows[id(conversation)]
-            shadow.turns = list(conversation.turns)
-            if given and shadow.turns:
+            shadow.turns = list(conversation.turns[len(given.before) :])
+            if given.ids and shadow.turns:
                 first = shadow.turns[0]
-                shadow.turns[0] = first.model_copy(update={"ids": first.ids[len(given) :], "logprobs": ()})
+                shadow.turns[0] = first.model_copy(update={"ids": first.ids[len(given.ids) :], "logprobs": ()})
+            if given.before and not shadow.turns and conversation.ids != shadow.prompt_ids[: -len(given.ids) or None]:
+                raise TrainingError(
+                    f"a call of {conversation.example.id} that was made again got another reply",
+                    where="grpo.branch.later",
+                    fix="set it to 0, or have the experts answer from a tape (`orchestra tools record`)",
+                )
             shadows.append(shadow)
-            limits.append(max(1, most - len(given)) if not conversation.turns else most)
+            limits.append(max(1, most - len(given.ids)) if not shadow.turns else most)
         found = await self.inner.generate(shadows, limits)
         return [self._whole(c, g) for c, g in zip(conversations, found, strict=True)]
 
@@ -55,13 +85,18 @@ class ForcedPolicy:
         self._shadows = {}
         self.inner.end()
 
-    def _given(self, conversation: Conversation) -> tuple[int, ...]:
-        return self.begun.get((conversation.example.id, conversation.sample), ())
+    def _given(self, conversation: Conversation) -> Beginning:
+        return self.begun.get((conversation.example.id, conversation.sample), NOTHING)
+
+    def _again(self, conversation: Conversation) -> Generation:
+        """The next of the whole turns."""
+        turn = self._given(conversation).before[len(conversation.turns)]
+        return Generation(list(turn.ids), [], "stop", cached_tokens=max(0, conversation.length - 1))
 
     def _whole(self, conversation: Conversation, generation: Generation) -> Generation:
         given = self._given(conversation)
-        if not given or conversation.turns:
+        if not given.ids or len(conversation.turns) > len(given.before):
             return generation
-        # A sampled first turn would have found all of its prompt but the last token in the cache.
-        cached = min(generation.cached_tokens, len(conversation.prompt_ids) - 1)
-        return replace(generation, ids=[*given, *generation.ids], logprobs=[], cached_tokens=cached)
+        # A sampled turn would have found all that came before it but the last token in the cache.
+        cached = min(generation.cached_tokens, conversation.length - 1)
+        return replace(generation, ids=[*given.ids, *generation.ids], logprobs=[], cached_tokens=cached)

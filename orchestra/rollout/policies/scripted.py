@@ -38,7 +38,7 @@ def follow(
     enough: Callable[[Conversation], bool] | None = None,
 ) -> str:
     """The next turn: ask for what only the user knows; then the known solution's next call, or for topic questions the
-    chosen expert; then the answer.
+    chosen expert; then the answer. What needs no tool is answered at once.
 
     Experts are asked until `enough` (default: one was not unsure); the last such reply is the answer.
     """
@@ -55,6 +55,8 @@ def follow(
         if done < len(golden):
             return format_call(golden[done], think)
         return format_answer(example.verifier.answer or " ".join(example.verifier.communicate) or "Done.", think)
+    if not example.needs_expert:
+        return format_answer(example.verifier.answer or UNSURE, think)
     answers = expert_answers(conversation)
     if not (enough(conversation) if enough is not None else answers):
         asked = {turn.call.name for turn in conversation.turns if turn.call is not None}

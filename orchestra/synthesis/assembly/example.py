@@ -61,4 +61,5 @@ class ExampleBuilder:
             provenance=provenance,
             user=draft.user,
             price_date=day,
+            query=draft.query,
         )

@@ -46,7 +46,7 @@ GENERALIST: dict[float, dict[Split, tuple[str, ...]]] = {
 }
 """By mean skill from which the words hold. No description is in both splits; the grades themselves (strong, solid, …)
 are, for a model of our size has no other source of what a word means."""
-TRUSTED = 0.58
+TRUSTED = 0.45
 """Skill in a topic from which a specialist's description names it."""
 SYLLABLES, STEM_ENDS = MIDDLES.split(), TAILS.split()
 SUFFIXES = ("mini", "pro", "large", "chat", "max", "lite", "turbo", "flash", "nano", "small")

@@ -11,13 +11,13 @@ from orchestra.tools.catalogue.catalogue import Catalogue, DomainToolLike
 from orchestra.tools.catalogue.entry import DECENT
 from orchestra.types import Category, ToolKind, ToolSpec
 
-FRONTIER = 0.55
+FRONTIER = 0.57
 """Experts at least this strong on the whole are the strongest tier."""
-FRONTIER_SHARE, DECENT_SHARE = 0.85, 0.75
+FRONTIER_SHARE, DECENT_SHARE = 0.95, 0.95
 """How often a toolbox has one of each; at least one of the two is always there."""
-RIVAL_SHARE = 0.85
-"""How often a second one that suits the topic is offered as well, so that their prices decide."""
-STRONGEST_SHARE = 0.75
+SUITED = (1, 2, 3, 3)
+"""How many of the smaller ones that suit the topic are offered, each as likely: their prices and answers differ."""
+STRONGEST_SHARE = 0.9
 """How often the expert of the strongest tier is the very strongest."""
 SPARE_SHARE = 0.5
 """How often a basic tool that is not needed is offered."""
@@ -77,7 +77,7 @@ def _experts(catalogue: Catalogue, topic: str, count: int, rng: random.Random) -
         strongest = max(frontier, key=catalogue.strength)
         chosen.append(strongest if rng.random() < STRONGEST_SHARE else rng.choice(frontier))
     if with_decent:
-        chosen += rng.sample(decent, min(len(decent), 2 if rng.random() < RIVAL_SHARE else 1))
+        chosen += rng.sample(decent, min(len(decent), rng.choice(SUITED)))
     others = [
         name for name in every if name not in chosen and name not in frontier and (with_decent or name not in decent)
     ]

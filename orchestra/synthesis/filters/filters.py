@@ -103,6 +103,8 @@ def proven(example: Example, toolkit: Toolkit, max_words: int | None = MAX_WORDS
 
 def _answered(example: Example, toolkit: Toolkit) -> str | None:
     topic = example.category is Category.TOPIC
+    if example.category is Category.DIRECT:
+        return answer_problem(example, toolkit)
     if not topic and not example.verifier.golden_calls:
         return "it has no known solution"
     with Copies() as copies:

@@ -215,14 +215,14 @@ OPENINGS = (
 )
 """What every second wish of training begins with, so that its words are met in the middle of a sentence too."""
 WEIGHTS = {
-    "neutral": (1.0, 0.15, 0.05),
+    "neutral": (1.0, 0.1, 0.02),
     "cheap": (1.0, 0.6, 0.05),
-    "fast": (1.0, 0.05, 0.6),
+    "fast": (1.0, 0.1, 0.6),
     "accurate": (1.0, 0.02, 0.02),
 }
-"""(outcome, compute, latency). Being right leads: where the neutral weight of compute was 0.3, dollars drowned it
-(docs/log.md); at 0.1 the homogeneity filter leaves out neutral groups where all are right."""
-PREFERRED, OTHERS = 0.5, 0.25
+"""(outcome, compute, latency). At these weights a table of chances finds 77 % at half of the strongest expert's dollars
+for a user without a preference, and a quarter of those dollars for a cheap one (docs/log.md)."""
+PREFERRED, OTHERS = 1.0, 1.0
 """Weight of the tool a user likes, and of those left when one is disliked."""
 
 

@@ -6,17 +6,39 @@ calls the same of Drumoth and Elkisa. A model that meets every name once learns 
 
 import random
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.names import HEADS, MIDDLES, TAILS
+from orchestra.synthesis.questions import arithmetic, beyond, facts, surface
+from orchestra.synthesis.questions.everyday import every
+from orchestra.synthesis.questions.topic_words import APART, FORMS, NAMED, THINGS
 from orchestra.types import Episode
+
+
+def wordings() -> Iterator[str]:
+    """Every sentence of the questions that holds no made-up name, with its answer where everybody knows it."""
+    yield from (*FORMS, *APART, *NAMED, *surface.OPENINGS, *surface.CLOSINGS, *surface.STARTS)
+    yield from (sentence for forms in facts.ASK.values() for sentence in forms)
+    yield from (
+        *arithmetic.ASK,
+        *(story for _, story in arithmetic.STORIES),
+        *(order for _, orders in arithmetic.ORDERS for order in orders),
+        *map(str.capitalize, arithmetic.WORDS.values()),
+    )
+    yield from (form for _, forms in arithmetic.FORMS for form in (*forms, *map(str.capitalize, forms)))
+    yield from beyond.words()
+    for thing in (thing for things in THINGS.values() for thing in things):
+        yield from (thing.called, *(form for asked in thing.asked for form in asked.forms))
+    for question, answer in every():
+        yield from (question, answer)
+
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 NUMBER = re.compile(r"(?<![\w.$])(?<![a-z]-)[1-9]\d+(?!\w|\.\d)")
 """Two digits or more; neither a price, nor the seconds of a tool, nor part of its name."""
-ENGLISH = frozenset({"The", "Crown"})
-"""Capitalised words of the examples' own wording."""
+ENGLISH = frozenset({"The", "Crown", *NAME.findall(" ".join(wordings()))})
+"""Capitalised words of the examples' own wording, and those that everybody knows."""
 GIVEN = re.compile("(?:{})(?:{})+(?:{})".format(*("|".join(part.split()) for part in (HEADS, MIDDLES, TAILS))))
 """What `Names` may give: a disguise never uses such a name, so that none in later data was seen."""
 LENGTHS = (4, 9)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.names import Names
+from orchestra.synthesis.questions.surface import typed
+from orchestra.synthesis.questions.topic_words import FORMS
 from orchestra.tools.search.corpus import Document
 from orchestra.types import Category, ToolCall
 
@@ -14,19 +16,54 @@ PER_WORLD = 3
 """Questions of each kind asked of one small world."""
 
 ASK = {
-    "leader": ("who leads {x}?", "who is the head of {x}?", "{x} is run by whom?", "name the leader of {x}."),
-    "city": ("in which city is {x} based?", "where is {x} based?", "name the city of {x}."),
-    "year": ("when was {x} founded?", "in which year did {x} start?", "give the founding year of {x}."),
-    "product": ("what does {x} make?", "which product comes from {x}?", "name the product of {x}."),
-    "maker": ("who makes {x}?", "which firm makes {x}?", "name the maker of {x}."),
-    "colour": ("what colour is {x}?", "which colour does {x} have?", "name the colour of {x}."),
-    "firm": ("which firm does {x} lead?", "what is the firm of {x}?", "name the firm that {x} runs."),
-    "home": ("where does {x} live?", "in which town is {x} at home?", "name the home of {x}."),
-    "teacher": ("who taught {x}?", "who was the teacher of {x}?", "{x} learned from whom?"),
-    "mayor": ("who is mayor of {x}?", "who governs {x}?", "name the mayor of {x}."),
-    "river": ("which river runs through {x}?", "what river is {x} on?", "name the river of {x}."),
+    "leader": (
+        "Who leads {x}?",
+        "Who is the head of {x}?",
+        "{x} is run by whom?",
+        "Who runs {x}?",
+        "Who is in charge of {x}?",
+    ),
+    "city": (
+        "In which city is {x} based?",
+        "Where is {x} based?",
+        "Where does {x} have its office?",
+        "{x} is based where?",
+    ),
+    "year": (
+        "When was {x} founded?",
+        "In which year did {x} start?",
+        "How old is {x}, when did it begin?",
+        "{x} exists since when?",
+    ),
+    "product": (
+        "What does {x} make?",
+        "Which product comes from {x}?",
+        "What is made by {x}?",
+        "What can I buy from {x}?",
+    ),
+    "maker": (
+        "Who makes {x}?",
+        "Which firm makes {x}?",
+        "Where does {x} come from, which firm?",
+        "{x} is made by whom?",
+    ),
+    "colour": ("What colour is {x}?", "Which colour does {x} have?", "What does {x} look like, which colour?"),
+    "firm": (
+        "Which firm does {x} lead?",
+        "What is the firm of {x}?",
+        "What does {x} run?",
+        "Which business has {x} at its head?",
+    ),
+    "home": ("Where does {x} live?", "In which town is {x} at home?", "Where is the home of {x}?", "{x} lives where?"),
+    "teacher": ("Who taught {x}?", "Who was the teacher of {x}?", "{x} learned from whom?", "Who gave lessons to {x}?"),
+    "mayor": ("Who is mayor of {x}?", "Who governs {x}?", "Who is the mayor in {x}?", "{x} has which mayor?"),
+    "river": ("Which river runs through {x}?", "What river is {x} on?", "What is the river in {x} called?"),
 }
 """Questions by relation; {x} is the subject, or words for it."""
+NOUNS = {"year": "founding year"}
+"""What a relation is called where it is not its own name."""
+OWN_FORM = 0.6
+"""Share of the questions in a form that only this relation has."""
 THROUGH = {
     "maker": ("the maker of {x}", "the firm that makes {x}"),
     "firm": ("the firm led by {x}", "the firm that {x} leads"),
@@ -88,7 +125,7 @@ def fact(world: FactWorld, rng: random.Random) -> Iterator[Draft]:
     for subject, relation in rng.sample(world.one_hop(), PER_WORLD):
         yield Draft(
             category=Category.FACT,
-            instruction=rng.choice(ASK[relation]).format(x=subject),
+            instruction=worded(rng, relation, subject),
             answer=world.facts[subject, relation],
             verifier="exact",
             entities=(subject,),
@@ -104,13 +141,22 @@ def two_hop(world: FactWorld, rng: random.Random) -> Iterator[Draft]:
         words = rng.choice(THROUGH[first]).format(x=subject)
         yield Draft(
             category=Category.TWO_HOP,
-            instruction=rng.choice(ASK[second]).format(x=words),
+            instruction=worded(rng, second, words),
             answer=world.facts[middle, second],
             verifier="exact",
             entities=(subject, middle),
             golden_calls=(_search(subject, first), _search(middle, second)),
             tools_needed=("search",),
         )
+
+
+def worded(rng: random.Random, relation: str, subject: str) -> str:
+    """A question for that relation of the subject, or of the words that lead to it."""
+    if rng.random() < OWN_FORM:
+        question = rng.choice(ASK[relation]).format(x=subject)
+    else:
+        question = rng.choice(FORMS).format(a=NOUNS.get(relation, relation), t=subject)
+    return typed(rng, question[0].upper() + question[1:])
 
 
 def _search(subject: str, relation: str) -> ToolCall:

@@ -1,4 +1,4 @@
-"""Topic questions: about made-up things in a subject's own words; nothing but an expert knows the answer."""
+"""Topic questions: about made-up things in plain English; experts know the answers, and a record holds some of them."""
 
 import random
 from collections.abc import Iterator
@@ -6,99 +6,95 @@ from dataclasses import dataclass
 
 from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.names import Names, made_up
-from orchestra.types import Category
+from orchestra.synthesis.questions.surface import typed
+from orchestra.synthesis.questions.topic_words import APART, FORMS, NAMED, THINGS, Asked, Thing
+from orchestra.tools.experts.simulated import uniform
+from orchestra.tools.search.corpus import Document
+from orchestra.types import Category, Example
 
-
-@dataclass(frozen=True)
-class TopicWords:
-    """The words of a topic: what is asked about, and what is asked of it."""
-
-    things: tuple[str, ...]
-    asked: tuple[str, ...]
-    """A `#` marks what is a number, a `!` what is hard: two of eight, which is `hard_share` of
-    data/catalogue/tools.yaml."""
-
-
-def _subject(things: str, asked: str) -> TopicWords:
-    return TopicWords(tuple(things.split()), tuple(asked.split()))
-
-
-SUBJECTS: dict[str, TopicWords] = {
-    "math": _subject(
-        "matrix polynomial integral group sequence curve lemma equation prime theorem",
-        "rank# root# order# degree# bound axiom proof! genus#!",
-    ),
-    "physics": _subject(
-        "particle laser boson beam plasma lens orbit quark photon field",
-        "spin# voltage# mass# momentum# force wave decay! entropy#!",
-    ),
-    "medicine": _subject(
-        "drug enzyme nerve fever syndrome vaccine infection surgery disease therapy",
-        "dose# cure symptom doctor risk# patient receptor! prognosis!",
-    ),
-    "law": _subject(
-        "court treaty trial statute contract lawsuit verdict appeal clause tort",
-        "judge article# plaintiff crime penalty# witness doctrine! precedent!",
-    ),
-    "history": _subject(
-        "battle empire peace fortress siege tribe revolt crusade dynasty war",
-        "king year# queen century# ships# founder cause! envoy!",
-    ),
-    "code": _subject(
-        "function file compiler flag library loop array pointer server program",
-        "port# bytes# keyword method version# author complexity#! bug!",
-    ),
-    "finance": _subject(
-        "bond fund shares loan broker trust index stock budget currency",
-        "yield# coupon# bank auditor fee# owner hedge! beta#!",
-    ),
-    "music": _subject(
-        "symphony sonata waltz ballad quartet hymn orchestra march song opera",
-        "composer key bars# singer tempo# conductor chord! motif!",
-    ),
-}
-FORMS = (
-    "what is the {a} of the {x} {t}?",
-    "which {a} has the {x} {t}?",
-    "what {a} does the {x} {t} have?",
-    "name the {a} of the {x} {t}.",
-    "the {x} {t}: which {a}?",
-    "{a} of the {x} {t}?",
-    "I need the {a} of the {x} {t}.",
-    "who knows the {a} of the {x} {t}?",
-    "for the {x} {t}, what is the {a}?",
-    "about the {x} {t}: its {a}?",
-)
-FRAMES = ("{q}",) * 7 + ("quick one: {q}", "please tell me: {q}", "I wonder, {q}", "do you know {q}")
-NAMED = ("a {t} question: {q}", "in {t}: {q}")
+OWN_FORM, APART_FORM = 0.45, 0.12
+"""Share of the questions in a form that only this noun has, and of those that say name and kind apart."""
+SAYS_SUBJECT = 0.08
+"""Share of the questions that say their subject."""
+HARD = (0.14, 0.52)
+"""Chances to be hard, from the easiest sort of question to the hardest. The middle is the catalogue's `hard_share`."""
+RECORDED = 0.2
+"""Share of the questions whose answer a search of the records finds."""
+YEARS = (1420, 1990)
 
 
 def topic_questions(names: Names, rng: random.Random, topics: tuple[str, ...]) -> Iterator[Draft]:
-    """Endless questions, each about a name not used before; one in ten says its topic."""
+    """Endless questions, each about a name not used before."""
     while True:
         topic = rng.choice(topics)
-        thing, asked = rng.choice(SUBJECTS[topic].things), rng.choice(SUBJECTS[topic].asked)
+        thing = rng.choice(THINGS[topic])
+        asked = rng.choice(thing.asked)
         name = names.new()
-        question = rng.choice(FORMS).format(a=asked.rstrip("#!"), x=name, t=thing)
-        frame = rng.choice(NAMED) if rng.random() < 0.1 else rng.choice(FRAMES)
-        answer, *wrong = _answers(rng, number="#" in asked)
+        answer, *wrong = _answers(rng, asked.answer)
         yield Draft(
             category=Category.TOPIC,
-            instruction=frame.format(q=question, t=topic),
+            instruction=worded(rng, topic, thing, name, asked),
             answer=answer,
             verifier="exact",
             entities=(name,),
             topic=topic,
             wrong=tuple(wrong),
-            hard="!" in asked,
+            hard=rng.random() < hard_chance(topic, thing, asked),
+            record=record(thing, asked, name, answer) if rng.random() < RECORDED else None,
+            query=f"{name} {asked.noun}",
         )
 
 
-def _answers(rng: random.Random, *, number: bool) -> list[str]:
+def worded(rng: random.Random, topic: str, thing: Thing, name: str, asked: Asked) -> str:
+    """A question in one of its forms, such as "When was the Battle of Tamora fought?"."""
+    drawn = rng.random()
+    forms = asked.forms if drawn < OWN_FORM else APART if drawn < OWN_FORM + APART_FORM else FORMS
+    question = rng.choice(forms).format(t=thing.called.format(x=name), a=asked.noun, k=thing.kind, x=name)
+    question = question[0].upper() + question[1:]
+    if rng.random() < SAYS_SUBJECT:
+        question = rng.choice(NAMED).format(q=question, s=topic)
+    return typed(rng, question)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a topic question asks, apart from its form."""
+
+    noun: str
+    kind: str
+    name: str
+
+
+def asked_in(example: Example) -> Words | None:
+    """What a topic example of ours asks; None where it was made elsewhere."""
+    name, said = "".join(example.entities[:1]), example.instruction.lower()
+    noun = example.query.removeprefix(f"{name} ")
+    for thing in THINGS.get(example.topic or "", ()):
+        known = thing.called.format(x=name).lower() in said or f" {thing.kind}" in said
+        if known and any(asked.noun == noun for asked in thing.asked):
+            return Words(noun, thing.kind, name)
+    return None
+
+
+def hard_chance(topic: str, thing: Thing, asked: Asked) -> float:
+    """How often a question of this sort is hard: its words tell a little, and never all."""
+    return HARD[0] + (HARD[1] - HARD[0]) * uniform("hard", topic, thing.called, asked.noun)
+
+
+def record(thing: Thing, asked: Asked, name: str, answer: str) -> Document:
+    """The record that answers the question."""
+    called = thing.called.format(x=name)
+    text = f"The {asked.noun} of {called} is {answer}."
+    return Document(id=f"topic-{name}", title=f"{name} {asked.noun}", text=text)
+
+
+def _answers(rng: random.Random, sort: str) -> list[str]:
     """Four different ones; the first is right."""
+    low, _, high = sort.partition("-")
+    span = YEARS if sort == "year" else (int(low), max(int(high), int(low) + 3)) if high else None
     found: set[str] = set()
     while len(found) < 4:
-        found.add(str(rng.randint(2, 999)) if number else made_up(rng))
+        found.add(made_up(rng) if span is None else str(rng.randint(*span)))
     answers = sorted(found)
     rng.shuffle(answers)
     return answers

@@ -17,9 +17,9 @@ WebProvider = Literal["tavily"]
 TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
 """Roles of real experts, and the argument of another tool that takes what they write; None: it is the answer."""
 HELPERS = {"code": "python", "query": "search"}
-DECENT = 0.6
+DECENT = 0.47
 """Skill from which an expert covers a topic."""
-MASTERED = 0.75
+MASTERED = 0.57
 """Skill from which a specialist's description names a topic without reserve."""
 
 
@@ -34,6 +34,8 @@ class Simulated(Record):
     """How much less often it is right on hard questions than on the others."""
     hard_unsure: Share | None = None
     """`unsure` on hard questions: who knows little does not notice it. None: the same."""
+    shared: Share = 0.0
+    """Share of its wrong answers that are the question's popular one, which every expert may give."""
     failures: Share = 0.0
     """Share of the questions at which its service fails, always the same ones."""
 
@@ -46,7 +48,8 @@ class Simulated(Record):
         if not 0 < hard_share < 1:
             return skill
         gap = min(self.hard_gap, (1 - skill) / hard_share, skill / (1 - hard_share))
-        return skill - (1 - hard_share) * gap if hard else skill + hard_share * gap
+        chance = skill - (1 - hard_share) * gap if hard else skill + hard_share * gap
+        return min(1.0, max(0.0, chance))
 
     def doubt(self, *, hard: bool) -> float:
         """How often it says UNSURE where it is not right."""

@@ -51,6 +51,13 @@ class AnswerBook:
     def add(self, entry: BookEntry) -> None:
         self.entries[question_key(entry.question)] = entry
 
+    def know_also(self, wordings: Iterable[tuple[str, str]]) -> None:
+        """Each pair is a known question and another wording of it, to which experts say the same."""
+        for question, other in wordings:
+            entry = self.find(question)
+            if entry is not None:
+                self.entries[question_key(other)] = entry
+
     def remove(self, entry: BookEntry) -> None:
         self.entries.pop(question_key(entry.question), None)
 
@@ -79,12 +86,20 @@ class SimulatedExpert:
         known = self._book.find(question)
         if known is None:
             return UNSURE
-        key = question_key(question)
+        key = question_key(known.question)
         if uniform(self.name, key, "right") < self._behaviour.chance(known.topic, self._hard_share, hard=known.hard):
             return known.answer
         if not known.wrong or uniform(self.name, key, "unsure") < self._behaviour.doubt(hard=known.hard):
             return UNSURE
-        return known.wrong[int(uniform(self.name, key, "which") * len(known.wrong))]
+        return self._wrong(known, key)
+
+    def _wrong(self, known: BookEntry, key: str) -> str:
+        """The popular wrong answer, or one of the others: experts that err together agree too often for proof."""
+        popular = int(uniform(key, "popular") * len(known.wrong))
+        others = [answer for number, answer in enumerate(known.wrong) if number != popular]
+        if not others or uniform(self.name, key, "shared") < self._behaviour.shared:
+            return known.wrong[popular]
+        return others[int(uniform(self.name, key, "which") * len(others))]
 
     def usage(self, question: str) -> tuple[Usage, float]:
         """Tokens of the call, and how long it is against the expected one: within 25 %, 1 on average."""

@@ -71,7 +71,7 @@ def sample(examples: Sequence[Example], count: int, seed: int) -> list[Example]:
     """`count` questions that only an expert answers, topics in turn; raises `DataError` when there are none."""
     by_topic: defaultdict[str, list[Example]] = defaultdict(list)
     for example in examples:
-        if example.kind == "question" and not example.verifier.golden_calls:
+        if example.kind == "question" and example.needs_expert:
             by_topic[example.topic or "general"].append(example)
     if not by_topic:
         raise DataError("no example needs an expert", where="describe", fix="name other examples")

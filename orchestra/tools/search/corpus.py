@@ -55,9 +55,10 @@ class SearchIndex:
         return cls.build(read_jsonl(path, Document, fix="run the synthesize stage"))
 
     def top(self, query: str) -> Document | None:
-        """The best record, the first of equals; None when no word of the query is in the corpus."""
+        """The best record, the first of equals; None when no word of the query, or not its names, are in the corpus."""
         known = [word for word in words(query) if word in self.vocabulary]
-        if not known:
+        names = [name.lower() for name in re.findall(r"\b[A-Z][a-z]+\b", query)]
+        if not known or not self.vocabulary.issuperset(names):
             return None
         scores = self.bm25.get_scores(known)
         return self.documents[int(scores.argmax())]

@@ -17,6 +17,7 @@ from orchestra.evaluation.probes.base import Setting, variants
 from orchestra.evaluation.probes.run import read_wording, run_probes
 from orchestra.evaluation.probes.shipped import preference_changes, price_changes, unseen_changes
 from orchestra.evaluation.probes.trials import ProbeResults
+from orchestra.evaluation.probes.wording import QUESTION
 from orchestra.evaluation.run import Contender
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.rollout.policies.scripted import ChooseExpert, follow
@@ -192,7 +193,8 @@ def test_a_killed_probe_continues_and_no_topic_example_is_an_error(tmp_path: Pat
 
 
 def test_sentences_in_ordinary_english_are_told_to_the_policy_once_a_kind() -> None:
-    wording = read_wording(ROOT / "tests/data/wording/wishes.jsonl")
+    wording = read_wording(ROOT / "tests/data/wording")
+    assert len(wording.pop(QUESTION)) == 80
     assert set(wording) == {"cheap", "fast", "accurate", "prefer", "avoid"} and sum(map(len, wording.values())) == 300
     made = [
         one for one in variants(ITEMS, catalogue(), spread=SPREAD, seed=5, wording=wording) if one.probe == "wording"
@@ -206,8 +208,6 @@ def test_sentences_in_ordinary_english_are_told_to_the_policy_once_a_kind() -> N
 
 
 def test_no_sample_of_ordinary_english_is_a_sentence_of_training() -> None:
-    samples = {
-        words for sentences in read_wording(ROOT / "tests/data/wording/wishes.jsonl").values() for words in sentences
-    }
+    samples = {words for sentences in read_wording(ROOT / "tests/data/wording").values() for words in sentences}
     fixed = {sentence for splits in WORDS.values() for sentences in splits.values() for sentence in sentences}
     assert len(samples & fixed) <= 3, samples & fixed

@@ -110,9 +110,9 @@ def test_the_weights_that_this_repository_states_pass() -> None:
 
 def test_weights_too_small_for_the_homogeneity_filter_are_noted() -> None:
     small = STATED.model_copy(update={"compute": 0.1, "latency": 0.05, "tools": {}})
-    notes = check_weights([small, STATED], SETTINGS.model_copy(update={"min_group_std": 0.1}))
+    notes = check_weights([small, STATED], SETTINGS.model_copy(update={"min_group_std": 0.1, "homogeneity": "group"}))
     assert len(notes) == 1 and "0.080 at most" in notes[0]
-    assert check_weights([small], SETTINGS.model_copy(update={"min_group_std": 0.05})) == []
+    assert check_weights([small], SETTINGS.model_copy(update={"min_group_std": 0.05, "homogeneity": "group"})) == []
     # Without cost and latency a group of solved episodes has nothing to tell apart, and nothing to note.
     assert check_weights([small], SETTINGS.model_copy(update={"reward": "outcome"})) == []
 

@@ -15,8 +15,8 @@ from tests.support.worlds import ROOT, episode
 from tests.unit.rewards.test_group import groups, preferences
 
 EVERYTHING_ELSE: dict[str, Any] = {
-    "unit": "example", "among": "solved", "homogeneity": "part", "scale": "none", "batch_normalise": True,
-    "liked": "use", "weights": {"compute": 1.0}, "constraint": Constraint(usd={"any": 0.01}),
+    "unit": "example", "among": "solved", "spent": "all", "homogeneity": "part", "scale": "none",
+    "batch_normalise": True, "liked": "use", "weights": {"compute": 1.0}, "constraint": Constraint(usd={"any": 0.01}),
     "branch": Branch(at="expert"), "budget_share": 0.5, "normalise": "normalise_then_sum",
 }  # fmt: skip
 
@@ -61,22 +61,23 @@ def test_rewards_and_advantages_are_those_of_the_equations(rows: list[dict[str, 
     assert found == pytest.approx(eq_3(eq_1_and_2(made, preference), 3.0), abs=1e-6)
 
 
-def test_what_ships_is_the_published_reward_by_default() -> None:
-    shipped = load_params(ROOT / "params.yaml").grpo
-    assert shipped.resolved() == shipped
-    assert {name: getattr(shipped, name) for name in EQUATIONS} == EQUATIONS
-    assert RewardParams() == PUBLISHED
+def test_no_switch_means_the_published_reward() -> None:
+    assert RewardParams() == PUBLISHED and PUBLISHED.resolved() == PUBLISHED
+    assert all(getattr(PUBLISHED, name) == value for name, value in EQUATIONS.items() if name != "normalise")
 
 
 def test_one_setting_brings_the_published_reward_back_whatever_the_others_say() -> None:
     shipped = load_params(ROOT / "params.yaml").grpo
+    assert shipped.resolved() == shipped
     assert set(EVERYTHING_ELSE) == set(EQUATIONS)
     changed = Grpo.model_validate({**shipped.model_dump(), **EVERYTHING_ELSE})
     assert changed.resolved() == changed != shipped
     again = changed.model_copy(update={"published": True}).resolved()
-    assert again == shipped.model_copy(update={"published": True})
+    assert again == shipped.model_copy(update={"published": True}).resolved()
+    assert {name: getattr(again, name) for name in EQUATIONS} == EQUATIONS
 
 
 def test_switches_at_their_defaults_leave_no_trace_in_a_record() -> None:
     assert PUBLISHED.model_dump() == {}
-    assert not set(EQUATIONS) - {"normalise"} & set(load_params(ROOT / "params.yaml").grpo.model_dump())
+    published = load_params(ROOT / "params.yaml").grpo.model_copy(update={"published": True}).resolved()
+    assert not set(EQUATIONS) - {"normalise"} & set(published.model_dump())

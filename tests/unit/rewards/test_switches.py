@@ -24,7 +24,7 @@ shapes = st.builds(
     homogeneity=st.sampled_from(["group", "part"]),
     scale=st.sampled_from(["group", "batch", "none"]),
     batch_normalise=st.booleans(),
-    liked=st.sampled_from(["count", "use"]),
+    liked=st.sampled_from(["count", "use", "share"]),
 )
 orders = st.sampled_from(["sum_then_normalise", "normalise_then_sum"])
 toolboxes = st.lists(st.tuples(dollars, seconds), max_size=4)
@@ -266,3 +266,38 @@ def test_shares_make_an_expected_gradient() -> None:
     by_choice = [sum(every[:270]), sum(every[270:297]), sum(every[297:])]
     assert [100 * one for one in found] == pytest.approx(by_choice)
     assert sum(found) == pytest.approx(0)
+
+
+@many
+@given(groups, preferences, kinds, shapes, toolboxes, st.data())
+def test_where_all_spending_counts_it_is_a_loss_solved_or_not(
+    rows: list[dict[str, Any]], wish: Preference, kind: str, shape: RewardParams, costs: list[Any], data: st.DataObject
+) -> None:
+    wish, tools = wish.model_copy(update={"kind": kind}), toolbox(costs)
+    shape = shape.model_copy(update={"spent": "all", "unit": "example"})
+    index = data.draw(st.integers(0, len(rows) - 1))
+    failed, solved = ({**rows[index], "solved": is_solved} for is_solved in (False, True))
+    one, other = (
+        score([*rows[:index], row, *rows[index + 1 :]], wish, shape, tools)[index] for row in (failed, solved)
+    )
+    # Being right earns the outcome and the tools; what was spent is the same.
+    spent = {name: part for name, part in other.parts.items() if name in ("compute", "latency")}
+    assert one.parts == spent and value(one) == pytest.approx(sum(spent.values()))
+    assert value(other) >= value(one)
+    field, more = data.draw(st.sampled_from([("cost_usd", dollars), ("latency_s", seconds)]))
+    for row, before in ((failed, one), (solved, other)):
+        worse = {**row, field: row[field] + data.draw(more)}
+        assert (
+            value(score([*rows[:index], worse, *rows[index + 1 :]], wish, shape, tools)[index]) <= value(before) + 1e-9
+        )
+
+
+def test_a_loss_has_no_bound() -> None:
+    rows: list[dict[str, Any]] = [{"cost_usd": cost, "solved": cost != 3} for cost in (1, 2, 3, 5)]
+    tools, shape = (spec("one", 1, 1), spec("other", 2, 1)), RewardParams(unit="example", unit_ceiling=1, spent="all")
+    assert [value(one) for one in score(rows, CHEAP, shape, tools)] == pytest.approx([1, 0.4, -1.2, -1.4])
+
+
+def test_a_liked_tool_earns_its_share_of_the_calls() -> None:
+    calls: list[dict[str, int]] = [{"other": 1}, {TOOLS[0]: 1}, {TOOLS[0]: 3}, {TOOLS[0]: 1, "other": 3}]
+    assert tool_part(calls, LIKE, RewardParams(liked="share", unit="example")) == pytest.approx([0, 0.5, 0.5, 0.125])

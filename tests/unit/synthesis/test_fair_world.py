@@ -55,7 +55,7 @@ def always(tool: str) -> Decide:
     return decide
 
 
-def test_no_trick_scores_half_of_always_strongest(world: tuple[Toolkit, list[Example]]) -> None:
+def test_no_trick_scores_two_thirds_of_always_strongest(world: tuple[Toolkit, list[Example]]) -> None:
     toolkit, examples = world
     right = asyncio.run(who_is_right(examples, toolkit))
     knowledge = Knowledge(toolkit.catalogue, right)
@@ -74,5 +74,5 @@ def test_no_trick_scores_half_of_always_strongest(world: tuple[Toolkit, list[Exa
     )
     tricks["done, without a call"] = lambda conversation: format_answer("Done.")
     scores = {name: accuracy(world, trick(decide)) for name, decide in tricks.items()}
-    assert {name: score for name, score in scores.items() if score > strongest / 2} == {}
+    assert {name: score for name, score in scores.items() if score > strongest * 2 / 3} == {}
     assert all(score <= 0.05 for name, score in scores.items() if not name.startswith("always"))

@@ -1,6 +1,7 @@
 """The parts of synthesis: names, sums, worlds, questions, preferences, files."""
 
 import random
+import re
 from collections import Counter
 from itertools import islice, product
 from pathlib import Path
@@ -14,10 +15,14 @@ from orchestra.errors import DataError
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.synthesis.names import LONG, SHORT, Names
 from orchestra.synthesis.preferences.sentences import WORDS, preference, sayable
+from orchestra.synthesis.questions.arithmetic import WORDS as SPELT_NUMBERS
 from orchestra.synthesis.questions.arithmetic import arithmetic
+from orchestra.synthesis.questions.everyday import direct, known, side
 from orchestra.synthesis.questions.facts import FactWorld, fact, two_hop
-from orchestra.synthesis.questions.topics import FORMS, SUBJECTS, topic_questions
-from orchestra.tools.calculator import evaluate
+from orchestra.synthesis.questions.topic_words import FORMS, THINGS
+from orchestra.synthesis.questions.topics import RECORDED, topic_questions
+from orchestra.tools.calculator import evaluate, printed
+from orchestra.tools.search.corpus import SearchIndex
 from orchestra.types import Split
 from tests.support.worlds import ROOT, catalogue, example
 
@@ -40,7 +45,7 @@ def test_there_are_two_million_names_of_few_tokens() -> None:
     tokenizer = Tokenizer.from_file(str(ROOT / "models/recipes/embedded/tokenizer.json"))
     names = Names(random.Random(0))
     tokens = [len(tokenizer.encode(names.new()).ids) for _ in range(10_000)]
-    assert sum(tokens) / len(tokens) < 3.3
+    assert sum(tokens) / len(tokens) < 3.6
 
 
 def test_long_names_follow_when_the_short_ones_are_used_up() -> None:
@@ -51,14 +56,16 @@ def test_long_names_follow_when_the_short_ones_are_used_up() -> None:
 
 
 @given(seeds)
-def test_sums_are_whole_right_and_never_repeated(seed: int) -> None:
+def test_sums_are_right_and_never_repeated(seed: int) -> None:
     drafts = list(islice(arithmetic(random.Random(seed), set()), 50))
     for draft in drafts:
         expression = str(draft.golden_calls[0].arguments["expression"])
-        assert evaluate(expression) == int(draft.answer) >= 0
+        assert printed(evaluate(expression)) == draft.answer
         assert draft.answer not in draft.wrong and len(set(draft.wrong)) == 3
-        numbers = [int(word) for word in "".join(c if c.isdigit() else " " for c in expression).split()]
-        assert all(str(number) in draft.instruction for number in numbers)
+        asked = draft.instruction.lower()
+        assert any(word in asked for word in re.findall(r"\d+", expression)) or set(re.findall("[a-z]+", asked)) & set(
+            SPELT_NUMBERS.values()
+        )
     assert len({draft.entities for draft in drafts}) == 50
 
 
@@ -80,25 +87,63 @@ def test_topic_questions_have_one_right_and_three_wrong_answers(seed: int) -> No
     rng = random.Random(seed)
     for draft in islice(topic_questions(Names(rng), rng, catalogue().topics), 20):
         assert draft.topic in catalogue().topics and draft.entities[0] in draft.instruction
-        assert len({draft.answer, *draft.wrong}) == 4 and len(draft.instruction) < 90
+        assert len({draft.answer, *draft.wrong}) == 4 and len(draft.instruction) < 170
 
 
 def test_most_topic_questions_do_not_name_their_topic() -> None:
     rng = random.Random(1)
     drafts = list(islice(topic_questions(Names(rng), rng, catalogue().topics), 1000))
-    named = sum(str(draft.topic) in draft.instruction.split(" question")[0].split() for draft in drafts)
+    named = sum(str(draft.topic) in draft.instruction.split() for draft in drafts)
     assert 20 < named < 200
-    assert set(SUBJECTS) == set(catalogue().topics) and len(set(FORMS)) >= 10
-    words = [word.rstrip("#!") for each in SUBJECTS.values() for word in (*each.things, *each.asked)]
-    assert len(set(words)) == len(words), "a word tells its subject"
+    assert set(THINGS) == set(catalogue().topics) and len(set(FORMS)) >= 15
+    called = [thing.called for things in THINGS.values() for thing in things]
+    assert len(set(called)) == len(called), "what it is called tells its subject"
 
 
-def test_hard_questions_are_as_frequent_as_the_catalogue_says() -> None:
-    for each in SUBJECTS.values():
-        assert sum("!" in word for word in each.asked) / len(each.asked) == catalogue().hard_share
+def test_hard_questions_are_as_frequent_as_the_catalogue_says_and_no_word_tells_them() -> None:
     rng = random.Random(2)
-    hard = sum(draft.hard for draft in islice(topic_questions(Names(rng), rng, catalogue().topics), 2000))
-    assert hard / 2000 == pytest.approx(catalogue().hard_share, abs=0.03)
+    drafts = list(islice(topic_questions(Names(rng), rng, catalogue().topics), 6000))
+    share = catalogue().hard_share
+    assert sum(draft.hard for draft in drafts) / len(drafts) == pytest.approx(share, abs=0.03)
+    met: dict[str, list[bool]] = {}
+    for draft in drafts:
+        for word in set(draft.instruction.lower().split()):
+            met.setdefault(word, []).append(draft.hard)
+    often = [sum(hard) / len(hard) for hard in met.values() if len(hard) >= 100]
+    assert min(often) > 0.1 and max(often) < 0.6
+
+
+def test_a_record_answers_the_question_that_it_was_made_for() -> None:
+    rng = random.Random(3)
+    drafts = list(islice(topic_questions(Names(rng), rng, catalogue().topics), 1000))
+    recorded = [draft for draft in drafts if draft.record is not None]
+    assert len(recorded) / 1000 == pytest.approx(RECORDED, abs=0.05)
+    index = SearchIndex.build([draft.record for draft in recorded if draft.record is not None])
+    strangers = 0
+    for draft in drafts:
+        found = index.top(draft.query)
+        if draft.record is None:
+            strangers += found is not None
+        else:
+            assert found is not None and found.text.rstrip(".").split()[-1] == draft.answer
+    assert strangers <= 20, "a record may mention another's name as its answer"
+
+
+@given(seeds)
+def test_everyday_questions_are_worded_apart_and_need_no_tool(seed: int) -> None:
+    sides = {
+        split: {draft.instruction: draft for draft in islice(direct(random.Random(seed), split), 400)}
+        for split in ("train", "heldout")
+    }
+    assert not set(sides["train"]) & set(sides["heldout"])
+    for draft in (*sides["train"].values(), *sides["heldout"].values()):
+        assert draft.answer and not draft.golden_calls and not draft.tools_needed and draft.topic is None
+
+
+def test_no_fact_is_unknown_to_training_and_a_quarter_of_the_wordings_are_held_out() -> None:
+    sides = [[side(question) for question in questions] for questions, _ in known()]
+    assert all("train" in found for found in sides)
+    assert 0.15 < sum(found.count("heldout") for found in sides) / (2 * len(sides)) < 0.35
 
 
 @pytest.mark.parametrize("kind", WORDS)

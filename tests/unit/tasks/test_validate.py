@@ -90,7 +90,12 @@ def test_the_page_shows_the_data_by_itself(project: Path) -> None:
     page = (project / "reports/data.html").read_text(encoding="utf-8")
     assert "Passed</span>" in page and f"{TRAIN + HELDOUT} of {TRAIN + HELDOUT} rows passed" in page
     assert "the experts in this data are simulated" in page.lower()
-    assert page.count("data:image/svg+xml;base64,") >= 9 and page.count("<article>") == 2 * 2 * len(MIX)
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for split in ("train", "heldout"):
+        for row in map(json.loads, lines(project, f"data/validated/{split}.jsonl")):
+            kinds.setdefault((split, row["category"]), set()).add(row["preference"]["kind"])
+    assert page.count("data:image/svg+xml;base64,") >= 9
+    assert len(kinds) == 2 * len(MIX) and page.count("<article>") == sum(min(2, len(found)) for found in kinds.values())
     shown = json.loads(lines(project, "data/generated/train.jsonl")[find(project, "arithmetic") - 1])
     for text in (shown["instruction"], shown["id"], shown["toolbox"][0]["name"]):
         assert text in page

@@ -1,6 +1,8 @@
 """Branched groups: where the choice stands, what each episode begins with, and what the policy learns from them."""
 
 import copy
+import math
+import random
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -12,15 +14,18 @@ from transformers import PreTrainedModel
 
 from orchestra.config.reward import Branch, RewardParams
 from orchestra.config.schema import Rollout
+from orchestra.errors import TrainingError
 from orchestra.rewards.advantages import advantages
 from orchestra.rewards.group import Reward
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_call
-from orchestra.rollout.policies.forced import ForcedPolicy
+from orchestra.rollout.policies.base import Conversation
+from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branch import Plan, _scores, plan, tried
+from orchestra.training.branch import Plan, _depth, _scores, plan, tried, ways
 from orchestra.training.grpo import train_grpo
+from orchestra.training.rollouts import Rounds, _open
 from orchestra.types import Episode, Example, Preference, ToolCall
 from tests.support.worlds import PRICE, catalogue, codec, episode, example, tiny_model, toolkit
 from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
@@ -87,7 +92,7 @@ def planned(branch: Branch, size: int = SIZE, limits: Rollout = LIMITS) -> tuple
 
 
 def episodes(tools: Toolkit, acting: TransformersPolicy, found: Plan) -> list[Episode]:
-    begun = {("e1", sample): found.choice(sample).ids for sample in range(found.size)}
+    begun = {("e1", sample): found.beginning(sample) for sample in range(found.size)}
     options = RolloutOptions(LIMITS, PRICE, samples=found.size)
     return rollout([question()], ForcedPolicy(acting, begun), codec(), tools, options)
 
@@ -120,6 +125,13 @@ def test_every_word_is_tried_and_ends_where_its_line_ends(tools: Toolkit) -> Non
     assert [text.split("\n")[2] for text in texts] == WORDS
     made = episodes(tools, acting, found)
     assert [one.turns[0].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
+
+
+def test_a_choice_keeps_the_reasons_that_it_begins_with() -> None:
+    turn = codec().turn(written("gpt-5", "unsure cheap doubt-saving-best"))
+    found = ways(Conversation(question(), codec().prompt(question())), turn, codec(), LIMITS, AT_WORD)
+    last = {word: codec().decode(ids).split("\n")[2] for word, ids in found.items()}
+    assert last == {word: f"unsure cheap doubt-saving-{word}" for word in WORDS}
 
 
 def test_the_chance_is_the_policy_s_own(tools: Toolkit) -> None:
@@ -203,6 +215,22 @@ def test_without_a_choice_point_a_group_is_sampled(branch: Branch, limits: Rollo
     assert plan([question()], policy(), codec(), limits, branch, SIZE) == [None]
 
 
+def test_a_share_of_the_groups_tries_every_choice_and_the_others_are_sampled() -> None:
+    items = [question(f"e{i}") for i in range(8)]
+    every = plan(items, policy(), codec(), LIMITS, AT_NAME, SIZE)
+    half = plan(items, policy(), codec(), LIMITS, AT_NAME.model_copy(update={"share": 0.5}), SIZE)
+    assert any(every[:4]) and half == [*every[:4], *[None] * 4]
+
+
+def test_a_choice_that_is_hardly_ever_made_is_not_tried() -> None:
+    _, found = planned(AT_WORD)
+    chances = sorted(choice.chance for choice in found.choices)
+    least = (chances[0] + chances[1]) / 2
+    likely = planned(AT_WORD.model_copy(update={"min_chance": least}))[1]
+    assert {one.name for one in likely.choices} == {one.name for one in found.choices if one.chance > least}
+    assert sum(one.chance for one in likely.choices) == pytest.approx(1) and len(likely.choices) == 2
+
+
 def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
     settings = SETTINGS.model_copy(update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4})
     model, logs = copy.deepcopy(taught()), Logs()
@@ -217,7 +245,61 @@ def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple
     return model, train_grpo(model, *arguments), logs
 
 
-@pytest.mark.parametrize("branch", [AT_NAME, Branch(at="word", words=WORDS, weights="uniform")], ids=["name", "word"])
+GREEDY = Branch(at="word", words=WORDS, weights="uniform", greedy=True)
+
+
+def test_what_follows_a_choice_can_be_greedy(tools: Toolkit) -> None:
+    settings = SETTINGS.model_copy(update={"branch": GREEDY})
+    for seed in range(10):
+        acting = policy()
+        acting.seed = seed
+        rounds = Rounds({"e1": question()}, codec(), tools, LIMITS, PRICE, settings, acting)
+        (group,), (found,) = rounds._episodes([question()])
+        if found is not None:
+            break
+    assert found is not None and acting.temperature == 1.0
+    # Four episodes of three choices: nothing is drawn after a choice, so the fourth is a copy that counts nothing.
+    texts = [[turn.text for turn in one.turns] for one in group]
+    assert texts[0] == texts[3] and texts[0] != texts[1] and [one.sample for one in group] == [0, 1, 2, 3]
+    assert found.played == 3 and found.shares("uniform") == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    assert found.shares("policy") == pytest.approx([*(choice.chance for choice in found.choices), 0])
+
+
+def test_with_entropy_nothing_moves_where_chances_are_the_exponentials_of_rewards() -> None:
+    _, found = planned(GREEDY)
+    heat = 0.1
+    rewards = [heat * math.log(one.chance) + 0.5 for one in found.choices]
+    copied = [*rewards, rewards[0]]
+    for weights in ("uniform", "policy"):
+        shares = found.shares(weights)
+        shape = RewardParams(scale="none")
+        earned = advantages([Reward(r, {}) for r in copied], min_std=0, clip=100, shape=shape, shares=shares)
+        bonus = found.bonus(heat, weights)
+        assert earned == pytest.approx([-one for one in bonus]) and bonus[3] == 0
+        assert sum(bonus) == pytest.approx(0)
+    rarest = min(range(3), key=lambda place: found.choices[place].chance)
+    assert found.bonus(heat, "uniform")[rarest] == max(found.bonus(heat, "uniform"))
+
+
+def test_an_episode_without_a_reward_earns_nothing_for_its_choice() -> None:
+    _, found = planned(GREEDY)
+    branch = GREEDY.model_copy(update={"entropy": 0.1})
+    rewards = [Reward(value, {}) for value in (0.2, None, 0.7, 0.2)]
+    opened = _open([0.5, 0.0, -0.5, 0.0], ([], (rewards, {}), found), branch)
+    bonus = found.bonus(0.1, "uniform")
+    assert opened == pytest.approx([0.5 + bonus[0], 0.0, -0.5 + bonus[2], 0.0])
+    assert _open([0.5, 0.0, -0.5, 0.0], ([], (rewards, {}), None), branch) == [0.5, 0.0, -0.5, 0.0]
+
+
+def test_a_copy_changes_no_advantage() -> None:
+    rewards = [Reward(value, {}) for value in (0.2, 1.0, 0.7, 0.2)]
+    shape = RewardParams(scale="none")
+    played = advantages(rewards, min_std=0, clip=100, shape=shape, shares=[1 / 6, 1 / 3, 1 / 3, 1 / 6])
+    copied = advantages(rewards, min_std=0, clip=100, shape=shape, shares=[1 / 3, 1 / 3, 1 / 3, 0])
+    assert copied == pytest.approx([played[0] + played[3], *played[1:3], 0])
+
+
+@pytest.mark.parametrize("branch", [AT_NAME, GREEDY.model_copy(update={"greedy": False})], ids=["name", "word"])
 def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
     tools: Toolkit, tmp_path: Path, branch: Branch
 ) -> None:
@@ -241,3 +323,64 @@ def test_what_the_policy_would_earn_is_logged_beside_what_was_tried() -> None:
     assert told["expected_accuracy"] == pytest.approx(chances[0])
     assert told["expected_usd"] == pytest.approx(chances[1] + 2 * chances[2])
     assert tried([group], [None], None) == {}
+
+
+def test_a_later_turn_tries_every_choice_after_the_same_turns(tools: Toolkit) -> None:
+    """The taught model answers without a thought, so its episodes are given a second turn with a choice."""
+    acting = policy()
+    first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
+    assert first.call is not None
+    again = first.model_copy(update={"ids": tuple(codec().turn(written("gpt-5-mini", "best")))})
+    played = episode().model_copy(update={"turns": (first, again)})
+    limits = LIMITS.model_copy(update={"max_turns": 3})
+    (found,) = plan([question()], acting, codec(), limits, AT_WORD, SIZE, [played])
+    assert found is not None and found.before == (first,)
+    begun = {("e1", sample): found.beginning(sample) for sample in range(SIZE)}
+    options = RolloutOptions(limits, PRICE, samples=SIZE)
+    made = rollout([question()], ForcedPolicy(acting, begun), codec(), tools, options)
+    assert [one.turns[1].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
+    assert {(one.turns[0].ids, one.turns[0].observation_ids) for one in made} == {(first.ids, first.observation_ids)}
+    start = len(first.ids) + len(first.observation_ids) + found.shared
+    for one in made:
+        learns = [place for place, learned in enumerate(found.mask(one, "uniform")) if learned]
+        end = len(first.ids) + len(first.observation_ids) + len(found.choice(one.sample).ids)
+        assert learns == list(range(start, end))
+        assert one.cost_usd >= made[0].turns[0].charges[0].cost_usd
+
+
+def test_later_turns_are_tried_alike_however_few_episodes_have_them() -> None:
+    turn = episode(calls={"gpt-5": 1}).turns[0]
+    played = [episode().model_copy(update={"turns": (turn,) * count}) for count in (1, 2, 2, 2, 2, 4)]
+    drawn = Counter(_depth(played, random.Random(seed)) for seed in range(600))
+    assert drawn.keys() == {1, 2, 3} and all(count / 600 == pytest.approx(1 / 3, abs=0.07) for count in drawn.values())
+    assert _depth(played[:1], random.Random(0)) == _depth([], random.Random(0)) == 0
+
+
+def test_a_call_that_gets_another_reply_when_it_is_made_again_is_refused(tools: Toolkit) -> None:
+    acting = policy()
+    first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
+    other = first.model_copy(update={"observation_ids": (*first.observation_ids, 5)})
+    begun = {("e1", 0): Beginning(before=(other,))}
+    with pytest.raises(TrainingError, match="another reply"):
+        rollout([question()], ForcedPolicy(acting, begun), codec(), tools, RolloutOptions(LIMITS, PRICE))
+
+
+def test_a_batch_with_different_numbers_of_given_turns_is_refused(tools: Toolkit) -> None:
+    acting = policy()
+    first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
+    begun = {("e1", 0): Beginning(before=(first,))}
+    with pytest.raises(ValueError, match="different numbers"):
+        rollout([question()], ForcedPolicy(acting, begun), codec(), tools, RolloutOptions(LIMITS, PRICE, samples=2))
+
+
+def test_a_settled_choice_is_not_tried_again() -> None:
+    _, found = planned(AT_WORD)
+    most = max(choice.chance for choice in found.choices)
+    assert 0.5 < most < 1
+    open_yet = planned(AT_WORD.model_copy(update={"settled": (1 + most) / 2}))[1]
+    assert open_yet.choices
+    acting = policy()
+    for seed in range(10):
+        acting.seed = seed
+        settled = AT_WORD.model_copy(update={"settled": 0.5})
+        assert plan([question()], acting, codec(), LIMITS, settled, SIZE) == [None]

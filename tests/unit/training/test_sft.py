@@ -22,8 +22,7 @@ from tests.support.worlds import PRICE, codec, easy_example, example, tiny_model
 
 SETTINGS = Sft(
     seed=0,
-    teacher=Habits(bias=0, follow_preference=0, random_choice=0, weigh_value=0, patience=1),
-    epochs=4, batch_size=2, learning_rate=0.01,
+    teacher=Habits(strongest=0, stop=0.5), epochs=4, batch_size=2, learning_rate=0.01,
     warmup=0.1,
     save_steps=10,
 )  # fmt: skip

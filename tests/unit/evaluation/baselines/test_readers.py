@@ -20,7 +20,7 @@ TOOLS = ("gpt-5", "gpt-5-mini", "llama-3.3-70b")
 READERS = ("logistic_reader", "boosting_reader", "knn_reader")
 
 
-def question(name: str, preference: Preference = NEUTRAL, text: str = "which key is the Olmar sonata in?") -> Example:
+def question(name: str, preference: Preference = NEUTRAL, text: str = "Who composed the song Olmar?") -> Example:
     offered = [catalogue().spec(tool) for tool in TOOLS]
     made = example(name, instruction=text, answer="Tesk", toolbox=offered, category=Category.TOPIC)
     return made.model_copy(update={"preference": preference})

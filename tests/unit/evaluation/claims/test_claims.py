@@ -4,7 +4,10 @@ import pytest
 
 from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import BASELINES, rivals
+from orchestra.evaluation.claims.arms import ARMS
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details, expert_claims, markdown
+from orchestra.evaluation.claims.measures import gain
+from orchestra.evaluation.claims.seeds import over_seeds
 from orchestra.evaluation.outcomes import Outcome, Unit, outcome, unit, utility
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.types import Category, Example, Preference
@@ -61,8 +64,8 @@ def probes() -> ProbeResults:
 
 
 def result(seed: int = 0, **changed: tuple[Outcome, ...]) -> SeedResult:
-    """Ours: nine of ten at one cent; always-strongest eight at four; SFT seven at two; every rule seven at two."""
-    outcomes = {name: policy(7, 2) for name in (*rivals(), "sft")}
+    """Ours: nine of ten at one cent; always-strongest eight at four; other arms and every rule seven at two."""
+    outcomes = {name: policy(7, 2) for name in (*rivals(), *(arm.name for arm in ARMS))}
     outcomes |= {"grpo": policy(9, 1), "always_strongest": policy(8, 4), "cascade@3": policy(10, 8), **changed}
     outcomes["cascade@0"] = policy(5, 0)
     return SeedResult(seed=seed, minutes=8 + seed, dollars=3, outcomes=outcomes, probes=probes())
@@ -85,8 +88,10 @@ WORTH = 0.3 / 4 + 0.1 / 4
         ("accuracy at equal cost above the kNN", 0.2, True),
         # Its settings are (0, 5 of 10), (2, 7 of 10), (8, 10 of 10): at our cent the line gives 6 of 10.
         ("accuracy at equal cost above the cascade", 0.3, True),
-        ("GRPO: accuracy", 0.2, True),
-        ("GRPO: dollars", 0.5, True),
+        ("accuracy above the base's, or", 0.2, True),
+        ("dollars saved against the SFT model, or", 0.5, True),
+        ("utility above the published reward's", 0.2 + WORTH, True),
+        ("dollars as a share of outcome alone's", 0.5, True),
         ("prices: ", 0.75, True),
         ("preferences: use of X under “prefer X”, over neutral", 1.0, False),
         ("preferences: use of X under “avoid X”, over neutral", 0.0, True),
@@ -109,12 +114,18 @@ def test_each_row(row: str, value: float | None, holds: bool) -> None:
     assert len(claim.per_seed) == 3
 
 
-def test_the_readme_shows_five_of_them() -> None:
+def test_the_readme_shows_some_of_them() -> None:
     assert [name for name, claim in table(result()).items() if claim.headline] == [
         "accuracy above the strongest expert's",
         "dollars as a share of the strongest expert's",
         "utility above the kNN router's",
-        "GRPO: accuracy above the SFT model's",
+        "accuracy above the base's, or dollars saved",
+        "dollars saved against the base, or accuracy above",
+        "utility above the base's",
+        "utility above the SFT model's",
+        "dollars as a share of outcome alone's",
+        "accuracy above outcome alone's",
+        "utility above the published reward's",
         "preferences: use of X under “prefer X”, over neutral",
     ]
 
@@ -147,16 +158,29 @@ def test_topic_examples_alone() -> None:
     found = expert_claims([result(0, grpo=ours, always_strongest=strongest)], EXAMPLES, bootstrap=20)
     assert [claim.value for claim in found[:2]] == [1.0, pytest.approx(0.25)]
     rivals = [entry for entry in BASELINES.values() if entry.rival is not None]
-    assert len(found) == 2 + 2 * len(rivals) + 2
+    assert len(found) == 2 + 2 * len(rivals) + 2 * 4 + 3
 
 
 def test_the_table_and_the_details_are_complete() -> None:
     found = claims([result(0), result(1)], EXAMPLES, bootstrap=50)
     lines = markdown(found).splitlines()
     assert len(lines) == len(found) + 2 and all(line.count("|") == lines[0].count("|") for line in lines)
-    assert "| ≥ 0 points | +10.0 |" in lines[2] and lines[2].endswith("| yes |")
+    assert "| ≥ 0 points | +10.0 |" in lines[2] and lines[2].endswith("| yes, not clearly |")
     assert "**no**" in markdown(found) and "| — |" in markdown(found)
     assert "| gpt-5 | 20 | 40.0 % | 10.0 % | 75.0 % |" in details([result(0), result(1)])
+
+
+def test_intervals_are_wide_enough_for_all_claims_together() -> None:
+    found = claims([result(0)], EXAMPLES, bootstrap=400)
+    alone = over_seeds([gain("always_strongest")(result(0))], 400, 0)[0]
+    together = found[0]
+    assert together.low is not None and alone.low is not None and together.low < alone.low - 0.05
+
+
+def test_an_arm_that_was_not_measured_has_no_claims() -> None:
+    lacking = result(0)
+    lacking = lacking.model_copy(update={"outcomes": {k: v for k, v in lacking.outcomes.items() if k != "base"}})
+    assert not any("the base" in claim.name for claim in claims([lacking], EXAMPLES, bootstrap=10))
 
 
 def test_a_missing_policy_or_seed_is_one_line() -> None:

@@ -5,10 +5,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError
+from orchestra.evaluation.claims.arms import ArmRow
 from orchestra.evaluation.claims.claims import Claim
 from orchestra.evaluation.claims.page import BEGIN, END, Facts, StageRun, block, changed, page, refresh
+from orchestra.statistics.intervals import Interval
 from tests.support.worlds import ROOT
 
+SPAN = Interval(value=0.5, low=0.4, high=0.6)
+ROWS = [ArmRow(name="accuracy", unit="share", cells={"base": SPAN, "grpo": SPAN})]
 CLAIM = Claim(name="cost", bar="≤ 30 %", value=0.5, low=0.4, high=0.6, holds=False, per_seed=(0.4, 0.6))
 FACTS = Facts(
     date="2025-12-01",
@@ -36,7 +40,7 @@ FACTS = Facts(
 
 
 def test_the_page_says_what_it_rests_on() -> None:
-    text = page(FACTS, [CLAIM], "| expert |", [])
+    text = page(FACTS, [CLAIM], "| expert |", ROWS)
     for said in (
         "# Claims (simulated experts)",
         "`orchestra learn --seeds 0,4` on 2025-12-01",
@@ -52,20 +56,24 @@ def test_the_page_says_what_it_rests_on() -> None:
         "| data | validate | 0.5 | — |  |",
         "| all | | 9.8 | 15.00 | |",
         "| expert |",
+        "| | base | **ours** |",
+        "| accuracy | 50.0 % [40.0 %, 60.0 %] | 50.0 % [40.0 %, 60.0 %] |",
+        "corrected for 1 claims",
     ):
         assert said in text
-    assert "Ablations" not in text and text.endswith("|\n")
+    assert text.endswith("|\n")
 
 
 def test_nothing_is_called_simulated_that_was_not_and_no_failure_is_made_up() -> None:
     facts = FACTS.model_copy(update={"simulated": False, "failures": (), "commit": "abc123", "changed": {}})
-    text = page(facts, [CLAIM], "", []) + block(facts, [CLAIM])
+    text = page(facts, [CLAIM], "", ROWS) + block(facts, [CLAIM], ROWS)
     assert "simulated" not in text and "Failed" not in text and "differed" not in text
     assert "Parameters that differ from those committed: none." in text
 
 
 def test_the_readme_gets_the_table_with_its_date_and_what_failed() -> None:
-    text = block(FACTS, [CLAIM, CLAIM.model_copy(update={"name": "price", "headline": True})])
+    text = block(FACTS, [CLAIM, CLAIM.model_copy(update={"name": "price", "headline": True})], ROWS)
+    assert "| accuracy | 50.0 % | 50.0 % |" in text
     assert "| price | ≤ 30 % | 50.0 % | 40.0 % to 60.0 % | **no** |" in text and "| cost |" not in text
     assert text.startswith("2025-12-01, training seeds 0, 4, 1,024 held-out examples, made with **simulated experts**")
     assert "**Failed:** seed 5" in text and text.endswith("|") and "(docs/claims.md)" in text

@@ -31,12 +31,7 @@ def told(shipped: Codec) -> list[Episode]:
     params = params.model_copy(update={"synthesize": few})
     kit = Toolkit.from_params(params, ROOT)
     made = generate(params, kit)
-    teacher = teacher_policy(
-        kit.catalogue,
-        Habits(bias=0, follow_preference=0.8, random_choice=0.1, weigh_value=0.5, patience=0.5),
-        0,
-        shipped.turn,
-    )
+    teacher = teacher_policy(kit.catalogue, Habits(strongest=0, stop=0.5), 0, shipped.turn)
     options = RolloutOptions(params.rollout, kit.catalogue.policy_price)
     return rollout(made.examples["train"], teacher, shipped, made.known_to(kit), options)
 
@@ -68,7 +63,7 @@ def test_the_story_stays_and_its_names_and_numbers_go(shipped: Codec, told: list
             assert NUMBER.sub("#", NAME.sub("X", new.text)) == NUMBER.sub("#", NAME.sub("X", turn.text))
         changed += other.prompt_ids != episode.prompt_ids
         assert len(sft_row(other)["labels"]) == len(other.prompt_ids) + len(other.completion_ids)
-    assert changed > 0.9 * len(told)
+    assert changed > 0.8 * len(told)
 
 
 def test_what_was_copied_is_copied_still(shipped: Codec, told: list[Episode]) -> None:

@@ -21,7 +21,7 @@ CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
 SFT = Sft.model_validate(
     {
         "seed": 0, "epochs": 1, "batch_size": 8, "learning_rate": 1.0, "warmup": 0.0, "save_steps": 99,
-        "teacher": {"bias": 0, "follow_preference": 0, "random_choice": 0, "weigh_value": 0, "patience": 0},
+        "teacher": {"strongest": 0, "stop": 0},
         "optimizer": "adamw",
     }
 )  # fmt: skip
