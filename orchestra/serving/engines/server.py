@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Adapter ranks that vLLM reserves room for."""
+LEAST_BATCH = 4096
+"""Tokens of prompts that a CPU takes at once."""
 MOST_RESTARTS = 5
 """Of one training; a server that dies more often has a cause that starting again does not remove."""
 
@@ -111,7 +113,9 @@ class OwnServer(Server):
         port = free_port()
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
-        self.command = command(python, model_dir.resolve(), port, max_len, settings, extra=_flags(lora))
+        self.command = command(
+            python, model_dir.resolve(), port, max_len, settings, extra=_flags(lora, settings, max_len)
+        )
         self.adapter: tuple[str, str] | None = None
         """Name and folder of the adapters that a server started again must load."""
         self._child: subprocess.Popen[str] | None = None
@@ -195,9 +199,12 @@ def open_server(
     return named
 
 
-def _flags(lora: Lora | None) -> list[str]:
+def _flags(lora: Lora | None, settings: PlayServer, max_len: int) -> list[str]:
     # Importance sampling needs the probabilities that tokens were drawn with: after the temperature.
     flags = ["--logprobs-mode", "processed_logprobs"]
+    if settings.device == "cpu":
+        # vLLM 0.32 dies where the prompt of a turn with a seed comes in chunks: a CPU's generator has no offset.
+        flags += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_len, LEAST_BATCH))]
     if lora is not None:
         rank = next(one for one in RANKS if one >= lora.rank)
         flags += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]
