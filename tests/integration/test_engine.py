@@ -184,6 +184,7 @@ def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, r
     assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Path, tmp_path: Path) -> None:
     settings = WHOLE.model_copy(update={"steps_ahead": 1})
