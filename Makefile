@@ -1,7 +1,7 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base bench lint format audit sbom clean
+.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base bench faults lint format audit sbom clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
@@ -55,6 +55,9 @@ recipe: .venv/.stamp  ## train the embedded tokenizer on data/generated (then ru
 
 base: .venv/.stamp  ## train the shipped base model
 	@.venv/bin/python -m tasks.experiments.base
+
+faults: .venv/.stamp  ## commit faults against the micro pipeline and write docs/explanation/faults.md (about 40 minutes)
+	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.faults
 
 bench: .venv/.stamp  ## measure the speed of rollouts, of a GRPO step and of data
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.chat import PREFIX, chat_policy
 from orchestra.rollout.policies.named import POLICIES, PolicyWorld
 from orchestra.rollout.render import Codec
+from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.catalogue import catalogue_files
 from orchestra.tools.toolkit import Toolkit
@@ -40,8 +42,15 @@ def main(stage: Stage) -> None:
     folders = {name: root / "models" / name for name in params.evaluate.policies if is_checkpoint(name, root)}
     for folder in folders.values():
         verify_manifest(folder)
+    with players(stage) as build:
+        _measure(stage, examples, toolkit, folders, build)
+    tell(stage, budget)
+
+
+def _measure(stage: Stage, examples: list[Example], toolkit: Toolkit, folders: dict[str, Path], build: Build) -> None:
+    params, price = stage.params, toolkit.catalogue.policy_price
     contenders = [
-        *(contender(name, root, toolkit.catalogue.policy_price, toolkit, params) for name in params.evaluate.policies),
+        *(contender(name, stage.root, price, toolkit, build) for name in params.evaluate.policies),
         *rules(stage, examples, toolkit),
     ]
     file = stage.work_dir() / "episodes.jsonl"
@@ -72,7 +81,6 @@ def main(stage: Stage) -> None:
             (folder / SAFETY).write_text(tried.model_dump_json(indent=1) + "\n", encoding="utf-8")
         write_report(comparison, folder)
         (folder / "ledger.json").write_text(json.dumps(spent(episodes), indent=2) + "\n", encoding="utf-8")
-    tell(stage, budget)
     metrics = flat_metrics(summaries)
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path(EVALUATION))
@@ -129,36 +137,44 @@ def is_checkpoint(name: str, root: Path) -> bool:
     return name in (TRAINED, REFERENCE) or (root / "models" / name).is_dir()
 
 
+@contextmanager
+def players(stage: Stage, work: Path | None = None) -> Iterator[Build]:
+    """How `evaluate.engine` plays checkpoints, in this process where a rule chooses (`by_rule`); a server ends with the
+    block, and its log is in `work`."""
+    settings, limits = stage.params.evaluate, stage.params.rollout
+
+    def ruled(name: str, folder: Path) -> Policy:
+        from orchestra.evaluation.baselines.by_rule import RuledPolicy
+        from orchestra.rollout.policies.transformers import TransformersPolicy
+
+        return RuledPolicy(TransformersPolicy(folder, name=name), Codec.load(folder), limits)
+
+    if settings.engine == "in_process" or settings.by_rule:
+        yield ruled if settings.by_rule else in_process
+        return
+    folder = work or stage.work_dir()
+    with CheckpointServers(stage.root, folder, settings.server, max_len=limits.max_tokens, say=stage.say) as servers:
+        yield servers
+
+
 def contender(
-    name: str, root: Path, price: Price, toolkit: Toolkit | None = None, params: Params | None = None
+    name: str, root: Path, price: Price, toolkit: Toolkit | None = None, build: Build = in_process
 ) -> Contender:
     """A name in `evaluate.policies` as what is measured: a checkpoint's folder in models, a registered policy, or with
     a `toolkit` a prompted model of its catalogue, whose tokens have their own price."""
     if is_checkpoint(name, root):
-        return checkpoint(name, root / "models" / name, price, params)
+        return checkpoint(name, root / "models" / name, price, build)
     codec = Codec.load(root / "models" / REFERENCE)
     if name.startswith(PREFIX) and toolkit is not None:
         policy = chat_policy(name, toolkit, codec.turn)
         return Contender(name, lambda: policy, codec, toolkit.catalogue.prices[name.removeprefix(PREFIX)])
-    build = POLICIES.find(name)
-    return Contender(name, lambda: build(PolicyWorld(root, codec)), codec, price)
+    made = POLICIES.find(name)
+    return Contender(name, lambda: made(PolicyWorld(root, codec)), codec, price)
 
 
-def checkpoint(name: str, folder: Path, price: Price, params: Params | None = None) -> Contender:
-    """A checkpoint folder as a greedy policy with its own tokenizer and template; `params` may have a rule choose."""
-    codec = Codec.load(folder)
-
-    def build() -> Policy:
-        from orchestra.rollout.policies.transformers import TransformersPolicy
-
-        policy = TransformersPolicy(folder, name=name)
-        if params is None or not params.evaluate.by_rule:
-            return policy
-        from orchestra.evaluation.baselines.by_rule import RuledPolicy
-
-        return RuledPolicy(policy, codec, params.rollout)
-
-    return Contender(name, build, codec, price)
+def checkpoint(name: str, folder: Path, price: Price, build: Build = in_process) -> Contender:
+    """A checkpoint folder as a greedy policy with its own tokenizer and template."""
+    return Contender(name, lambda: build(name, folder), Codec.load(folder), price)
 
 
 def rules(

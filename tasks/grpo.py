@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BASE = "models/sft"
 DEEPSPEED = "models/recipes/deepspeed"
+CANARIES = 4
+"""Prompts that the trainer and its rollout server both score."""
 
 
 def main(stage: Stage) -> None:
@@ -85,9 +87,23 @@ def train(stage: Stage) -> None:
             meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
 
     deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
-    result = train_grpo(
-        model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed
-    )  # fmt: skip
+    engine = None
+    if settings.engine == "vllm":
+        from orchestra.training.engine.canary import MOST_TOKENS
+        from orchestra.training.engine.sync import RolloutEngine
+
+        prompts = [codec.prompt(example) for example in examples[:CANARIES]]
+        engine = RolloutEngine(
+            stage.root, work, stage.root / BASE, codec, settings, [ids[:MOST_TOKENS] for ids in prompts],
+            max_len=params.rollout.max_tokens, say=stage.say,
+        )  # fmt: skip
+    try:
+        result = train_grpo(
+            model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed, engine
+        )  # fmt: skip
+    finally:
+        if engine is not None:
+            engine.close()
     with result.whole() as trained:
         if distributed.rank() == 0:
             if result.kept_step < result.steps:

@@ -13,7 +13,7 @@ from orchestra.promotion.evidence import Evidence, Results, evidence, results
 from orchestra.promotion.gate import Decision, GateCheck, Incumbent, gate
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode
-from tasks.evaluate import checkpoint, data_hash, heldout, on_progress
+from tasks.evaluate import checkpoint, data_hash, heldout, on_progress, players
 from tasks.platform.evidence import EVIDENCE, keep, kept, read
 from tasks.platform.ledger import open_budget
 from tasks.platform.registry import CHAMPION, PREVIOUS, ROLLED_BACK, STORE, ModelVersion, Registry
@@ -115,10 +115,11 @@ def measure(stage: Stage, folder: Path, name: str) -> Evidence:
     digest, present = hash_dir(folder), data_hash(stage, examples)
     file = stage.root / "work" / "promote" / f"{digest[:16]}-{present[:16]}" / "episodes.jsonl"
     toolkit = Toolkit.from_params(params, stage.root, budget=open_budget(stage, file.parent))
-    contender = checkpoint(name, folder, toolkit.catalogue.policy_price)
-    episodes = running.evaluate(
-        [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
-    )
+    with players(stage, file.parent) as build:
+        contender = checkpoint(name, folder, toolkit.catalogue.policy_price, build)
+        episodes = running.evaluate(
+            [contender], examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
+        )
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestra.config.compute import Compute
 from orchestra.config.deploy import Deploy
+from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
 from orchestra.config.retraining import Retraining
@@ -220,6 +221,14 @@ class Grpo(RewardParams, Compute):
     """Which weights of P count: outcome alone; also compute and latency; or also the tools that the user prefers."""
     normalise: Literal["sum_then_normalise", "normalise_then_sum"] = "sum_then_normalise"
     """Eq. 2 summed, then normalised over the group (Eq. 3); or each part normalised on its own, then summed by P."""
+    engine: Literal["in_process", "vllm"] = switch("in_process")
+    """How episodes are played: by the trained model in this process, or through a vLLM server that gets its weights
+    before each round."""
+    server: RolloutServer = switch(RolloutServer())
+    """The server of engine vllm."""
+    steps_ahead: Literal[0, 1] = switch(0)
+    """1: the next round is played while this one trains, with weights one round old; importance sampling corrects for
+    it. For engine vllm, without branch."""
     shared_prefix: bool = switch(True)
     """Whether what episodes of a step have in common (prompts, equal turns) goes through the model once in training.
     The gradients are the same."""
@@ -238,6 +247,12 @@ class Grpo(RewardParams, Compute):
             raise ValueError(
                 f"difficulty_range begins at {self.difficulty_range[0]:g} and ends at {self.difficulty_range[1]:g}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _something_plays_ahead(self) -> Self:
+        if self.steps_ahead and (self.engine != "vllm" or self.branch is not None):
+            raise ValueError("steps_ahead 1 needs engine vllm and no branch: a model that trains cannot play")
         return self
 
     @model_validator(mode="after")
@@ -265,6 +280,10 @@ class Evaluate(Section):
     """Rules to evaluate."""
     by_rule: bool = switch(False)
     """Whether a rule overwrites the choices in checkpoints' thoughts, by the wish that a thought names: a control."""
+    engine: Literal["in_process", "vllm"] = switch("in_process")
+    """How checkpoints are played: in this process, or each through a vLLM server of its own."""
+    server: PlayServer = switch(PlayServer())
+    """The server of engine vllm."""
     lessons: Positive | None = switch(None)
     """Training questions that routers learn from, evenly spread, each asked of every expert; null: all."""
     bootstrap: Annotated[int, Field(gt=0, le=1_000_000)]

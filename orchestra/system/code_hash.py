@@ -29,6 +29,8 @@ TRAINING = (
     "orchestra/training",
     "tasks/platform/checkpoints.py",
 )
+SERVER = ("orchestra/serving/engines", "orchestra/serving/releases/vllm.py")
+"""What plays a model through vLLM."""
 CODE: dict[Result, tuple[str, ...]] = {
     "synthesize": (
         *EPISODE,
@@ -48,11 +50,12 @@ CODE: dict[Result, tuple[str, ...]] = {
         "tasks/validate.py",
     ),
     "sft": (*TRAINING, "tasks/sft.py"),
-    "grpo": (*TRAINING, "orchestra/synthesis/preferences", "tasks/grpo.py"),
+    "grpo": (*TRAINING, *SERVER, "orchestra/synthesis/preferences", "tasks/grpo.py"),
     "evaluate": (
         *EPISODE,
         "orchestra/evaluation",
         "orchestra/files/checkpoint.py",
+        *SERVER,
         "orchestra/statistics",
         "orchestra/synthesis/questions/topic_words.py",
         "orchestra/training/branch.py",

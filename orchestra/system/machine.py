@@ -87,9 +87,16 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
     """What sft and grpo need on each rank, and the settings that help where it is more than there is."""
     for stage in ("sft", "grpo"):
         plan = plan_of(params, stage)
-        room = room_of(devices, plan.ranks)
+        room = room_of(devices, plan.ranks) - (beside(params, devices) if stage == "grpo" else 0)
         found = peak(params, stage, shape, plan)
         yield Need(stage, found, room, "" if found.total <= room else _helps(params, stage, shape, plan, room))
+
+
+def beside(params: Params, devices: list[Gpu]) -> int:
+    """Bytes of a GPU that grpo's own vLLM server takes from a rank; none where it has GPUs of its own."""
+    grpo, server = params.grpo, params.grpo.server
+    shares = grpo.engine == "vllm" and server.device == "gpu" and server.url is None and server.devices is None
+    return int(server.gpu_memory * min(one.memory for one in devices)) if shares and devices else 0
 
 
 def plan_of(params: Params, stage: str) -> TrainingPlan:
@@ -116,7 +123,7 @@ def plan_of(params: Params, stage: str) -> TrainingPlan:
 def peak(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan) -> Footprint:
     """The larger of the training step's peak and, of grpo in process, the rollouts' beside the optimizer's state."""
     step = training(shape, plan)
-    if stage == "sft" or getattr(params.grpo, "engine", "in_process") != "in_process":
+    if stage == "sft" or params.grpo.engine != "in_process":
         return step
     grpo = params.grpo
     conversations = min(AT_ONCE, max(1, grpo.examples_per_step * grpo.group_size // plan.ranks))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
+    from orchestra.training.engine.sync import RolloutEngine
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ def train_grpo(
     log: Log,
     evaluate: Callable[[PreTrainedModel], dict[str, float]],
     deepspeed: Path | None = None,
+    engine: RolloutEngine | None = None,
 ) -> GrpoResult:
     """Train `model` in place, together with the other ranks if there are any.
 
     `evaluate` measures it every `eval_every` steps, `log` gets everything by step: both on rank 0 alone. `deepspeed` is
-    the file with its settings, for the strategies zero2 and zero3.
+    the file with its settings, for the strategies zero2 and zero3. `engine` plays the episodes; None: `model` does.
     """
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -82,23 +84,29 @@ def train_grpo(
     settings = settings.resolved()
     examples = with_budgets(examples, settings.budget_share, settings.seed, limits, price)
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
-    rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy)
+    rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy, engine)
     checkpoints = work / "checkpoints"
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
         rounds.resume(json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")))
     arguments = _arguments(settings, limits, work, deepspeed)
+    rows = training_rows(examples, settings)
+    rounds.order = [row["prompt"][0]["example_id"] for row in rows]
 
     def whole() -> AbstractContextManager[PreTrainedModel]:
         return whole_weights(trainer)
 
-    watcher = watch(rounds, settings, checkpoints, log, evaluate, whole)
+    def measured(current: PreTrainedModel) -> dict[str, float]:
+        rounds.settle()
+        return evaluate(current)
+
+    watcher = watch(rounds, settings, checkpoints, log, measured, whole)
     trainer = _trainer_class()(
         model=model,
         args=arguments,
         reward_funcs=[eq2],
         rollout_func=rounds,
-        train_dataset=Dataset.from_list(training_rows(examples, settings)),
+        train_dataset=Dataset.from_list(rows),
         processing_class=codec.tokenizer,
         callbacks=[watcher, complete_marker()],
     )
@@ -109,7 +117,10 @@ def train_grpo(
         trainer.sharing = [one for one in known if tree_attention.enable(base_of(one))]
     trainer.new_optimizer = partial(new_optimizer, model, settings, settings.learning_rate)
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    finally:
+        rounds.close()
     stopped = watcher.stopped[0] if watcher.stopped else None
     if stopped is not None and stopped.startswith("infrastructure"):
         raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")
@@ -179,6 +190,20 @@ def _trainer_class() -> Any:
         """Models that compute what rows share once."""
         micro_batch: int | None = None
 
+        sampled: dict[str, Any] | None = None
+        """The batch whose loss is computed, where a server sampled it."""
+
+        def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+            """TRL's loss; tokens that a server sampled are weighted by truncated importance sampling."""
+            if "sampling_per_token_logps" not in inputs:
+                return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+            # What `use_vllm` means here and nowhere else: the loss is multiplied by `importance_sampling_ratio`.
+            self.use_vllm, self.sampled = True, inputs
+            try:
+                return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+            finally:
+                self.use_vllm, self.sampled = False, None
+
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
             batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
             ours = torch.tensor(self.rounds.advantages, dtype=torch.float32, device=batch["advantages"].device)
@@ -196,7 +221,18 @@ def _trainer_class() -> Any:
                 batch["tool_mask"][len(rows) :] = 0
             return batch
 
-        def _get_per_token_logps_and_entropies(
+        def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> tuple[Any, Any, Any]:
+            found = self._passed(*given, **named)
+            if self.sampled is not None:
+                cap = self.rounds.settings.server.importance_cap
+                ratio, sums = weighed(self.sampled, found[0].detach(), cap)
+                self.sampled["importance_sampling_ratio"] = ratio
+                kl, clipped, count = self.accelerator.gather(sums[None]).sum(dim=0).tolist()
+                mean = {"mismatch_kl": kl / max(count, 1.0), "mismatch_clipped": clipped / max(count, 1.0)}
+                self.rounds.history[-1] |= {f"engine/{name}": value for name, value in mean.items()}
+            return found
+
+        def _passed(
             self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
             compute_entropy: bool = False, **others: Any,
         ) -> tuple[Any, Any, Any]:  # fmt: skip
@@ -223,13 +259,30 @@ def _trainer_class() -> Any:
     return GroupTrainer
 
 
+def weighed(batch: dict[str, Any], logps: Any, cap: float) -> tuple[Any, Any]:
+    """Truncated importance weights of a server's tokens, and the sums (KL, clipped, tokens) of the mismatch.
+
+    `logps` are the trainer's, (row, time); those before the first step of a round where the batch has them. The KL is
+    the estimator r - 1 - log r of the server's distribution from the trainer's. Unknown tokens weigh 1.
+    """
+    import torch
+
+    old = batch.get("old_per_token_logps")
+    difference = (logps if old is None else old) - batch["sampling_per_token_logps"]
+    known = torch.isfinite(difference) & (batch["completion_mask"] * batch["tool_mask"] > 0)
+    difference = torch.where(known, difference, torch.zeros_like(difference)).clamp(-20.0, 20.0)
+    ratio = difference.exp()
+    sums = torch.stack([(difference.expm1() - difference).sum(), (ratio > cap).sum().float(), known.sum().float()])
+    return ratio.clamp(max=cap), sums
+
+
 def _keep_rows(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
     """Every per-row tensor of a generation batch, for the chosen rows only, less the padding they no longer need."""
     total = batch["advantages"].shape[0]
     kept = {k: v[rows] if getattr(v, "ndim", 0) and v.shape[0] == total else v for k, v in batch.items()}
     width = int(kept["completion_mask"].sum(dim=1).max())
     left = kept["prompt_mask"].shape[1] - int(kept["prompt_mask"].sum(dim=1).max())
-    for key in ("completion_ids", "completion_mask", "tool_mask", "old_per_token_logps"):
+    for key in ("completion_ids", "completion_mask", "tool_mask", "old_per_token_logps", "sampling_per_token_logps"):
         if key in kept:
             kept[key] = kept[key][:, :width]
     for key in ("prompt_ids", "prompt_mask"):

@@ -22,6 +22,7 @@ from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.training.branch import Plan, tried
 from orchestra.training.branch import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
+from orchestra.training.engine.ahead import Ahead
 from orchestra.training.health import measure
 from orchestra.types import Category, Episode, Example, Price
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
+    from orchestra.training.engine.sync import RolloutEngine
 
 Row = tuple[list[Episode], tuple[list[Reward], dict[str, float]], Plan | None]
 """A group: its episodes, its rewards with the weights P behind them, and its plan where it was branched."""
@@ -48,12 +50,17 @@ class Rounds:
     price: Price
     settings: Grpo
     policy: TransformersPolicy
+    engine: RolloutEngine | None = None
+    """What plays the episodes where `policy` does not."""
+    order: Sequence[str] = ()
+    """Ids of the examples that training takes, in its order: what comes next can be played ahead."""
     history: list[dict[str, float]] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
     """Of this rank's last round, in the order TRL asked for."""
 
     def __post_init__(self) -> None:
         self.multipliers = Multipliers(self.settings.constraint)
+        self.ahead = Ahead(self._served) if self.settings.steps_ahead else None
 
     def resume(self, history: Sequence[dict[str, float]]) -> None:
         """Take up what the rounds before a restart left: their measures, and the multipliers among them."""
@@ -67,16 +74,26 @@ class Rounds:
         ids = [prompt[0]["example_id"] for prompt in prompts]
         if any(len(set(ids[i : i + size])) != 1 for i in range(0, len(ids), size)):
             raise TrainingError("a group is split over processes", where="grpo", fix="see the batch sizes")
-        self.policy.seed = self.settings.seed * 1_000_003 + trainer.state.global_step
+        step = trainer.state.global_step
+        self.policy.seed = self._seed(step)
         chosen = [self.examples[name] for name in ids[::size]]
+        played, waited = self.ahead.take(chosen) if self.ahead is not None else (None, 0.0)
         with whole_weights(trainer) as self.policy.model:
-            groups, plans = self._episodes(chosen)
+            if self.engine is not None:
+                self.engine.sync(self.policy.model)
+            groups, plans = self._episodes(chosen) if played is None else (played, [None] * len(chosen))
+        if self.ahead is not None:
+            self._play_ahead(step, len(chosen))
         scored = [self._rewards(group, example) for group, example in zip(groups, chosen, strict=True)]
         own = list(zip(groups, scored, plans, strict=True))
         everyone = [row for part in gathered(own) for row in part]
         self._step(everyone, own_from=rank() * len(own), own=len(own))
         episodes = [episode for group in groups for episode in group]
         masks = [_trimmed(self._mask(e, plan)) for group, plan in zip(groups, plans, strict=True) for e in group]
+        if self.engine is not None:
+            self.history[-1] |= self.engine.measures
+        if self.ahead is not None:
+            self.history[-1] |= {"engine/staleness": float(played is not None), "engine/waited_s": waited}
         return {
             "prompt_ids": [list(e.prompt_ids) for e in episodes],
             # What follows the last token that learns changes no gradient: attention looks back only.
@@ -85,9 +102,44 @@ class Rounds:
                 e.completion_ids[: len(mask)] or [self.codec.eos_id] for e, mask in zip(episodes, masks, strict=True)
             ],
             "env_mask": [mask or [0] for mask in masks],
-            "logprobs": None,
+            "logprobs": None if self.engine is None else self._logprobs(episodes, masks),
             "eq2": [r.value for rewards, _ in scored for r in rewards],
         }
+
+    def settle(self) -> None:
+        """Return when no episode is played."""
+        if self.ahead is not None:
+            self.ahead.settle()
+
+    def close(self) -> None:
+        """Let go of what was played ahead."""
+        if self.ahead is not None:
+            self.ahead.close()
+
+    def _seed(self, step: int) -> int:
+        return self.settings.seed * 1_000_003 + step
+
+    def _play_ahead(self, step: int, own: int) -> None:
+        """Begin this rank's next round, if there is one, with the weights that the server has now."""
+        assert self.ahead is not None
+        settings = self.settings
+        begin = (step // settings.num_iterations + 1) * settings.examples_per_step + rank() * own
+        following = [self.examples[name] for name in self.order[begin : begin + own]]
+        if following:
+            self.ahead.start(following, self._seed(step + settings.num_iterations))
+
+    def _served(self, chosen: Sequence[Example], seed: int) -> list[list[Episode]]:
+        """A group for each example, through the engine."""
+        assert self.engine is not None
+        size = self.settings.group_size
+        policy = self.engine.policy(self.settings.temperature, seed)
+        options = RolloutOptions(self.limits, self.price, samples=size, batch=len(chosen) * size)
+        made = rollout(chosen, policy, self.codec, self.toolkit, options)
+        return [made[i : i + size] for i in range(0, len(made), size)]
+
+    def _logprobs(self, episodes: Sequence[Episode], masks: Sequence[list[int]]) -> list[list[float]]:
+        """Sampled log-probabilities, as long as the masks."""
+        return [sampled_logprobs(e)[: len(mask)] or [math.nan] for e, mask in zip(episodes, masks, strict=True)]
 
     def _episodes(self, chosen: list[Example]) -> tuple[list[list[Episode]], list[Plan | None]]:
         """A group for each example, and what its episodes had to begin with."""
@@ -125,7 +177,10 @@ class Rounds:
     ) -> list[Episode]:
         """As many episodes of each example as `samples` tells, of which some have a beginning."""
         heat = self.policy.temperature
-        policy: Policy = ForcedPolicy(self.policy, begun) if begun else self.policy
+        inner: Policy = self.policy
+        if self.engine is not None:
+            inner = self.engine.policy(0.0 if greedy else heat, self.policy.seed)
+        policy = ForcedPolicy(inner, begun) if begun else inner
         options = RolloutOptions(self.limits, self.price, samples=samples, batch=max(1, sum(samples)))
         self.policy.temperature = 0.0 if greedy else heat
         try:
@@ -186,6 +241,16 @@ def _trimmed(mask: list[int]) -> list[int]:
     """The mask up to its last 1."""
     learned = [place for place, one in enumerate(mask) if one]
     return mask[: learned[-1] + 1] if learned else []
+
+
+def sampled_logprobs(episode: Episode) -> list[float]:
+    """Log-probability with which each of `completion_ids` was sampled; NaN where it is not known: (time,)."""
+    found: list[float] = []
+    for turn in episode.turns:
+        known = len(turn.logprobs) == len(turn.ids)
+        found += [*turn.logprobs] if known else [math.nan] * len(turn.ids)
+        found += [0.0] * len(turn.observation_ids)
+    return found or [math.nan]
 
 
 def eq2(prompts: Any, completions: Any, eq2: list[float | None], **kwargs: Any) -> list[float | None]:

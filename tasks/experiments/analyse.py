@@ -22,7 +22,7 @@ from orchestra.text import aligned
 from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Record
-from tasks.evaluate import check_names, contender, data_hash, heldout, is_checkpoint, on_progress
+from tasks.evaluate import check_names, contender, data_hash, heldout, is_checkpoint, on_progress, players
 from tasks.platform.commands import run_command
 from tasks.platform.ledger import open_budget
 from tasks.platform.stage import Stage
@@ -61,19 +61,20 @@ def over_settings(root: Path, policy: str, turns: list[int], count: int | None) 
     one = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": [policy]})})
     check_names(one, root)
     toolkit = Toolkit.from_params(params, root, budget=open_budget(stage))
-    player = contender(policy, root, toolkit.catalogue.policy_price, toolkit)
     kinds = frontier.by_kind(examples)
     usual, seed = params.rollout.max_turns, params.evaluate.seed
     folder = root / "work" / "analyse" / _identity(stage, policy, examples_hash=data_hash(stage, examples))
     points, simulated = [], False
-    for setting in frontier.settings([*(turns or FEW_TURNS), usual], usual, list(kinds)):
-        asked = frontier.given(examples, kinds[setting.preference], seed) if setting.preference else examples
-        limits = params.rollout.model_copy(update={"max_turns": setting.max_turns})
-        file = folder / f"{setting.series}-{setting.name}.jsonl".replace(" ", "-")
-        stage.say(f"{setting.series}: {setting.name}")
-        found = running.evaluate([player], asked, toolkit, limits, file=file, on_progress=on_progress(stage))
-        points.append(frontier.point(setting, found[player.name], asked, params.evaluate.bootstrap, seed))
-        simulated |= any(episode.simulated for episode in found[player.name])
+    with players(stage, folder) as build:
+        player = contender(policy, root, toolkit.catalogue.policy_price, toolkit, build)
+        for setting in frontier.settings([*(turns or FEW_TURNS), usual], usual, list(kinds)):
+            asked = frontier.given(examples, kinds[setting.preference], seed) if setting.preference else examples
+            limits = params.rollout.model_copy(update={"max_turns": setting.max_turns})
+            file = folder / f"{setting.series}-{setting.name}.jsonl".replace(" ", "-")
+            stage.say(f"{setting.series}: {setting.name}")
+            found = running.evaluate([player], asked, toolkit, limits, file=file, on_progress=on_progress(stage))
+            points.append(frontier.point(setting, found[player.name], asked, params.evaluate.bootstrap, seed))
+            simulated |= any(episode.simulated for episode in found[player.name])
     return frontier.FrontierAnalysis(policy=policy, simulated=simulated, points=tuple(points))
 
 

@@ -7,7 +7,7 @@ from orchestra.errors import ConfigError
 from orchestra.evaluation.probes.run import read_wording, run_probes
 from orchestra.evaluation.report import TRAINED
 from orchestra.tools.toolkit import Toolkit
-from tasks.evaluate import checkpoint, heldout, on_progress
+from tasks.evaluate import checkpoint, heldout, on_progress, players
 from tasks.platform.stage import Stage, run
 
 OUTPUT = "reports/probes.json"
@@ -23,18 +23,19 @@ def main(stage: Stage) -> None:
         )
     params, root = stage.params, stage.root
     toolkit = Toolkit.from_params(params, root)
-    results = run_probes(
-        checkpoint(TRAINED, root / "models" / TRAINED, toolkit.catalogue.policy_price, params),
-        heldout(stage),
-        toolkit,
-        params.rollout,
-        price_spread=params.synthesize.price_spread,
-        seed=params.evaluate.seed,
-        count=int(sys.argv[1]),
-        file=stage.work_dir() / "episodes.jsonl",
-        on_progress=on_progress(stage),
-        wording=read_wording(REPOSITORY / params.evaluate.wording) if params.evaluate.wording else None,
-    )
+    with players(stage) as build:
+        results = run_probes(
+            checkpoint(TRAINED, root / "models" / TRAINED, toolkit.catalogue.policy_price, build),
+            heldout(stage),
+            toolkit,
+            params.rollout,
+            price_spread=params.synthesize.price_spread,
+            seed=params.evaluate.seed,
+            count=int(sys.argv[1]),
+            file=stage.work_dir() / "episodes.jsonl",
+            on_progress=on_progress(stage),
+            wording=read_wording(REPOSITORY / params.evaluate.wording) if params.evaluate.wording else None,
+        )
     stage.write_text(OUTPUT, results.model_dump_json() + "\n")
     stage.say(f"{len(results.trials)} trials")
 

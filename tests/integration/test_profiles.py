@@ -17,6 +17,7 @@ from orchestra.config.overrides import apply
 from orchestra.config.profiles import put_in_force
 from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.parse import format_answer
+from orchestra.serving.releases.vllm import interpreter
 from orchestra.types import SPLITS
 from tests.support.qwen3 import codec, random_base, vocabulary
 from tests.support.worlds import ROOT
@@ -45,6 +46,14 @@ MICRO = [
     "grpo.eval_examples=24", "grpo.save_steps=1",
     "evaluate.examples=6", "evaluate.bootstrap=50",
 ]  # fmt: skip
+CPU = "{device: cpu, dtype: bfloat16, sequences: 16}"
+SERVED = [
+    "world.catalogue=data/catalogue/tools.yaml", "world.price_date=2025-11-15", "grpo.micro_batch=4",
+    f"grpo.server={CPU}", f"evaluate.server={CPU}",
+]  # fmt: skip
+RANKS = [f"{stage}.{switch}" for stage in ("sft", "grpo") for switch in ("processes=2", "strategy=ddp")]
+PROFILES = {"qwen3-0.6b": list[str](), "qwen3-8b-lora": SERVED, "qwen3-8b": [*SERVED, *RANKS]}
+"""What a CPU without accounts needs besides. ZeRO-3 has tests of its own (test_ranks)."""
 QUESTIONS = {"train": (100, 140), "heldout": (200, 208)}
 """Numbers that are asked about, by split."""
 
@@ -86,7 +95,7 @@ def workspace(root: Path, profile: str, base: Path) -> Path:
     shutil.copytree(base, root / "models/start")
     shutil.copy(ROOT / "params.yaml", root)
     put_in_force(root, profile)
-    apply(root / "params.yaml", MICRO)
+    apply(root / "params.yaml", [*MICRO, *PROFILES[profile]])
     for split, (first, last) in QUESTIONS.items():
         rows: list[dict[str, Any]] = [
             {
@@ -114,8 +123,14 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bo
 
 
 @pytest.mark.timeout(3600)
-def test_every_stage_to_evaluation(start: Path, tmp_path: Path) -> None:
-    root = workspace(tmp_path, "qwen3-0.6b", start)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_stage_to_evaluation(profile: str, start: Path, tmp_path: Path) -> None:
+    served = profile != "qwen3-0.6b"
+    if served and interpreter(ROOT) is None:
+        pytest.skip("no .venv-vllm: bash scripts/setup_vllm.sh builds it")
+    root = workspace(tmp_path, profile, start)
+    if served:
+        (root / ".venv-vllm").symlink_to((ROOT / ".venv-vllm").resolve())
     for stage in STAGES:
         run(root, f"tasks.{stage}")
     base, sft, grpo = (weights(root / "models" / name) for name in ("start", "sft", "grpo"))
@@ -128,6 +143,7 @@ def test_every_stage_to_evaluation(start: Path, tmp_path: Path) -> None:
     steps = [json.loads(line) for line in (root / "reports/grpo_steps.jsonl").read_text(encoding="utf-8").splitlines()]
     trained = [row for row in steps if "train/reward" in row]
     assert [row["step"] for row in trained] == [1, 2]
+    assert all(("train/engine/canary_gap" in row) == served for row in trained)
     assert any(row["train/grad_norm"] > 0 and row["train/dead_groups"] < 1 for row in trained)
     assert sum("dev/accuracy" in row for row in steps) == 2
     measured = json.loads((root / "reports/evaluate.json").read_text(encoding="utf-8"))

@@ -94,7 +94,7 @@ def random_base(folder: Path, *, hidden: int = 32, layers: int = 1) -> Path:
     rope = {"rope_type": "default", "rope_theta": 1e6}
     shape = Qwen3Config(
         hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, vocab_size=151_936, max_position_embeddings=40_960, rope_parameters=rope,
+        num_key_value_heads=1, head_dim=32, vocab_size=151_936, max_position_embeddings=40_960, rope_parameters=rope,
         tie_word_embeddings=True, bos_token_id=151_643, eos_token_id=151_645, pad_token_id=151_643,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)

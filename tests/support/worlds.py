@@ -134,7 +134,7 @@ def codec() -> "Codec":
     return Codec(train_tokenizer(TEXTS, 400, template))
 
 
-def tiny_model(seed: int = 0, *, hidden: int = 32, **config: Any) -> "PreTrainedModel":
+def tiny_model(seed: int = 0, *, hidden: int = 32, head_dim: int = 16, **config: Any) -> "PreTrainedModel":
     """A random two-layer Qwen3 in float32 over `codec()`'s vocabulary."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -149,7 +149,7 @@ def tiny_model(seed: int = 0, *, hidden: int = 32, **config: Any) -> "PreTrained
             num_hidden_layers=2,
             num_attention_heads=2,
             num_key_value_heads=1,
-            head_dim=16,
+            head_dim=head_dim,
             max_position_embeddings=2048,
             tie_word_embeddings=True,
             initializer_range=hidden**-0.5,
@@ -170,18 +170,18 @@ def easy_example(name: str = "e1", preference: Preference = NEUTRAL) -> Example:
     )  # fmt: skip
 
 
-def warm_model(seed: int = 0) -> "PreTrainedModel":
+def warm_model(seed: int = 0, *, head_dim: int = 16) -> "PreTrainedModel":
     """A tiny model that has learned to answer `easy_example` in a few tokens, of more than one length."""
     import copy
 
-    return copy.deepcopy(_warm_model(seed))
+    return copy.deepcopy(_warm_model(seed, head_dim))
 
 
 @lru_cache
-def _warm_model(seed: int) -> "PreTrainedModel":
+def _warm_model(seed: int, head_dim: int) -> "PreTrainedModel":
     import torch
 
-    model = tiny_model(seed)
+    model = tiny_model(seed, head_dim=head_dim)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batch = []
     for said in ("yes", "how much", "who holds book 13?"):

@@ -65,8 +65,9 @@ def interpreter(root: Path) -> Path | None:
 
 
 def command(
-    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, host: str = LOCALHOST
-) -> list[str]:
+    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, host: str = LOCALHOST,
+    extra: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
     """The server's command line. `max_len` bounds prompt and completion together, in tokens."""
     gpus = (
         "--tensor-parallel-size",
@@ -84,7 +85,14 @@ def command(
         "--enable-prompt-tokens-details",
         # Without it SIGTERM leaves requests hanging.
         *("--shutdown-timeout", "30"),
+        *extra,
     ]
+
+
+def environment(root: Path, settings: VllmServer) -> dict[str, str]:
+    """The server's environment, with its key: everybody may read a command line."""
+    own = ON_CPU if settings.device == "cpu" else {}
+    return {**os.environ, **SETTINGS, **own, "VLLM_API_KEY": api_key(root)}
 
 
 def api_key(root: Path) -> str:
@@ -111,7 +119,6 @@ def launch(
     if python is None:
         raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
     port, settings = port or free_port(), settings or VllmServer()
-    own = ON_CPU if settings.device == "cpu" else {}
     (root / ".state/logs" / f"{name}.log").unlink(missing_ok=True)
     return start_service(
         root,
@@ -119,8 +126,7 @@ def launch(
         command(python, model_dir.resolve(), port, max_len, settings),
         port=port,
         url=f"http://{LOCALHOST}:{port}",
-        # In the environment: everybody may read a command line.
-        env={**os.environ, **SETTINGS, **own, "VLLM_API_KEY": api_key(root)},
+        env=environment(root, settings),
     )
 
 
@@ -132,7 +138,9 @@ def healthy(url: str, *, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def wait_healthy(root: Path, service: Service, timeout_s: float, say: Say) -> float:
+def wait_healthy(
+    root: Path, service: Service, timeout_s: float, say: Say, setting: str = "deploy.start_timeout_s"
+) -> float:
     """Seconds it took; raises `ServiceError` when the server ends or is not there in time."""
     began = said = time.monotonic()
     while True:
@@ -146,7 +154,7 @@ def wait_healthy(root: Path, service: Service, timeout_s: float, say: Say) -> fl
             raise ServiceError(
                 f"{service.name} is not healthy after {timeout_s:.0f} s: {last_error(log)}",
                 where=service.log,
-                fix="see the log, or raise deploy.start_timeout_s",
+                fix=f"see the log, or raise {setting}",
             )
         if time.monotonic() - said >= SAY_EVERY_S:
             said = time.monotonic()

@@ -88,6 +88,16 @@ def test_a_profile_is_examined_without_a_download(monkeypatch: pytest.MonkeyPatc
     assert "gpt-5" in found["experts"].found and "describe --all" in found["experts"].fix
 
 
+def test_a_server_on_the_same_gpu_leaves_less_room() -> None:
+    params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
+    server = params.grpo.server
+    beside = list(needs(params, EIGHT, [H100]))[1]
+    assert beside.room == pytest.approx(79 * GIB - server.gpu_memory * 80 * GIB, abs=2)
+    for elsewhere in ({"devices": "1"}, {"url": "http://127.0.0.1:9"}):
+        moved = params.grpo.model_copy(update={"server": server.model_copy(update=elsewhere)})
+        assert list(needs(params.model_copy(update={"grpo": moved}), EIGHT, [H100]))[1].room == 79 * GIB
+
+
 def examine(params: Params) -> Iterator[CheckResult]:
     return examine_profile(ROOT, params)
 

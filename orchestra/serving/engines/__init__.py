@@ -1,0 +1,1 @@
+"""vLLM servers that play episodes for a stage and end with it."""

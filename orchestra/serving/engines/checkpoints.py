@@ -1,0 +1,65 @@
+"""Checkpoints that are measured through a vLLM server: one server at a time, which ends with the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestra.config.engine import PlayServer
+from orchestra.rollout.policies.base import Policy
+from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.engines.policy import ServedPolicy
+from orchestra.serving.engines.server import Server, open_server
+from orchestra.serving.releases.vllm import SERVED_NAME
+
+Build = Callable[[str, Path], Policy]
+"""The greedy policy of a name and a checkpoint's folder."""
+
+
+def in_process(name: str, folder: Path) -> Policy:
+    """The checkpoint in this process."""
+    from orchestra.rollout.policies.transformers import TransformersPolicy
+
+    return TransformersPolicy(folder, name=name)
+
+
+class CheckpointServers:
+    """Gives each checkpoint's greedy policy; the server of the checkpoint before ends first, as one GPU holds one."""
+
+    def __init__(
+        self, root: Path, work: Path, settings: PlayServer, *, max_len: int, say: Callable[[str], None]
+    ) -> None:
+        self.root, self.work, self.settings, self.max_len, self.say = root, work, settings, max_len, say
+        self._open: tuple[Path, Server] | None = None
+
+    def __call__(self, name: str, folder: Path) -> Policy:
+        """Start the checkpoint's server, or go on with it; raises `ServiceError`."""
+        server = self._server(folder)
+        inner = VllmPolicy(
+            server.url, SERVED_NAME, name=name, timeout_s=self.settings.timeout_s,
+            concurrency=self.settings.sequences, api_key=server.key,
+        )  # fmt: skip
+        return ServedPolicy(inner, lambda: server.wait_for(SERVED_NAME))
+
+    def _server(self, folder: Path) -> Server:
+        if self._open is None or self._open[0] != folder:
+            self.close()
+            self.say(f"starting vLLM with {folder.name}")
+            server = open_server(self.root, self.work, folder, self.settings, max_len=self.max_len, say=self.say)
+            self._open = folder, server
+        return self._open[1]
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,204 @@
+"""The server of a training stage: started, started again when it dies, ended with the stage."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from orchestra.config.compute import Lora
+from orchestra.config.engine import PlayServer, RolloutServer
+from orchestra.errors import ServiceError
+from orchestra.serving.releases.vllm import (
+    SERVED_NAME,
+    Say,
+    api_key,
+    command,
+    environment,
+    healthy,
+    interpreter,
+    last_error,
+    wait_healthy,
+)
+from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, spawn, started_at
+
+if TYPE_CHECKING:
+    import subprocess
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Adapter ranks that vLLM reserves room for."""
+MOST_RESTARTS = 5
+"""Of one training; a server that dies more often has a cause that starting again does not remove."""
+
+
+class Server:
+    """A vLLM server's address and the requests of a training. One that is named is only waited for."""
+
+    def __init__(self, root: Path, url: str, settings: PlayServer) -> None:
+        self.root, self.url, self.settings = root, url, settings
+        self.key = api_key(root)
+        self.restarts = 0
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The answer's JSON, None for an empty one; raises `ServiceError`."""
+        try:
+            reply = httpx.post(
+                f"{self.url}{path}", json=body, timeout=self.settings.start_timeout_s, trust_env=False,
+                headers={"Authorization": f"Bearer {self.key}"},
+            )  # fmt: skip
+        except httpx.HTTPError as error:
+            raise self._failure(f"{path}: {type(error).__name__} {error}".strip()) from None
+        if reply.status_code != 200:
+            raise self._failure(f"{path}: HTTP {reply.status_code}: {reply.text[:200]}")
+        try:
+            return reply.json()
+        except ValueError:
+            return None
+
+    def scores(self, model: str, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """Log-probability of every token but the first of each sequence."""
+        found: list[float] = []
+        for ids in sequences:
+            body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+            rows = self.post("/v1/completions", body)["choices"][0]["prompt_logprobs"]
+            found += [row[str(token)]["logprob"] for row, token in zip(rows[1:], ids[1:], strict=True)]
+        return found
+
+    def wait_for(self, model: str) -> None:
+        """Return when the server serves `model`; raises `ServiceError` when it does not in time."""
+        deadline = time.monotonic() + self.settings.start_timeout_s
+        while True:
+            self.check()
+            if healthy(self.url) and model in self._models():
+                return
+            if time.monotonic() > deadline:
+                raise self._failure(f"it does not serve {model} after {self.settings.start_timeout_s} s")
+            time.sleep(0.25)
+
+    def check(self) -> None:
+        """Raise what ended the server for good, if anything did."""
+
+    def close(self) -> None:
+        """A named server serves on."""
+
+    def _models(self) -> list[str]:
+        try:
+            reply = httpx.get(
+                f"{self.url}/v1/models", timeout=5, trust_env=False, headers={"Authorization": f"Bearer {self.key}"}
+            )
+            return [one["id"] for one in reply.json()["data"]]
+        except (httpx.HTTPError, ValueError, KeyError):
+            return []
+
+    def _failure(self, what: str) -> ServiceError:
+        return ServiceError(what, where=f"rollout server at {self.url}", fix="see its log, then run the stage again")
+
+
+class OwnServer(Server):
+    """A child of this process, which a thread of its own starts and starts again: no child outlives its thread."""
+
+    def __init__(
+        self, root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, lora: Lora | None,
+        say: Say,
+    ) -> None:  # fmt: skip
+        python = interpreter(root)
+        if python is None:
+            raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
+        port = free_port()
+        super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
+        self.port, self.log, self.say = port, work / "vllm.log", say
+        self.command = command(python, model_dir.resolve(), port, max_len, settings, extra=_flags(lora))
+        self.adapter: tuple[str, str] | None = None
+        """Name and folder of the adapters that a server started again must load."""
+        self._child: subprocess.Popen[str] | None = None
+        self._failed: Exception | None = None
+        self._ended, self._first = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._supervise, daemon=True, name="rollout server")
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    def start(self) -> None:
+        """Return when it is healthy; raises `ServiceError`."""
+        self._thread.start()
+        self._first.wait()
+        self.check()
+
+    def check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def close(self) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _supervise(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._launch()
+                self._first.set()
+                while self._child is not None and self._child.poll() is None and not self._ended.wait(0.2):
+                    pass
+                if self._ended.is_set():
+                    break
+                self.restarts += 1
+                if self.restarts > MOST_RESTARTS:
+                    raise self._failure(f"it died {self.restarts} times: {last_error(self.log)}")
+                self.say(f"the rollout server died; it is started again ({self.restarts} of {MOST_RESTARTS})")
+        except Exception as error:
+            self._failed = error
+        finally:
+            self._first.set()
+            if self._child is not None and self._child.poll() is None:
+                kill_tree(self._child.pid, grace_s=2.0)
+                self._child.wait()
+
+    def _launch(self) -> None:
+        env = environment(self.root, self.settings) | {
+            "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        }
+        if self.settings.devices is not None:
+            env["CUDA_VISIBLE_DEVICES"] = self.settings.devices
+        # A rank's own variables would have the server join the training.
+        env = {name: value for name, value in env.items() if name not in RANK_VARIABLES}
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a", encoding="utf-8") as out:
+            self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
+        pid = self._child.pid
+        service = Service("rollout server", pid, started_at(pid) or "", self.port, self.url, str(self.log))
+        wait_healthy(self.root, service, self.settings.start_timeout_s, self.say, setting="server.start_timeout_s")
+        if self.adapter is not None:
+            name, folder = self.adapter
+            self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
+
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def open_server(
+    root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, say: Say, lora: Lora | None = None
+) -> Server:
+    """The named server once it is healthy, or the stage's own."""
+    if not isinstance(settings, RolloutServer) or settings.url is None:
+        own = OwnServer(root, work, model_dir, settings, max_len=max_len, lora=lora, say=say)
+        own.start()
+        return own
+    named = Server(root, settings.url.rstrip("/"), settings)
+    named.wait_for(SERVED_NAME)
+    return named
+
+
+def _flags(lora: Lora | None) -> list[str]:
+    # Importance sampling needs the probabilities that tokens were drawn with: after the temperature.
+    flags = ["--logprobs-mode", "processed_logprobs"]
+    if lora is not None:
+        rank = next(one for one in RANKS if one >= lora.rank)
+        flags += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]
+    return flags

@@ -1,0 +1,77 @@
+"""Proof that a server has the trainer's weights: both score the same fixed sequences after every sync."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestra.errors import TrainingError
+
+MOST_TOKENS = 512
+"""Of one sequence."""
+NOISE = {"float32": 2e-5, "bfloat16": 0.02}
+"""By which two kernels differ in a token's log-probability."""
+MEASURABLE = 8.0
+"""Times the noise that the trainer must have moved before a server can be caught standing still."""
+FOLLOWED = 0.5
+"""Share of the trainer's movement that the server must have made; a server with the old weights has made none."""
+
+
+@dataclass
+class WeightCanary:
+    """Compares both sides' log-probabilities, and what changed in them since the sync before."""
+
+    sequences: list[list[int]]
+    """Token ids: (sequence, time)."""
+    dtype: str
+    tolerance: float
+    """Largest difference in nats."""
+    _before: tuple[list[float], list[float]] | None = field(default=None)
+
+    def check(self, trainer: Sequence[float], served: Sequence[float]) -> dict[str, float]:
+        """Measures of a sync; raises `TrainingError` when the server does not have the trainer's weights."""
+        if len(trainer) != len(served) or not all(map(math.isfinite, [*trainer, *served])):
+            raise _failure("the server did not score every token of the canary")
+        gap = max(abs(a - b) for a, b in zip(trainer, served, strict=True))
+        if gap > self.tolerance:
+            raise _failure(f"log-probabilities are up to {gap:.3g} nats apart, {self.tolerance:g} allowed")
+        measures = {"engine/canary_gap": gap, "engine/canary_proven": 0.0}
+        if self._before is not None:
+            ours, theirs = self._before
+            moved = [a - b for a, b in zip(trainer, ours, strict=True)]
+            size = sum(x * x for x in moved)
+            if math.sqrt(size) > MEASURABLE * NOISE[self.dtype] * math.sqrt(len(moved)):
+                change = [a - b for a, b in zip(served, theirs, strict=True)]
+                share = sum(x * y for x, y in zip(moved, change, strict=True)) / size
+                if share < FOLLOWED:
+                    raise _failure(f"the server followed {share:.0%} of the trainer's last movement")
+                measures["engine/canary_proven"] = 1.0
+        self._before = list(trainer), list(served)
+        return measures
+
+    def trainer_scores(self, model: Any) -> list[float]:
+        """Log-probability of every token but the first of each sequence, as `model` finds it."""
+        import torch
+
+        was = model.training
+        model.eval()
+        device, scores = next(model.parameters()).device, []
+        try:
+            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
+                for ids in self.sequences:
+                    row = torch.tensor([ids], device=device)
+                    logits = model(input_ids=row, use_cache=False).logits[0, :-1].float()
+                    chosen = logits.gather(1, row[0, 1:, None])[:, 0] - logits.logsumexp(dim=-1)
+                    scores += chosen.tolist()
+        finally:
+            model.train(was)
+        return scores
+
+
+def _failure(what: str) -> TrainingError:
+    return TrainingError(
+        f"the rollout server does not have the trainer's weights: {what}",
+        where="grpo.engine", fix="run the stage again: it continues; or set grpo.engine to in_process",
+    )  # fmt: skip

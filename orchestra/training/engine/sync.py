@@ -1,0 +1,138 @@
+"""The rollout engine of a training: its server gets the trainer's weights before each round, and proves it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestra.config.schema import Grpo
+from orchestra.errors import ServiceError
+from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.engines.policy import ServedPolicy
+from orchestra.serving.engines.server import OwnServer, Server, open_server
+from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
+from orchestra.training.distributed import gathered, rank
+from orchestra.training.engine.canary import WeightCanary
+from orchestra.training.engine.weights import write_adapters, write_whole
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from orchestra.rollout.render import Codec
+
+
+@dataclass
+class RolloutEngine:
+    """Owned by rank 0; the other ranks know the server's address and the model's name in it."""
+
+    root: Path
+    work: Path
+    base: Path
+    """The checkpoint that the training began from: what adapters are put on."""
+    codec: Codec
+    settings: Grpo
+    sequences: list[list[int]]
+    """The canary's."""
+    max_len: int
+    say: Callable[[str], None]
+    server: Server | None = None
+    model: str = SERVED_NAME
+    """Its name in the server: with adapters, a new one at each sync."""
+    measures: dict[str, float] = field(default_factory=dict)
+    """Of the last sync, on rank 0."""
+    _syncs: int = 0
+
+    def __post_init__(self) -> None:
+        dtype = self.settings.server.dtype
+        self.canary = WeightCanary(self.sequences, dtype, TOLERANCES[dtype].nats)
+
+    def sync(self, model: PreTrainedModel) -> None:
+        """Give the server the weights of `model`, which is whole on every rank; every rank takes part.
+
+        Raises `TrainingError` when the canary finds other weights, `ServiceError` when the server is gone.
+        """
+        began = time.monotonic()
+        told = (self._sync(model), self.model) if rank() == 0 else ("", "")
+        url, self.model = gathered(told)[0]
+        if self.server is None:
+            self.server = Server(self.root, url, self.settings.server)
+        if rank() == 0:
+            self.measures |= {"engine/sync_s": time.monotonic() - began, "engine/restarts": self.server.restarts}
+
+    def policy(self, temperature: float, seed: int) -> ServedPolicy:
+        """Plays with the weights of the last sync."""
+        assert self.server is not None
+        server, settings, name = self.server, self.settings.server, self.model
+        inner = VllmPolicy(
+            server.url, name, name="grpo", temperature=temperature, seed=seed, stop_token_ids=[self.codec.eos_id],
+            timeout_s=settings.timeout_s, concurrency=settings.sequences, api_key=server.key,
+        )  # fmt: skip
+        return ServedPolicy(inner, lambda: server.wait_for(name))
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+
+    def _sync(self, model: PreTrainedModel) -> str:
+        self._syncs += 1
+        give = self._whole if self.settings.lora is None else self._adapters
+        try:
+            server = give(model)
+        except ServiceError:
+            if self.server is None:
+                raise
+            # It died meanwhile: it starts with the files that are written, and is told of them once more.
+            self.server.wait_for(self.model)
+            server = give(model)
+        ours = self.canary.trainer_scores(model)
+        self.measures = self.canary.check(ours, self._served(server))
+        return server.url
+
+    def _served(self, server: Server) -> list[float]:
+        try:
+            return server.scores(self.model, self.sequences)
+        except ServiceError:
+            server.wait_for(self.model)
+            return server.scores(self.model, self.sequences)
+
+    def _open(self, folder: Path) -> Server:
+        return open_server(
+            self.root, self.work, folder, self.settings.server, max_len=self.max_len, lora=self.settings.lora,
+            say=self.say,
+        )  # fmt: skip
+
+    def _whole(self, model: PreTrainedModel) -> Server:
+        folder = self.work / "served"
+        write_whole(model, self.codec, folder, self.settings.server.dtype)
+        if self.server is None:
+            self.server = self._open(folder)
+            if isinstance(self.server, OwnServer):
+                return self.server
+        rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}}
+        self.server.post("/collective_rpc", rpc)
+        self.server.post("/reset_prefix_cache", {})
+        return self.server
+
+    def _adapters(self, model: PreTrainedModel) -> Server:
+        if self.server is None:
+            shutil.rmtree(self.work / "adapters", ignore_errors=True)
+            self.server = self._open(self.base)
+        name = f"{SERVED_NAME}-{time.time_ns():x}"
+        folder = self.work / "adapters" / name
+        write_adapters(model, folder)
+        self.server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
+        if isinstance(self.server, OwnServer):
+            self.server.adapter = (name, str(folder.resolve()))
+        if self.model != SERVED_NAME:
+            try:
+                self.server.post("/v1/unload_lora_adapter", {"lora_name": self.model})
+            except ServiceError:
+                # A server that was started again has never had it.
+                self.server.check()
+            shutil.rmtree(self.work / "adapters" / self.model, ignore_errors=True)
+        self.model = name
+        return self.server

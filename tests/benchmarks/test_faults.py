@@ -1,0 +1,69 @@
+"""How a fault's end is judged: what a person should not see, and what must be as without a fault."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import faults
+from benchmarks.faults import FaultOutcome, Reference, cases, last, line_of, orphans, plain, table
+from orchestra.system.processes import started_at
+from tests.flows.workspace import Workspace
+
+
+def test_the_error_is_what_is_told() -> None:
+    said = "sft: running\nerror: disk is full: /tmp/x/w/models/sft — free some space\n"
+    assert last(said) == "error: disk is full: sft — free some space"
+    assert last("one\ntwo\n\n") == "two" and last("") == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("said", "problems"),
+    [
+        ("error: one", []),
+        ("Traceback (most recent call last):\nerror: one", ["a traceback is printed"]),
+        ("error: one\nerror: two", ["2 error lines"]),
+    ],
+)
+def test_what_a_person_should_not_see(said: str, problems: list[str]) -> None:
+    assert plain(said) == problems
+
+
+def test_a_process_that_outlives_its_run_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "ORPHANS_S", 0.2)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    family = [(child.pid, started_at(child.pid))]
+    try:
+        deadline = time.monotonic() + 10
+        while b"sleep" not in line_of(child.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert b"time.sleep(60)" in line_of(child.pid)
+        assert orphans(family, Workspace(tmp_path)) == ["1 processes left over"]
+    finally:
+        child.kill()
+        child.wait()
+    assert orphans(family, Workspace(tmp_path)) == [] and line_of(child.pid) == b""
+
+
+def test_another_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Workspace, "runs", lambda self: [])
+    reference = Reference(1.0, {"models/sft": "a"}, {"grpo.accuracy": 1.0})
+    (tmp_path / ".train.jsonl.1.partial").touch()
+    found = reference.differences(Workspace(tmp_path))
+    assert found == ["models/sft differs", "0 promotions", "half-written: .train.jsonl.1.partial"]
+
+
+def test_the_page_counts_what_ended_well() -> None:
+    text = table([FaultOutcome("a", "sft"), FaultOutcome("b", "sft", "x | y", problems=["it hangs"])], 61.4)
+    assert "1 of 2 ended as they should" in text and "took 61 seconds" in text
+    assert (
+        "| a | sft | — | none needed | as without a fault |" in text
+        and "| b | sft | x / y | none needed | it hangs |" in text
+    )
+
+
+def test_kills_are_spread_over_the_processes() -> None:
+    kills = [case.args for case in list(cases(20, 0))[:20]]  # type: ignore[attr-defined]
+    assert len({share for _, share in kills}) == 20 and {what for what, _ in kills} == set(faults.PROCESSES)

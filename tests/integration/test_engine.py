@@ -1,0 +1,264 @@
+"""GRPO's episodes through a real vLLM server: equal to in-process ones after every sync, and proven to be so."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from orchestra.config.compute import Lora
+from orchestra.config.engine import PlayServer, RolloutServer
+from orchestra.config.schema import Grpo
+from orchestra.errors import TrainingError
+from orchestra.evaluation.run import Contender, evaluate
+from orchestra.rollout.policies.base import Conversation
+from orchestra.rollout.policies.transformers import TransformersPolicy
+from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
+from orchestra.serving.engines.server import OwnServer, Server, open_server
+from orchestra.serving.releases import vllm
+from orchestra.system.processes import descendants
+from orchestra.tools.toolkit import Toolkit
+from orchestra.training.compute.lora import adapted
+from orchestra.training.engine.sync import RolloutEngine
+from orchestra.training.grpo import GrpoResult, train_grpo
+from orchestra.training.rollouts import Rounds, training_rows
+from tests.support.worlds import PRICE, ROOT, codec, example, tiny_model, toolkit, warm_model
+from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples, same
+
+pytestmark = pytest.mark.skipif(
+    vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"
+)
+
+HEAD = 32
+"""vLLM's attention on a CPU takes no smaller head."""
+MAX_LEN = 1024
+WHOLE = SETTINGS.model_copy(
+    update={"steps": 6, "engine": "vllm", "server": RolloutServer(device="cpu", dtype="float32", sequences=16)}
+)
+LORA = WHOLE.model_copy(update={"lora": Lora(rank=8, alpha=16), "optimizer": "adamw"})
+SWITCHES = {"whole": WHOLE, "lora": LORA}
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
+    return toolkit(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with vLLM and the checkpoint that training begins from."""
+    made = tmp_path_factory.mktemp("workspace")
+    (made / ".venv-vllm").symlink_to((ROOT / ".venv-vllm").resolve())
+    warm_model(head_dim=HEAD).save_pretrained(str(made / "base"))
+    codec().tokenizer.save_pretrained(str(made / "base"))
+    return made
+
+
+def sequences() -> list[list[int]]:
+    return [codec().prompt(example(f"c{i}", instruction=f"what is {i}7*24?"))[:200] for i in range(4)]
+
+
+class Compared(RolloutEngine):
+    """Decodes greedily on both sides after each sync."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.equal: list[bool] = []
+        self.killed_at: int | None = None
+
+    def sync(self, model: PreTrainedModel) -> None:
+        super().sync(model)
+        prompts = [codec().prompt(one) for one in examples()[:4]]
+        reference = TransformersPolicy("", name="reference", model=model, eos_id=codec().eos_id)
+        served = self.policy(0.0, 0)
+        self.equal.append(_greedy(reference, prompts) == _greedy(served, prompts))
+        if len(self.equal) == self.killed_at:
+            assert isinstance(self.server, OwnServer) and self.server.pid is not None
+            os.kill(self.server.pid, signal.SIGKILL)
+
+
+def _greedy(policy: Any, prompts: list[list[int]]) -> list[list[int]]:
+    asked = [Conversation(one, ids) for one, ids in zip(examples(), prompts, strict=False)]
+    policy.begin(asked)
+    try:
+        return [one.ids for one in asyncio.run(policy.generate(asked, [16] * len(asked)))]
+    finally:
+        policy.end()
+
+
+def engine(root: Path, work: Path, settings: Grpo) -> Compared:
+    return Compared(root, work, root / "base", codec(), settings, sequences(), MAX_LEN, print)
+
+
+def train(
+    tools: Toolkit, work: Path, settings: Grpo, played: RolloutEngine | None
+) -> tuple[PreTrainedModel, GrpoResult, list[dict[str, float]]]:
+    model, logs = warm_model(head_dim=HEAD), []
+    if settings.lora is not None:
+        model = adapted(model, settings.lora, settings.seed)
+    result = train_grpo(
+        model, codec(), tools, examples(), settings, LIMITS, PRICE, work,
+        lambda metrics, step: logs.append(metrics), lambda current: {}, engine=played,
+    )  # fmt: skip
+    return model, result, logs
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", SWITCHES)
+def test_after_every_sync_the_server_plays_as_the_trainer_would(
+    kind: str, tools: Toolkit, root: Path, tmp_path: Path
+) -> None:
+    played = engine(root, tmp_path, SWITCHES[kind])
+    try:
+        model, result, logs = train(tools, tmp_path, SWITCHES[kind], played)
+    finally:
+        played.close()
+    assert played.equal == [True] * 6
+    assert result.steps == 6 and len(result.history) == 6
+    assert all(row["engine/canary_gap"] < 1e-3 for row in result.history)
+    assert any(row["engine/canary_proven"] == 1 for row in result.history[1:]), "the trainer has moved measurably"
+    mismatches = [row["engine/mismatch_kl"] for row in result.history if "engine/mismatch_kl" in row]
+    assert mismatches and all(abs(kl) < 1e-6 for kl in mismatches)
+    assert all(row.get("engine/mismatch_clipped", 0) == 0 for row in result.history)
+    assert not same(model, warm_model(head_dim=HEAD)) or kind == "lora"
+    assert any(row.get("train/grad_norm", 0) > 0 for row in logs)
+    assert sum(row["failed"] for row in result.history) == 0
+    # The other engine trains from the same rows with rewards of the same kind; its random numbers are its own.
+    _, plain, _ = train(tools, tmp_path / "plain", SWITCHES[kind].model_copy(update={"engine": "in_process"}), None)
+    assert len(plain.history) == 6 and not any(name.startswith("engine/") for name in plain.history[0])
+    assert abs(plain.history[0]["reward"] - result.history[0]["reward"]) < 0.5
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["whole", pytest.param("lora", marks=pytest.mark.slow)])
+def test_a_server_that_keeps_old_weights_is_caught_at_the_first_sync(
+    kind: str, tools: Toolkit, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the server says yes to new weights and keeps those it began with."""
+    real = Server.post
+
+    def post(self: Server, path: str, body: dict[str, Any]) -> Any:
+        if path == "/collective_rpc":
+            return None
+        if path == "/v1/load_lora_adapter" and Path(body["lora_path"]).parent.name == "adapters":
+            body = {**body, "lora_path": str(first.setdefault("path", _kept(Path(body["lora_path"]), tmp_path)))}
+        return real(self, path, body)
+
+    first: dict[str, Path] = {}
+    monkeypatch.setattr(Server, "post", post)
+    played = engine(root, tmp_path, SWITCHES[kind])
+    try:
+        with pytest.raises(TrainingError, match="does not have the trainer's weights"):
+            train(tools, tmp_path, SWITCHES[kind], played)
+    finally:
+        played.close()
+    # The start is no sync: it read the files that hold the trainer's weights.
+    assert len(played.equal) == 1
+
+
+def _kept(folder: Path, into: Path) -> Path:
+    import shutil
+
+    kept = into / "kept"
+    return kept if kept.exists() else Path(shutil.copytree(folder, kept))
+
+
+@pytest.mark.timeout(300)
+def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, root: Path, tmp_path: Path) -> None:
+    played = engine(root, tmp_path, WHOLE)
+    played.killed_at = 3
+    try:
+        _, result, _ = train(tools, tmp_path, WHOLE, played)
+        assert isinstance(played.server, OwnServer) and played.server.restarts == 1
+        pid = played.server.pid
+    finally:
+        played.close()
+    assert result.steps == 6 and len(result.history) == 6 and result.stopped is None
+    assert played.equal == [True] * 6
+    assert [row["failed"] for row in result.history] == [0.0] * 6, "what was repeated is not scored twice"
+    assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
+
+
+@pytest.mark.timeout(300)
+def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Path, tmp_path: Path) -> None:
+    settings = WHOLE.model_copy(update={"steps_ahead": 1})
+    played = engine(root, tmp_path, settings)
+    played.killed_at = 3
+    asked: list[list[str]] = []
+    real = Rounds._rewards
+
+    def rewards(self: Rounds, group: Any, one: Any) -> Any:
+        asked.append([episode.example_id for episode in group])
+        return real(self, group, one)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rounds, "_rewards", rewards)
+            _, result, _ = train(tools, tmp_path, settings, played)
+    finally:
+        played.close()
+    rows = [row["prompt"][0]["example_id"] for row in training_rows(examples(), settings)]
+    assert asked == [[name] * settings.group_size for name in rows], "each example once, in its place"
+    assert [row["engine/staleness"] for row in result.history] == [0, 1, 1, 1, 1, 1]
+    mismatches = [row.get("engine/mismatch_kl", 0.0) for row in result.history]
+    assert abs(mismatches[0]) < 1e-6 < max(mismatches), "the weights that played are one round old"
+    assert [row["failed"] for row in result.history] == [0.0] * 6
+
+
+@pytest.fixture(scope="module")
+def named(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+    """A server that the training did not start."""
+    work = tmp_path_factory.mktemp("named")
+    own = open_server(root, work, root / "base", WHOLE.server, max_len=MAX_LEN, lora=None, say=print)
+    assert isinstance(own, OwnServer)
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: Path, named: OwnServer) -> None:
+    server = WHOLE.server.model_copy(update={"url": named.url})
+    settings = WHOLE.model_copy(update={"steps": 2, "server": server})
+    played = engine(root, tmp_path, settings)
+    try:
+        _, result, _ = train(tools, tmp_path, settings, played)
+    finally:
+        played.close()
+    assert played.equal == [True] * 2 and result.steps == 2
+    assert vllm.healthy(named.url)
+
+
+@pytest.mark.timeout(300)
+def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: Path, tmp_path: Path) -> None:
+    items, other = examples()[:6], tmp_path / "other"
+    tiny_model(1, head_dim=HEAD).save_pretrained(str(other))
+    codec().tokenizer.save_pretrained(str(other))
+    settings = PlayServer(device="cpu", dtype="float32", sequences=16)
+
+    def measured(build: Build, file: str) -> list[list[tuple[object, ...]]]:
+        contenders = [
+            Contender(folder.name, partial(build, folder.name, folder), codec(), PRICE)
+            for folder in (root / "base", other)
+        ]
+        found = evaluate(contenders, items, tools, LIMITS, file=tmp_path / file)
+        return [[(e.completion_ids, e.stop, e.answer, e.cost_usd) for e in each] for each in found.values()]
+
+    with CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print) as servers:
+        served = measured(servers, "served.jsonl")
+        assert len(_servers()) == 1, "the first checkpoint's server ended before the second's began"
+    assert served == measured(in_process, "own.jsonl")
+    assert served[0] != served[1], "they are two checkpoints"
+    assert _servers() == []
+
+
+def _servers() -> list[int]:
+    """Servers that this process has started and that run."""
+    return [pid for pid in descendants(os.getpid()) if b"api_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -1,0 +1,207 @@
+"""Playing through a server, without one: the proof of its weights, importance weights, and turns that are repeated."""
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from orchestra.config.compute import Lora
+from orchestra.config.schema import Grpo
+from orchestra.errors import ServiceError, TrainingError
+from orchestra.rollout.policies.base import Conversation, Generation
+from orchestra.serving.engines.policy import TRIES, ServedPolicy
+from orchestra.serving.engines.server import _flags
+from orchestra.training.engine.ahead import Ahead
+from orchestra.training.engine.canary import NOISE, WeightCanary
+from orchestra.training.engine.weights import write_whole
+from orchestra.training.grpo import weighed
+from orchestra.training.rollouts import sampled_logprobs
+from orchestra.types import Episode, Example, StopReason, Turn
+from tests.support.worlds import codec, example, tiny_model
+from tests.unit.training.test_grpo import SETTINGS
+
+FINITE = st.floats(-30, 0, allow_nan=False)
+FAR = 100 * NOISE["float32"]
+
+
+def canary(tolerance: float = 0.02) -> WeightCanary:
+    return WeightCanary([[1, 2, 3]], "float32", tolerance)
+
+
+def test_the_same_numbers_pass_and_other_numbers_do_not() -> None:
+    assert canary().check([-1.0, -2.0], [-1.0, -2.0]) == {"engine/canary_gap": 0.0, "engine/canary_proven": 0.0}
+    with pytest.raises(TrainingError, match=r"0\.5 nats apart, 0\.02 allowed"):
+        canary().check([-1.0, -2.0], [-1.0, -2.5])
+
+
+@pytest.mark.parametrize("served", [[-1.0], [-1.0, math.nan], [-1.0, -math.inf]])
+def test_a_token_without_a_score_is_no_proof(served: list[float]) -> None:
+    with pytest.raises(TrainingError, match="did not score every token"):
+        canary().check([-1.0, -2.0], served)
+
+
+def test_a_server_that_stands_still_is_caught_within_the_tolerance() -> None:
+    """The trainer moves less than the tolerance at each step, and the server not at all."""
+    proof = canary()
+    proof.check([-1.0, -2.0], [-1.0, -2.0])
+    with pytest.raises(TrainingError, match="followed 0% of the trainer's last movement"):
+        proof.check([-1.0 + FAR, -2.0 - FAR], [-1.0, -2.0])
+
+
+def test_a_movement_is_proven_when_the_server_follows_it() -> None:
+    proof = canary()
+    proof.check([-1.0, -2.0], [-1.0, -2.0])
+    assert proof.check([-1.0 + FAR, -2.0], [-1.0 + FAR, -2.0])["engine/canary_proven"] == 1.0
+    nothing = proof.check([-1.0 + FAR, -2.0], [-1.0 + FAR + NOISE["float32"], -2.0])
+    assert nothing["engine/canary_proven"] == 0.0, "a movement that is lost in the noise proves nothing"
+
+
+def test_the_trainers_scores_are_its_log_probabilities() -> None:
+    model = tiny_model(3)
+    proof = WeightCanary([[5, 6, 7, 8], [9, 10]], "float32", 0.02)
+    model.train()
+    found = proof.trainer_scores(model)
+    assert model.training and len(found) == 4
+    with torch.no_grad():
+        logits = model.eval()(input_ids=torch.tensor([[5, 6, 7, 8]])).logits[0].log_softmax(-1)
+    assert found[:3] == pytest.approx([float(logits[i, token]) for i, token in enumerate((6, 7, 8))], abs=1e-5)
+
+
+def batch(sampled: list[float], mask: list[int], **more: Any) -> dict[str, Any]:
+    return {
+        "sampling_per_token_logps": torch.tensor([sampled]), "completion_mask": torch.tensor([mask]),
+        "tool_mask": torch.ones(1, len(mask), dtype=torch.long), **more,
+    }  # fmt: skip
+
+
+@given(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=8))
+def test_weights_are_ratios_up_to_the_cap(pairs: list[tuple[float, float]]) -> None:
+    ours, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
+    ratio, (kl, clipped, count) = weighed(batch(theirs, [1] * len(pairs)), torch.tensor([ours]), 2.0)
+    expected = [min(2.0, math.exp(max(-20.0, min(20.0, a - b)))) for a, b in pairs]
+    assert ratio[0].tolist() == pytest.approx(expected, rel=1e-4)
+    assert kl >= -1e-6 and count == len(pairs)
+    assert clipped == sum(math.exp(min(20.0, a - b)) > 2.0 + 1e-5 for a, b in pairs) or any(
+        abs(a - b - math.log(2)) < 1e-4 for a, b in pairs
+    )
+
+
+def test_tokens_that_the_server_did_not_sample_weigh_one() -> None:
+    given_ = batch([math.nan, -1.0, -1.0], [1, 1, 0])
+    ratio, (_, _, count) = weighed(given_, torch.tensor([[-3.0, -1.5, -9.0]]), 2.0)
+    assert ratio[0].tolist() == pytest.approx([1.0, math.exp(-0.5), 1.0]) and count == 1
+
+
+def test_in_the_second_step_of_a_round_weights_are_those_of_the_first() -> None:
+    first = torch.tensor([[-1.2]])
+    ratio, _ = weighed(batch([-1.0], [1], old_per_token_logps=first), torch.tensor([[-5.0]]), 2.0)
+    assert ratio[0, 0].item() == pytest.approx(math.exp(-0.2))
+
+
+def test_an_episode_without_log_probabilities_is_unknown_and_its_observations_are_not() -> None:
+    turns = (
+        Turn(ids=(1, 2), text="", logprobs=(-0.5, -0.25), observation_ids=(7,)),
+        Turn(ids=(3,), text=""),
+    )
+    made = Episode(example_id="e1", policy="p", prompt_ids=(1,), turns=turns, stop=StopReason.MALFORMED)
+    found = sampled_logprobs(made)
+    assert found[:3] == [-0.5, -0.25, 0.0] and math.isnan(found[3]) and len(found) == len(made.completion_ids)
+
+
+class Failing:
+    """Fails so many times, then answers."""
+
+    by_episode, name = True, "failing"
+
+    def __init__(self, failures: int) -> None:
+        self.left, self.asked = failures, 0
+
+    async def generate(self, conversations: list[Conversation], max_tokens: list[int]) -> list[Generation]:
+        self.asked += 1
+        if self.left:
+            self.left -= 1
+            raise ServiceError("it died", where="server", fix="none")
+        return [Generation([1], [-0.5], "stop") for _ in conversations]
+
+
+@pytest.mark.parametrize("failures", range(TRIES))
+def test_a_turn_is_repeated_when_the_server_is_back(failures: int) -> None:
+    inner, waited = Failing(failures), list[int]()
+    policy = ServedPolicy(inner, lambda: waited.append(1))  # type: ignore[arg-type]
+    (found,) = asyncio.run(policy.generate([Conversation(example(), [1])], [4]))
+    assert found.ids == [1] and inner.asked == failures + 1 and len(waited) == failures
+
+
+def test_a_server_that_does_not_come_back_is_an_error() -> None:
+    policy = ServedPolicy(Failing(TRIES), lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(ServiceError, match="it died"):
+        asyncio.run(policy.generate([Conversation(example(), [1])], [4]))
+
+
+def test_written_weights_are_whole_and_not_tied(tmp_path: Path) -> None:
+    model = tiny_model(4)
+    write_whole(model, codec(), tmp_path / "served", "float32")
+    found = load_file(tmp_path / "served/model.safetensors")
+    assert torch.equal(found["lm_head.weight"], found["model.embed_tokens.weight"])
+    config = json.loads((tmp_path / "served/config.json").read_text(encoding="utf-8"))
+    assert config["tie_word_embeddings"] is False and config["architectures"] == ["Qwen3ForCausalLM"]
+    assert model.config.tie_word_embeddings is True, "the trainer's own model stays tied"
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    write_whole(model, codec(), tmp_path / "served", "float32")
+    again = load_file(tmp_path / "served/model.safetensors")
+    assert not torch.equal(found["lm_head.weight"], again["lm_head.weight"])
+    assert not list((tmp_path / "served").glob(".*")), "nothing half-written stays"
+
+
+def test_the_server_reserves_room_for_the_adapters_rank() -> None:
+    assert "--enable-lora" not in _flags(None)
+    flags = _flags(Lora(rank=24))
+    assert flags[flags.index("--max-lora-rank") + 1] == "32"
+
+
+def test_one_round_is_played_ahead_and_taken_once() -> None:
+    asked: list[tuple[list[str], int]] = []
+
+    def play(items: Sequence[Example], seed: int) -> list[list[Episode]]:
+        asked.append(([one.id for one in items], seed))
+        return [[] for _ in items]
+
+    ahead, first, second = Ahead(play), [example("e1")], [example("e2"), example("e3")]
+    try:
+        assert ahead.take(first)[0] is None, "nothing was begun"
+        ahead.start(second, 7)
+        assert ahead.take(second)[0] == [[], []] and ahead.take(second)[0] is None
+        ahead.start(first, 8)
+        assert ahead.take(second)[0] is None, "another round was played"
+    finally:
+        ahead.close()
+    assert asked == [(["e2", "e3"], 7), (["e1"], 8)]
+
+
+def test_what_fails_ahead_fails_the_round_that_takes_it() -> None:
+    def play(items: Sequence[Example], seed: int) -> list[list[Episode]]:
+        raise ServiceError("it died", where="server", fix="none")
+
+    ahead = Ahead(play)
+    ahead.start([example("e1")], 0)
+    ahead.settle()
+    with pytest.raises(ServiceError, match="it died"):
+        ahead.take([example("e1")])
+    ahead.close()
+
+
+@pytest.mark.parametrize("change", [{"engine": "in_process"}, {"branch": {"at": "expert"}}])
+def test_only_a_server_without_branches_plays_ahead(change: dict[str, Any]) -> None:
+    settings = {**SETTINGS.model_dump(), "engine": "vllm", "steps_ahead": 1}
+    assert Grpo.model_validate(settings).steps_ahead == 1
+    with pytest.raises(ValueError, match="steps_ahead 1 needs engine vllm"):
+        Grpo.model_validate({**settings, **change})
