@@ -86,6 +86,7 @@ LESSONS = (
     BaseLesson("full", range(5), MIX),
     BaseLesson("last", range(5, 7), TASKS),
     BaseLesson("more", range(7, 9), COPIES, examples=FEWER, rate=GENTLER),
+    BaseLesson("again", range(9, 12), COPIES, examples=FEWER, rate=GENTLER),
 )
 """From short toolboxes copying is learned several times faster, so they lead."""
 
