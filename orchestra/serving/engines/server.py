@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -24,7 +27,7 @@ from orchestra.serving.releases.vllm import (
     last_error,
     wait_healthy,
 )
-from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, spawn, started_at
+from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, session_members, spawn, started_at
 
 if TYPE_CHECKING:
     import subprocess
@@ -119,6 +122,7 @@ class OwnServer(Server):
         self.adapter: tuple[str, str] | None = None
         """Name and folder of the adapters that a server started again must load."""
         self._child: subprocess.Popen[str] | None = None
+        self._started = "0"
         self._failed: Exception | None = None
         self._ended, self._first = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._supervise, daemon=True, name="rollout server")
@@ -151,6 +155,7 @@ class OwnServer(Server):
                     pass
                 if self._ended.is_set():
                     break
+                self._sweep()
                 self.restarts += 1
                 if self.restarts > MOST_RESTARTS:
                     raise self._failure(f"it died {self.restarts} times: {last_error(self.log)}")
@@ -162,6 +167,14 @@ class OwnServer(Server):
             if self._child is not None and self._child.poll() is None:
                 kill_tree(self._child.pid, grace_s=2.0)
                 self._child.wait()
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """End what the server left behind in its session: its engine, and helpers of multiprocessing."""
+        if self._child is not None:
+            for pid in session_members(self._child.pid, self._started):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _launch(self) -> None:
         env = environment(self.root, self.settings) | {
@@ -176,7 +189,8 @@ class OwnServer(Server):
         with self.log.open("a", encoding="utf-8") as out:
             self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
         pid = self._child.pid
-        service = Service("rollout server", pid, started_at(pid) or "", self.port, self.url, str(self.log))
+        self._started = started_at(pid) or "0"
+        service = Service("rollout server", pid, self._started, self.port, self.url, str(self.log))
         wait_healthy(self.root, service, self.settings.start_timeout_s, self.say, setting="server.start_timeout_s")
         if self.adapter is not None:
             name, folder = self.adapter
