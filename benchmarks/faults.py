@@ -166,6 +166,7 @@ def killed(what: str, share: float, template: Path, folder: Path, reference: Ref
     outcome.problems += orphans(known, workspace) + plain(said)
     if run.returncode != 0:
         outcome.told, outcome.recovery = ("" if what == "flow" else last(said)), "`orchestra run`"
+        outcome.problems += [] if what == "flow" or "\nerror: " in said else ["no error line"]
         outcome.problems += finish(workspace, "run")
     outcome.problems += reference.differences(workspace)
     ended(workspace)

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestra.errors import ServiceError
+from orchestra.errors import OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.processes import free_port, kill_tree, services, spawn
 from orchestra.system.storage import PREFECT, blame_storage, check_database
@@ -26,6 +28,25 @@ def settings(root: Path) -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
+
+
+def _end_with(child: "subprocess.Popen[str]", leaving: threading.Event, root: Path, log: Path) -> None:
+    """End this process when its API dies: Prefect would ask a dead address for minutes.
+
+    It ends as if it was killed, so that the next run closes its record and goes on from its checkpoints.
+    """
+    child.wait()
+    if leaving.is_set():
+        return
+    error: OrchestraError = ServiceError(
+        "Prefect's API ended", where=str(log.relative_to(root)), fix="run the same command again: it continues"
+    )
+    try:
+        blame_storage(root, log)
+    except OrchestraError as storage:
+        error = storage
+    print(f"error: {error}", flush=True)
+    os._exit(2)
 
 
 @contextlib.contextmanager
@@ -59,6 +80,8 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
         )
     os.environ["PREFECT_API_URL"] = url
 
+    leaving = threading.Event()
+
     def ready() -> str:
         import httpx
 
@@ -66,6 +89,7 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
         while time.monotonic() < deadline and child.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200:
+                    threading.Thread(target=_end_with, args=(child, leaving, root, log), daemon=True).start()
                     return url
             time.sleep(0.1)
         blame_storage(root, log)
@@ -74,5 +98,6 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
     try:
         yield ready
     finally:
+        leaving.set()
         os.environ.pop("PREFECT_API_URL", None)
         kill_tree(child.pid, grace_s=3)

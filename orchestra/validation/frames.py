@@ -19,14 +19,15 @@ BALANCE = ("row", "split", "name", "count", "examples", "domain_ratio", "offered
 
 
 def examples_frame(survey: Survey) -> "pd.DataFrame":
-    """A row for each line of each split, and in a column for each split the categories of its generated rows.
+    """A row for each line of each split, and in `made_here` and a column for each split the categories of its generated
+    rows.
 
     What came from elsewhere (`synthesize.extra`) is null there: only what is generated has a mix to follow.
     """
     frame: pd.DataFrame = survey.table.to_pandas()
+    frame["made_here"] = frame["category"].where(frame["generator"] == GENERATOR)
     for split in survey.uses:
-        made_here = (frame["split"] == split) & (frame["generator"] == GENERATOR)
-        frame[f"{split}_category"] = frame["category"].where(made_here)
+        frame[f"{split}_category"] = frame["made_here"].where(frame["split"] == split)
     return frame
 
 

@@ -63,7 +63,7 @@ def _rows(mix: Mapping[str, float]) -> Rules:
     return [
         *(gxe.ExpectColumnValuesToBeNull(column=column, **_says(words)) for column, words in PROBLEM_WORDS.items()),
         gxe.ExpectColumnValuesToBeUnique(column="id", **_says("the id is not unique")),
-        gxe.ExpectColumnValuesToBeInSet(column="category", value_set=known, **_says("a category that the mix lacks")),
+        gxe.ExpectColumnValuesToBeInSet(column="made_here", value_set=known, **_says("a category that the mix lacks")),
         gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=list(KINDS), **_says("an unknown kind")),
         _between("instruction_chars", "the instruction is empty or too long", *INSTRUCTION_CHARS),
         _between("tools", "no tools or too many", 1, MAX_TOOLS),

@@ -21,7 +21,7 @@ from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases import vllm
-from orchestra.system.processes import descendants
+from orchestra.system.processes import descendants, session_members
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.sync import RolloutEngine
@@ -70,6 +70,7 @@ class Compared(RolloutEngine):
         super().__init__(*given)
         self.equal: list[bool] = []
         self.killed_at: int | None = None
+        self.killed: list[int] = []
 
     def sync(self, model: PreTrainedModel) -> None:
         super().sync(model)
@@ -79,6 +80,7 @@ class Compared(RolloutEngine):
         self.equal.append(_greedy(reference, prompts) == _greedy(served, prompts))
         if len(self.equal) == self.killed_at:
             assert isinstance(self.server, OwnServer) and self.server.pid is not None
+            self.killed.append(self.server.pid)
             os.kill(self.server.pid, signal.SIGKILL)
 
 
@@ -175,15 +177,17 @@ def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, r
     try:
         _, result, _ = train(tools, tmp_path, WHOLE, played)
         assert isinstance(played.server, OwnServer) and played.server.restarts == 1
-        pid = played.server.pid
+        pid, sessions = played.server.pid, played.killed
     finally:
         played.close()
     assert result.steps == 6 and len(result.history) == 6 and result.stopped is None
     assert played.equal == [True] * 6
     assert [row["failed"] for row in result.history] == [0.0] * 6, "what was repeated is not scored twice"
     assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
+    assert [one for one in (*sessions, pid) if session_members(one, "0")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Path, tmp_path: Path) -> None:
     settings = WHOLE.model_copy(update={"steps_ahead": 1})

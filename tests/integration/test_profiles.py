@@ -49,7 +49,7 @@ MICRO = [
 CPU = "{device: cpu, dtype: bfloat16, sequences: 16}"
 SERVED = [
     "world.catalogue=data/catalogue/tools.yaml", "world.price_date=2025-11-15", "grpo.micro_batch=4",
-    f"grpo.server={CPU}", f"evaluate.server={CPU}",
+    "synthesize.evolved_share=0.0", f"grpo.server={CPU}", f"evaluate.server={CPU}",
 ]  # fmt: skip
 RANKS = [f"{stage}.{switch}" for stage in ("sft", "grpo") for switch in ("processes=2", "strategy=ddp")]
 PROFILES = {"qwen3-0.6b": list[str](), "qwen3-8b-lora": SERVED, "qwen3-8b": [*SERVED, *RANKS]}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -24,13 +27,15 @@ from orchestra.serving.releases.vllm import (
     last_error,
     wait_healthy,
 )
-from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, spawn, started_at
+from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, session_members, spawn, started_at
 
 if TYPE_CHECKING:
     import subprocess
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Adapter ranks that vLLM reserves room for."""
+LEAST_BATCH = 4096
+"""Tokens of prompts that a CPU takes at once."""
 MOST_RESTARTS = 5
 """Of one training; a server that dies more often has a cause that starting again does not remove."""
 
@@ -111,10 +116,13 @@ class OwnServer(Server):
         port = free_port()
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
-        self.command = command(python, model_dir.resolve(), port, max_len, settings, extra=_flags(lora))
+        self.command = command(
+            python, model_dir.resolve(), port, max_len, settings, extra=_flags(lora, settings, max_len)
+        )
         self.adapter: tuple[str, str] | None = None
         """Name and folder of the adapters that a server started again must load."""
         self._child: subprocess.Popen[str] | None = None
+        self._started = "0"
         self._failed: Exception | None = None
         self._ended, self._first = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._supervise, daemon=True, name="rollout server")
@@ -147,6 +155,7 @@ class OwnServer(Server):
                     pass
                 if self._ended.is_set():
                     break
+                self._sweep()
                 self.restarts += 1
                 if self.restarts > MOST_RESTARTS:
                     raise self._failure(f"it died {self.restarts} times: {last_error(self.log)}")
@@ -158,6 +167,14 @@ class OwnServer(Server):
             if self._child is not None and self._child.poll() is None:
                 kill_tree(self._child.pid, grace_s=2.0)
                 self._child.wait()
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """End what the server left behind in its session: its engine, and helpers of multiprocessing."""
+        if self._child is not None:
+            for pid in session_members(self._child.pid, self._started):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _launch(self) -> None:
         env = environment(self.root, self.settings) | {
@@ -172,7 +189,8 @@ class OwnServer(Server):
         with self.log.open("a", encoding="utf-8") as out:
             self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
         pid = self._child.pid
-        service = Service("rollout server", pid, started_at(pid) or "", self.port, self.url, str(self.log))
+        self._started = started_at(pid) or "0"
+        service = Service("rollout server", pid, self._started, self.port, self.url, str(self.log))
         wait_healthy(self.root, service, self.settings.start_timeout_s, self.say, setting="server.start_timeout_s")
         if self.adapter is not None:
             name, folder = self.adapter
@@ -195,9 +213,12 @@ def open_server(
     return named
 
 
-def _flags(lora: Lora | None) -> list[str]:
+def _flags(lora: Lora | None, settings: PlayServer, max_len: int) -> list[str]:
     # Importance sampling needs the probabilities that tokens were drawn with: after the temperature.
     flags = ["--logprobs-mode", "processed_logprobs"]
+    if settings.device == "cpu":
+        # vLLM 0.32 dies where the prompt of a turn with a seed comes in chunks: a CPU's generator has no offset.
+        flags += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_len, LEAST_BATCH))]
     if lora is not None:
         rank = next(one for one in RANKS if one >= lora.rank)
         flags += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]

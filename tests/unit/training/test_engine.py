@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from orchestra.config.compute import Lora
+from orchestra.config.engine import PlayServer
 from orchestra.config.schema import Grpo
 from orchestra.errors import ServiceError, TrainingError
 from orchestra.rollout.policies.base import Conversation, Generation
@@ -162,10 +163,13 @@ def test_written_weights_are_whole_and_not_tied(tmp_path: Path) -> None:
     assert not list((tmp_path / "served").glob(".*")), "nothing half-written stays"
 
 
-def test_the_server_reserves_room_for_the_adapters_rank() -> None:
-    assert "--enable-lora" not in _flags(None)
-    flags = _flags(Lora(rank=24))
-    assert flags[flags.index("--max-lora-rank") + 1] == "32"
+def test_the_server_reserves_room_for_the_adapters_rank_and_takes_prompts_whole_on_a_cpu() -> None:
+    on_gpu, on_cpu = PlayServer(device="gpu"), PlayServer(device="cpu")
+    assert "--enable-lora" not in _flags(None, on_gpu, 16_384)
+    flags = _flags(Lora(rank=24), on_gpu, 16_384)
+    assert flags[flags.index("--max-lora-rank") + 1] == "32" and "--no-enable-chunked-prefill" not in flags
+    flags = _flags(None, on_cpu, 16_384)
+    assert flags[flags.index("--max-num-batched-tokens") + 1] == "16384" and "--no-enable-chunked-prefill" in flags
 
 
 def test_one_round_is_played_ahead_and_taken_once() -> None:

@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
 ROW_BREAKS: dict[tuple[str, str], tuple[str, Any]] = {
     **{(column, PROBLEM_WORDS[column]): ("critical", "words") for column in PROBLEMS},
     ("id", "the id is not unique"): ("critical", "train-0"),
-    ("category", "a category that the mix lacks"): ("critical", "change"),
+    ("made_here", "a category that the mix lacks"): ("critical", "change"),
     ("kind", "an unknown kind"): ("critical", "riddle"),
     ("instruction_chars", "the instruction is empty or too long"): ("critical", 2),
     ("tools", "no tools or too many"): ("critical", 65),
@@ -107,6 +107,8 @@ def good() -> Frames:
 
 
 def split_categories(examples: pd.DataFrame) -> pd.DataFrame:
+    if "made_here" not in examples:
+        examples["made_here"] = examples["category"]
     for split in SPLITS:
         examples[f"{split}_category"] = examples["category"].where(examples["split"] == split)
     return examples
