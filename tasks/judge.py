@@ -9,7 +9,7 @@ from orchestra.evaluation.baselines.base import BASELINES, ORACLE, STRONGEST
 from orchestra.evaluation.report import REFERENCE, Comparison, label
 from orchestra.evaluation.statistics import summarise
 from orchestra.files.checkpoint import hash_dir
-from orchestra.promotion.evidence import Evidence, Results, evidence, results
+from orchestra.promotion.evidence import Evidence, Results, Worth, evidence, results
 from orchestra.promotion.gate import Decision, GateCheck, Incumbent, gate
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode
@@ -37,19 +37,20 @@ def judge(
     candidate: ModelVersion,
     comparison: Comparison,
     episodes: Mapping[str, Sequence[Episode]],
+    worth: Worth | None = None,
 ) -> Judgement:
     """The gate, with what only the registry knows: who is champion, whether it is lost, and who was rolled back."""
     thresholds, champion = stage.params.promote, registry.at(CHAMPION)
-    rules = {name: results(episodes[name]) for name in comparison.policies if _is_rule(name)}
+    rules = {name: results(episodes[name], worth) for name in comparison.policies if _is_rule(name)}
     if champion is not None and champion.number == candidate.number:
         decision = gate(found, thresholds, None, rules)
         return Judgement(_with(decision, "champion", "this checkpoint is the champion already", passed=True), candidate)
     against: tuple[str, Evidence] | None = None
     if champion is None:
-        decision = _first(found, comparison, episodes, stage, rules)
+        decision = _first(found, comparison, episodes, stage, rules, worth)
     else:
         lost = registry.fetch(champion).lost
-        best = _champion_evidence(stage, registry, champion, lost, found)
+        best = _champion_evidence(stage, registry, champion, lost, found, worth)
         name = f"the champion (version {champion.number})"
         against = None if best is None or not best.results else (name, best)
         decision = gate(found, thresholds, None if best is None else Incumbent(name=name, evidence=best), rules)
@@ -73,6 +74,7 @@ def _first(
     episodes: Mapping[str, Sequence[Episode]],
     stage: Stage,
     rules: Mapping[str, Results],
+    worth: Worth | None,
 ) -> Decision:
     """The rule of the first champion: floors, and better than the SFT model that it was trained from."""
     thresholds = stage.params.promote
@@ -80,9 +82,8 @@ def _first(
         decision = gate(found, thresholds, None, rules)
         why = f"there is no champion, and no {label(REFERENCE)} was evaluated (evaluate.policies): floors alone decide"
         return _with(decision, "champion", why, passed=True)
-    before = Incumbent(
-        name=f"the {label(REFERENCE)}", evidence=evidence(comparison, REFERENCE, episodes.get(REFERENCE, ()))
-    )
+    reference = evidence(comparison, REFERENCE, episodes.get(REFERENCE, ()), worth=worth)
+    before = Incumbent(name=f"the {label(REFERENCE)}", evidence=reference)
     decision = gate(found, thresholds, before, rules)
     return _with(decision, "champion", f"there is no champion: {before.name} stands for it", passed=True)
 
@@ -93,7 +94,7 @@ def _is_rule(name: str) -> bool:
 
 
 def _champion_evidence(
-    stage: Stage, registry: Registry, champion: ModelVersion, lost: str, found: Evidence
+    stage: Stage, registry: Registry, champion: ModelVersion, lost: str, found: Evidence, worth: Worth | None
 ) -> Evidence | None:
     """What the champion reaches on the data of `found`: remembered, or measured now.
 
@@ -103,12 +104,12 @@ def _champion_evidence(
     if known is not None or lost:
         return known or read(champion.tags.get(EVIDENCE, ""))
     stage.say(f"the champion (version {champion.number}) was measured on other data: measuring it again")
-    measured = measure(stage, champion.verified(), CHAMPION)
+    measured = measure(stage, champion.verified(), CHAMPION, worth)
     keep(stage.root, measured, registry.client, None)
     return measured
 
 
-def measure(stage: Stage, folder: Path, name: str) -> Evidence:
+def measure(stage: Stage, folder: Path, name: str, worth: Worth | None = None) -> Evidence:
     """What a checkpoint reaches on the present held-out examples; a killed run continues."""
     params = stage.params
     examples = heldout(stage)
@@ -134,7 +135,7 @@ def measure(stage: Stage, folder: Path, name: str) -> Evidence:
         checkpoints={name: digest},
         policies=summaries,
     )
-    return evidence(comparison, name, episodes[name])
+    return evidence(comparison, name, episodes[name], worth=worth)
 
 
 def way_out(registry: Registry, lost: ModelVersion) -> str:

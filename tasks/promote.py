@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestra.errors import DataError
+from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.report import EVALUATION, SAFETY, TRAINED, Comparison, read_comparison
 from orchestra.evaluation.safety import Safety, read_safety
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
 from orchestra.files.jsonl import read_jsonl, stream_lines
 from orchestra.promotion.approval import request
-from orchestra.promotion.evidence import Evidence, evidence
+from orchestra.promotion.evidence import Evidence, evidence, worth
 from orchestra.promotion.gate import Decision
 from orchestra.promotion.page import PageSubject, mark, markdown, page, sentence, summary
 from orchestra.types import Episode
@@ -61,8 +62,10 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     comparison = read_comparison(stage.root / REPORTS / "comparison.json")
     episodes = _episodes(stage.root / REPORTS / "episodes.jsonl")
     safety = read_safety(stage.root / REPORTS / SAFETY)
-    found = evidence(comparison, TRAINED, episodes.get(TRAINED, ()), None if safety is None else len(safety.failed))
-    _belong_together(stage, folder, comparison, found)
+    _belong_together(stage, folder, comparison)
+    of = worth({example.id: example for example in heldout(stage)}, episodes.get(STRONGEST, ()))
+    failed = None if safety is None else len(safety.failed)
+    found = evidence(comparison, TRAINED, episodes.get(TRAINED, ()), failed, of)
     registry = Registry(stage.root, model_name)
     candidate = registry.add(folder, found.checkpoint_hash, _tags(stage, folder, comparison, found), parent_run_id)
     link_version(registry, candidate, TRAINED)
@@ -70,7 +73,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
     champion = registry.at(CHAMPION)
-    judged = judge(stage, registry, found, candidate, comparison, episodes)
+    judged = judge(stage, registry, found, candidate, comparison, episodes, of)
     decision, serves = judged.decision, champion is not None and champion.number == candidate.number
     if decision.promoted and stage.params.promote.approval == "required" and not serves:
         before = None if champion is None else champion.number
@@ -125,11 +128,11 @@ def champion(stage: Stage) -> ModelVersion | None:
     return found
 
 
-def _belong_together(stage: Stage, folder: Path, comparison: Comparison, found: Evidence) -> None:
+def _belong_together(stage: Stage, folder: Path, comparison: Comparison) -> None:
     """The evaluation must be of this checkpoint, unharmed, on the present held-out examples."""
     verify_manifest(folder)
     where = str(Path(REPORTS) / "comparison.json")
-    if found.checkpoint_hash != hash_dir(folder):
+    if comparison.checkpoints.get(TRAINED) != hash_dir(folder):
         raise DataError(f"not of the checkpoint in {CHECKPOINT}", where=where, fix="run the evaluate stage again")
     if comparison.data_hash != data_hash(stage, heldout(stage)):
         raise DataError("not on the present held-out data, tools or code", where=where, fix="run evaluate again")

@@ -24,8 +24,11 @@ class Promote(Section):
     """Preference score per example (Eq. 5-6), in which the SFT model is near 1; null: no limit."""
     max_safety_failures: Annotated[int, Field(ge=0, le=10**6)] | None
     """Cases of the safety set that may fail; null: the safety set is not asked for."""
+    objective: Literal["accuracy_and_dollars", "utility"] = switch("accuracy_and_dollars")
+    """What a candidate must be better in: accuracy or dollars, no worse in the other; or the utility of its users, who
+    weigh both by their own preferences. Utility needs always_strongest among `evaluate.baselines`: it is the unit."""
     rule_margin: Margin
-    """How much more accurate, beyond chance, the best rule at equal cost may be, points of 1."""
+    """How much better, beyond chance, the best rule may be: in accuracy at equal cost, points of 1, or in utility."""
     min_examples: Positive
     """Fewest examples with a verdict that are evidence."""
     error_level: Annotated[float, Field(gt=0, lt=1)]

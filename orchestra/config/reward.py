@@ -35,6 +35,9 @@ class Branch(Section):
     later: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of those groups that try the choices of a later turn: when to answer, and whom to ask on. They begin with
     the turns of one sampled episode, so the same call must get the same reply."""
+    starts: Literal["policy", "even"] = "policy"
+    """How the episodes begin whose later turns are tried: as the policy samples them, or with every first choice alike
+    (exploring starts), so that states are tried which the policy seldom reaches yet."""
     greedy: bool = False
     """Whether what follows a choice is decoded greedily: less noise, where later choices cost as much as the first."""
     min_chance: Annotated[float, Field(ge=0, lt=0.5)] = 0.0

@@ -1,13 +1,14 @@
 """The evidence about one checkpoint: what was measured of it, on what, and the result of every example."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from pydantic import ConfigDict, Field
 
+from orchestra.evaluation.outcomes import outcome, outcomes, unit, utility
 from orchestra.evaluation.report import Comparison
-from orchestra.types import Episode, Record
+from orchestra.types import Episode, Example, Record
 
 
 class Result(Record):
@@ -17,10 +18,14 @@ class Result(Record):
     """Share of the trials that solved it."""
     cost_usd: float
     latency_s: float
+    utility: float | None = None
+    """None: always-strongest, its unit, was not measured."""
 
 
 Results = dict[str, Result]
 """By example id."""
+Worth = Callable[[Episode], float]
+"""The utility of an episode to the user of its example."""
 
 
 class Evidence(Record):
@@ -45,8 +50,25 @@ class Evidence(Record):
         return self.model_copy(update={"results": {}})
 
 
+def worth(examples: Mapping[str, Example], strongest: Sequence[Episode]) -> Worth | None:
+    """How to reckon utility, in units of always-strongest's episodes; None where it was not measured."""
+    measure = unit(outcomes(strongest, examples))
+    if measure is None:
+        return None
+
+    def of(episode: Episode) -> float:
+        example = examples[episode.example_id]
+        return utility(outcome(episode, example), example.preference, measure)
+
+    return of
+
+
 def evidence(
-    comparison: Comparison, policy: str, episodes: Sequence[Episode], safety_failed: int | None = None
+    comparison: Comparison,
+    policy: str,
+    episodes: Sequence[Episode],
+    safety_failed: int | None = None,
+    worth: Worth | None = None,
 ) -> Evidence:
     """What the gate reads of one policy; what was not measured is None.
 
@@ -58,7 +80,7 @@ def evidence(
     if summary is None:
         return made
     attempts = summary.examples + summary.failed
-    found = results(episodes)
+    found = results(episodes, worth)
     metrics = {
         "accuracy": summary.accuracy.value,
         "valid": summary.valid,
@@ -75,7 +97,7 @@ def evidence(
     return made.model_copy(update={"metrics": metrics, "results": found})
 
 
-def results(episodes: Sequence[Episode]) -> Results:
+def results(episodes: Sequence[Episode], worth: Worth | None = None) -> Results:
     """The results of one policy's episodes; infrastructure failures are left out."""
     trials: dict[str, list[Episode]] = {}
     for episode in episodes:
@@ -86,6 +108,7 @@ def results(episodes: Sequence[Episode]) -> Results:
             solved=fmean(float(one.solved) for one in found),
             cost_usd=fmean(float(one.cost_usd) for one in found),
             latency_s=fmean(one.latency_s for one in found),
+            utility=None if worth is None else fmean(map(worth, found)),
         )
         for key, found in trials.items()
     }
@@ -97,6 +120,11 @@ def solved(found: Mapping[str, Result]) -> dict[str, float]:
 
 def cost(found: Mapping[str, Result]) -> dict[str, float]:
     return {key: one.cost_usd for key, one in found.items()}
+
+
+def utilities(found: Mapping[str, Result]) -> dict[str, float]:
+    """Of the examples where it is known."""
+    return {key: one.utility for key, one in found.items() if one.utility is not None}
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

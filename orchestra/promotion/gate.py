@@ -5,18 +5,24 @@ incumbent on the same examples: the champion, or for the first champion the SFT 
 be no worse in accuracy and no more expensive, each by more than a margin, *and* better in at least one of the two, each
 beyond chance. A candidate that is no better is promoted with a chance of at most `promote.error_level`: an improvement
 has two ways to look true by chance, and each interval excludes a truth on its one side with half that chance.
+
+With `promote.objective: utility` the comparison is of what each user gets for their own preference. Where many users
+ask for cheap or fast answers or for an expert of their choice, the best policy for them is less accurate than one that
+ignores them, and the rule above would refuse it.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from operator import ge, le
+from statistics import fmean
 
 from orchestra.config.promote import Promote
+from orchestra.evaluation.report import label
 from orchestra.promotion.approval import Approval
 from orchestra.promotion.equal_cost import EqualCost, at_equal_cost
-from orchestra.promotion.evidence import Evidence, Results, cost, solved
+from orchestra.promotion.evidence import Evidence, Results, cost, solved, utilities
 from orchestra.statistics.intervals import Interval
-from orchestra.statistics.paired import cost_ratio, difference
+from orchestra.statistics.paired import cost_ratio, difference, mean_difference
 from orchestra.types import Record
 
 MAX_FAILED_SHARE = 0.05
@@ -95,8 +101,11 @@ def gate(
     level = 1 - thresholds.error_level
     rival = at_equal_cost(evidence.results, rules or {}, level)
     checks = [*_floors(evidence, thresholds)]
-    checks += [] if rival is None else [_against_rules(rival, thresholds.rule_margin)]
-    checks += [] if incumbent is None else _against(evidence, incumbent, thresholds)
+    if thresholds.objective == "utility":
+        checks += _by_utility(evidence, incumbent, rules or {}, thresholds)
+    else:
+        checks += [] if rival is None else [_against_rules(rival, thresholds.rule_margin)]
+        checks += [] if incumbent is None else _against(evidence, incumbent, thresholds)
     return Decision(promoted=all(check.passed for check in checks), reasons=tuple(checks), equal_cost=rival)
 
 
@@ -180,6 +189,44 @@ def _against(evidence: Evidence, incumbent: Incumbent, limits: Promote) -> list[
     ]
 
 
+def _by_utility(
+    evidence: Evidence, incumbent: Incumbent | None, rules: Mapping[str, Results], limits: Promote
+) -> list[GateCheck]:
+    """Not below the best rule beyond chance, and above the incumbent beyond chance."""
+    level, ours = 1 - limits.error_level, utilities(evidence.results)
+    checks = list[GateCheck]()
+    means = {name: fmean(own.values()) for name, found in rules.items() if (own := utilities(found))}
+    if means:
+        best = max(means, key=means.__getitem__)
+        gain, bar = mean_difference(ours, utilities(rules[best]), level), 0.0 - limits.rule_margin
+        checks.append(
+            GateCheck(
+                name="best rule in utility",
+                measured=gain.value,
+                bar=bar,
+                passed=gain.high is not None and gain.high >= bar,
+                reason=f"utility less that of {label(best)}: {_number(gain)}; refused when the whole interval lies "
+                f"below {bar:g}",
+                interval=gain,
+            )
+        )
+    if incumbent is None:
+        return checks
+    if why := _incomparable(evidence, incumbent, limits):
+        return [*checks, GateCheck(name="comparable", measured=None, bar=None, passed=False, reason=why)]
+    gain = mean_difference(ours, utilities(incumbent.evidence.results), level)
+    against = GateCheck(
+        name=f"utility against {incumbent.name}",
+        measured=gain.value,
+        bar=0.0,
+        passed=gain.low is not None and gain.low > 0,
+        reason=f"utility less that of {incumbent.name} on the same examples: {_number(gain)}; the whole interval must "
+        f"lie above 0, at an error level of {100 * limits.error_level:g} %",
+        interval=gain,
+    )
+    return [*checks, against]
+
+
 def _incomparable(evidence: Evidence, incumbent: Incumbent, limits: Promote) -> str:
     """Why the two cannot be compared; empty when they can."""
     other, whose = incumbent.evidence, incumbent.name
@@ -220,6 +267,12 @@ def _points(interval: Interval) -> str:
     if interval.value is None or interval.low is None or interval.high is None:
         return "not known"
     return f"{100 * interval.value:+.1f} points, {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+
+
+def _number(interval: Interval) -> str:
+    if interval.value is None or interval.low is None or interval.high is None:
+        return "not known"
+    return f"{interval.value:+.3f}, {interval.low:+.3f} to {interval.high:+.3f}"
 
 
 def _times(interval: Interval) -> str:

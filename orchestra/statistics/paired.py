@@ -20,12 +20,20 @@ def difference(ours: Mapping[str, float], theirs: Mapping[str, float], level: fl
     With several trials an example's value is the mean of its trials, so that trials count for no further examples, and
     the two added ones differ as much as those that do.
     """
+    gap = mean_difference(ours, theirs, level)
+    if gap.low is None or gap.high is None:
+        return gap
+    return gap.model_copy(update={"low": max(-1.0, gap.low), "high": min(1.0, gap.high)})
+
+
+def mean_difference(ours: Mapping[str, float], theirs: Mapping[str, float], level: float = 0.95) -> Interval:
+    """Mean of ours - theirs as in `difference`, of values without bounds, such as utilities."""
     found = _pairs(ours, theirs)
     if len(found) == 0:
         return Interval()
     gaps = found[:, 0] - found[:, 1]
     centre, half = _student(_adjusted(gaps, gaps[gaps != 0], 1.0), level)
-    return Interval(value=float(gaps.mean()), low=max(-1.0, centre - half), high=min(1.0, centre + half))
+    return Interval(value=float(gaps.mean()), low=centre - half, high=centre + half)
 
 
 def cost_ratio(ours: Mapping[str, float], theirs: Mapping[str, float], level: float = 0.95) -> Interval:

@@ -36,6 +36,10 @@ Row = tuple[list[Episode], tuple[list[Reward], dict[str, float]], Plan | None]
 """A group: its episodes, its rewards with the weights P behind them, and its plan where it was branched."""
 
 
+MOST_CHOICES = 1000
+"""More than any turn has: all of them are wanted."""
+
+
 @dataclass
 class Rounds:
     """Runs each generation round's episodes and keeps what the trainer's filters need.
@@ -146,8 +150,9 @@ class Rounds:
         size, branch = self.settings.group_size, self.settings.branch
         plans: list[Plan | None] = [None] * len(chosen)
         if branch is not None:
-            later = math.ceil(branch.later * branch.share * len(chosen))
-            played = self._played(chosen[:later], {}, samples=[1] * later)
+            later = chosen[: math.ceil(branch.later * branch.share * len(chosen))]
+            begun = self._starts(later, branch) if branch.starts == "even" else {}
+            played = self._played(later, begun, samples=[1] * len(later))
             plans = branches(chosen, self.policy, self.codec, self.limits, branch, size, played)
         # Played apart: where what follows a choice is greedy, and where other turns come before it.
         groups: list[list[Episode]] = [[] for _ in chosen]
@@ -166,6 +171,16 @@ class Rounds:
                 own = list(islice(made, count))
                 groups[place] = own + [own[n % count].model_copy(update={"sample": n}) for n in range(count, size)]
         return groups, plans
+
+    def _starts(self, chosen: Sequence[Example], branch: Branch) -> dict[tuple[str, int], Beginning]:
+        """A first turn for each example that has a choice, with each choice as likely as any other."""
+        every = branches(chosen, self.policy, self.codec, self.limits, branch, MOST_CHOICES)
+        rng = random.Random(f"starts/{self.policy.seed}")
+        return {
+            (example.id, 0): plan.beginning(rng.randrange(len(plan.choices)))
+            for example, plan in zip(chosen, every, strict=True)
+            if plan is not None
+        }
 
     def _played(
         self,

@@ -3,8 +3,8 @@
 import pytest
 
 from orchestra.evaluation.report import Comparison
-from orchestra.promotion.evidence import Evidence, Result, evidence, percentile, results
-from orchestra.types import Episode
+from orchestra.promotion.evidence import Evidence, Result, evidence, percentile, results, utilities, worth
+from orchestra.types import Episode, Preference
 from tests.support.comparisons import compared
 from tests.support.worlds import episode, example
 
@@ -41,6 +41,21 @@ def test_evidence_is_what_the_gate_needs() -> None:
 def test_trials_of_an_example_are_averaged() -> None:
     made = [one.model_copy(update={"example_id": "e"}) for one in attempts([True, False, None])]
     assert results(made) == {"e": Result(solved=0.5, cost_usd=0.01, latency_s=1.5)}
+
+
+def test_utility_is_in_units_of_always_strongest_and_by_the_preference_of_each_user() -> None:
+    cheap = Preference(kind="cheap", words="", outcome=1.0, compute=0.5, latency=0.1)
+    examples = {"e0": example("e0", preference=cheap), "e1": example("e1")}
+    strongest = attempts([True, True], 0.04)
+    of = worth(examples, strongest)
+    assert of is not None
+    found = results(attempts([True, False], 0.02), of)
+    # Strongest takes 1 and 2 seconds: half its dollars, two thirds of its mean seconds.
+    assert found["e0"].utility == pytest.approx(1 - 0.5 * 0.5 - 0.1 * 1 / 1.5)
+    neutral = examples["e1"].preference
+    assert found["e1"].utility == pytest.approx(-neutral.compute * 0.5 - neutral.latency * 2 / 1.5)
+    assert worth(examples, []) is None and results(attempts([True]))["e0"].utility is None
+    assert utilities(found).keys() == {"e0", "e1"} and utilities(results(attempts([True]))) == {}
 
 
 def test_a_percentile_is_a_value_that_occurred() -> None:

@@ -211,6 +211,59 @@ def test_candidates_that_are_better_pass(gain: float, ratio: float) -> None:
     assert promoted(gain, ratio, 100) >= 0.5
 
 
+BY_UTILITY = THRESHOLDS.model_copy(update={"objective": "utility"})
+
+
+def worth(mean: float, accuracy: float = 0.8, cost_usd: float = 0.01, spread: float = 0.3) -> Results:
+    """Results whose utility has that mean; every second example is worth more."""
+    found = results(accuracy, cost_usd)
+    return {
+        key: one.model_copy(update={"utility": mean + (spread if n % 2 else -spread)})
+        for n, (key, one) in enumerate(found.items())
+    }
+
+
+def test_by_utility_a_candidate_may_be_less_accurate_where_its_users_ask_for_that() -> None:
+    ours, theirs = worth(0.78, accuracy=0.76), worth(0.61, accuracy=0.80, cost_usd=0.02)
+    assert failed(gate(evidence(found=ours), BY_UTILITY, champion(theirs))) == set()
+    assert failed(gate(evidence(found=theirs), BY_UTILITY, champion(ours))) == {"utility against the champion"}
+    assert failed(gate(evidence(found=ours), BY_UTILITY, champion(ours))) == {"utility against the champion"}
+    assert failed(gate(evidence(found=ours), THRESHOLDS, champion(theirs))) == {"accuracy against the champion"}
+
+
+def test_by_utility_floors_and_comparability_stand() -> None:
+    ours, theirs = worth(0.78), worth(0.61)
+    assert failed(gate(evidence({"accuracy": 0.5}, ours), BY_UTILITY, champion(theirs))) == {"accuracy"}
+    assert failed(gate(evidence(found=ours), BY_UTILITY, champion(theirs, data_hash="other"))) == {"comparable"}
+
+
+def test_by_utility_a_better_rule_refuses_and_is_named() -> None:
+    decision = gate(evidence(found=worth(0.7)), BY_UTILITY, None, {"price_aware": worth(0.75), "cascade": worth(0.6)})
+    assert failed(decision) == {"best rule in utility"} and "price aware" in decision.failed[0].reason
+    assert failed(gate(evidence(found=worth(0.7)), BY_UTILITY, None, {"cascade": worth(0.7)})) == set()
+    assert decision.equal_cost is not None, "accuracy at equal cost is still told"
+
+
+@pytest.mark.parametrize("lacks", ["ours", "theirs"])
+def test_by_utility_what_was_not_measured_is_refused(lacks: str) -> None:
+    found = {"ours": worth(0.9), "theirs": worth(0.1)} | {lacks: results()}
+    decision = gate(evidence(found=found["ours"]), BY_UTILITY, champion(found["theirs"]))
+    assert failed(decision) == {"utility against the champion"} and "not known" in decision.failed[0].reason
+
+
+def test_by_utility_of_a_thousand_twins_no_more_than_stated_pass() -> None:
+    generator, count = np.random.default_rng(1), 0
+    limits = BY_UTILITY.model_copy(update={"min_examples": 200})
+    for _ in range(1000):
+        ours, theirs = pair(generator, 0.0, 1.0)
+        both = [
+            {key: one.model_copy(update={"utility": one.solved - 10 * one.cost_usd}) for key, one in found.items()}
+            for found in (ours, theirs)
+        ]
+        count += gate(evidence(found=both[0]), limits, champion(both[1])).promoted
+    assert count / 1000 <= limits.error_level
+
+
 metrics = st.floats(allow_nan=True, allow_infinity=True) | st.none()
 
 

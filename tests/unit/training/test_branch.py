@@ -356,6 +356,21 @@ def test_later_turns_are_tried_alike_however_few_episodes_have_them() -> None:
     assert _depth(played[:1], random.Random(0)) == _depth([], random.Random(0)) == 0
 
 
+def test_even_starts_begin_with_each_choice_alike_however_the_policy_prefers_one(tools: Toolkit) -> None:
+    """The taught model never writes `wish`; a third of the even starts do."""
+    branch = AT_WORD.model_copy(update={"starts": "even", "later": 1.0})
+    settings = SETTINGS.model_copy(update={"branch": branch, "group_size": SIZE})
+    acting, drawn = policy(), Counter[str]()
+    rounds = Rounds({"e1": question()}, codec(), tools, LIMITS, PRICE, settings, acting)
+    for seed in range(120):
+        acting.seed = seed
+        for beginning in rounds._starts([question()], branch).values():
+            assert beginning.before == ()
+            drawn[codec().decode(list(beginning.ids)).replace("</think>", "").split()[-1]] += 1
+    assert drawn.keys() == set(WORDS) and drawn.total() > 60
+    assert all(count / drawn.total() == pytest.approx(1 / 3, abs=0.15) for count in drawn.values())
+
+
 def test_a_call_that_gets_another_reply_when_it_is_made_again_is_refused(tools: Toolkit) -> None:
     acting = policy()
     first = rollout([question()], acting, codec(), tools, RolloutOptions(LIMITS, PRICE))[0].turns[0]
