@@ -84,11 +84,14 @@ class Backend:
     in_flight: int = 0
     _frames: PromptFrames = field(init=False)
     _shelf: Shelf = field(init=False)
+    _least: float | None = field(init=False)
+    """`deploy.least_confidence` of the release."""
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
         self._frames = PromptFrames(self.codec)
         self._shelf = Shelf(self.toolkit, self._frames.keep)
+        self._least = self.serving.parsed.deploy.least_confidence
 
     @classmethod
     def load(cls, root: Path, serving: Serving) -> Self:
@@ -276,8 +279,7 @@ class Backend:
 
     def _cautious(self, policy: Policy) -> Policy:
         """The policy, or where `deploy.least_confidence` is set one that doubts what it is not sure of."""
-        least = self.serving.parsed.deploy.least_confidence
-        return policy if least is None else CautiousPolicy(policy, least, self.codec.turn(CANNOT_KNOW))
+        return policy if self._least is None else CautiousPolicy(policy, self._least, self.codec.turn(CANNOT_KNOW))
 
     def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
         return Episode(
