@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import CallError
+from orchestra.tools.arithmetic.bounded import MAX_BITS
 from orchestra.tools.base import Tool, ToolContext
-from orchestra.tools.calculator import MAX_BITS, Calculator, evaluate, printed
+from orchestra.tools.calculator import Calculator, evaluate, printed
 from orchestra.types import Price
 
 SMALL = st.integers(-9999, 9999)

@@ -1,0 +1,1 @@
+"""Arithmetic as people write it: signs, words and number words, read into an exact number."""
