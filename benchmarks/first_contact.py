@@ -13,7 +13,9 @@ from pathlib import Path
 from orchestra.config.schema import load_params
 from orchestra.files.jsonl import read_jsonl
 from orchestra.rollout.loop import RolloutOptions, rollout
+from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.render import Codec
+from orchestra.serving.episodes.caution import CautiousPolicy
 from orchestra.serving.toolbox import preference, toolbox
 from orchestra.serving.wire.request import PreferenceSpec
 from orchestra.synthesis.questions.beyond import ASK_ME, CANNOT_KNOW, WHAT_I_AM
@@ -77,7 +79,9 @@ def main() -> None:
     toolkit, codec = Toolkit.from_params(params, root), Codec.load(arguments.model)
     examples = asked(samples, toolkit, params.synthesize.experts_per_toolbox[1])
     options = RolloutOptions(params.rollout, toolkit.catalogue.policy_price, judge=False)
-    policy = TransformersPolicy(arguments.model, name="first contact")
+    policy: Policy = TransformersPolicy(arguments.model, name="first contact")
+    if params.deploy.least_confidence is not None:
+        policy = CautiousPolicy(policy, params.deploy.least_confidence, codec.turn(CANNOT_KNOW))
     right: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for one, episode in zip(samples, rollout(examples, policy, codec, toolkit, options), strict=True):

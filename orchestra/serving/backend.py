@@ -15,6 +15,7 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.episodes.caution import CautiousPolicy
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.conversation import (
     MAX_CHARACTERS,
@@ -31,6 +32,7 @@ from orchestra.serving.toolbox import Shelf, ToolChoice, experts, known_tools, p
 from orchestra.serving.wire.errors import ApiError, bad_request, unsupported
 from orchestra.serving.wire.reply import report
 from orchestra.serving.wire.request import MODEL, ChatRequest
+from orchestra.synthesis.questions.beyond import CANNOT_KNOW
 from orchestra.types import Category, Episode, Example, Message, Provenance, StopReason, Turn, Verifier
 
 if TYPE_CHECKING:
@@ -237,7 +239,7 @@ class Backend:
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
         turns: list[Turn] = []
-        policy = self.policy if clock is None else clock.watched(self.policy)
+        policy = self._cautious(self.policy if clock is None else clock.watched(self.policy))
 
         def told(conversation: Conversation, turn: Turn) -> None:
             turns.append(turn)
@@ -271,6 +273,11 @@ class Backend:
                 # The caller's own dollars are at an end; what was done until then is told.
                 return self._unfinished(job, turns, StopReason.BUDGET)
         return episodes[0]
+
+    def _cautious(self, policy: Policy) -> Policy:
+        """The policy, or where `deploy.least_confidence` is set one that doubts what it is not sure of."""
+        least = self.serving.parsed.deploy.least_confidence
+        return policy if least is None else CautiousPolicy(policy, least, self.codec.turn(CANNOT_KNOW))
 
     def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
         return Episode(

@@ -11,6 +11,7 @@ from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import rivals
+from orchestra.evaluation.claims.arms import ABLATIONS, ARMS, Arm
 from orchestra.evaluation.claims.claims import Claim
 from tasks.experiments.learn import Options, claim_metrics, differences, effective
 from tasks.experiments.runner import policies, seed_overrides
@@ -96,6 +97,12 @@ def test_seeds_and_policies_are_valid_overrides(root: Path) -> None:
     apply(root / "params.yaml", seed_overrides(4))
     raw = yaml.safe_load((root / "params.yaml").read_text())
     assert raw["sft"]["seed"] == raw["grpo"]["seed"] == 4
+
+
+@pytest.mark.parametrize("arm", [*ARMS, *ABLATIONS], ids=lambda arm: arm.name)
+def test_what_an_arm_changes_is_in_the_shipped_parameters(root: Path, arm: Arm) -> None:
+    apply(root / "params.yaml", [f"{key}={value}" for key, value in {**(arm.overrides or {}), **arm.measured}.items()])
+    load_params(root / "params.yaml")
 
 
 def test_metrics_have_names_that_mlflow_takes_and_no_holes() -> None:
