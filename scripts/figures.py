@@ -17,12 +17,12 @@ CENTS = (0.15, 8.0)
 ACCURACY = (60.0, 95.0)
 """Range of the accuracy axis, percent."""
 TRAINED = "trained orchestrator"
-COLOURS = {TRAINED: "#c2410c", "SFT model": "#7c3aed", "shipped base": "#0369a1", "base with plan by rule": "#0369a1"}
+COLOURS = {TRAINED: "#c2410c", "SFT model": "#7c3aed", "shipped base": "#0369a1", "base, choices by rule": "#0369a1"}
 RULE = "#475569"
 RIGHT_OF, LEFT_OF = (10.0, 4.0, "start"), (-10.0, 4.0, "end")
 LABELS = {
     TRAINED: (14.0, -14.0, "start"),
-    "base with plan by rule": (-12.0, -12.0, "end"),
+    "base, choices by rule": (-12.0, -12.0, "end"),
     "shipped base": (12.0, 12.0, "start"),
     "SFT model": (-4.0, 22.0, "end"),
     "kNN router": LEFT_OF,

@@ -9,7 +9,7 @@ from orchestra.evaluation.baselines.base import BASELINES, ORACLE, STRONGEST
 from orchestra.evaluation.report import REFERENCE, Comparison, label
 from orchestra.evaluation.statistics import summarise
 from orchestra.files.checkpoint import hash_dir
-from orchestra.promotion.evidence import Evidence, Results, Worth, evidence, results
+from orchestra.promotion.evidence import Evidence, Results, Worth, evidence, results, utilities
 from orchestra.promotion.gate import Decision, GateCheck, Incumbent, gate
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode
@@ -101,9 +101,12 @@ def _champion_evidence(
     Of a lost one, what was recorded when it was promoted, on whatever data; None when that cannot be read either.
     """
     known = kept(stage.root, registry.client, champion, found.data_hash)
-    if known is not None or lost:
+    by_utility = stage.params.promote.objective == "utility" and worth is not None
+    lacking = known is not None and by_utility and not utilities(known.results)
+    if lost or (known is not None and not lacking):
         return known or read(champion.tags.get(EVIDENCE, ""))
-    stage.say(f"the champion (version {champion.number}) was measured on other data: measuring it again")
+    why = "without utility" if lacking else "on other data"
+    stage.say(f"the champion (version {champion.number}) was measured {why}: measuring it again")
     measured = measure(stage, champion.verified(), CHAMPION, worth)
     keep(stage.root, measured, registry.client, None)
     return measured

@@ -25,6 +25,8 @@ from orchestra.statistics.intervals import Interval
 from orchestra.statistics.paired import cost_ratio, difference, mean_difference
 from orchestra.types import Record
 
+BEST_IN_UTILITY = "best rule in utility"
+"""Name of the check against the rules under `objective: utility`."""
 MAX_FAILED_SHARE = 0.05
 """Above this share of episodes lost to infrastructure, the other measurements are not evidence."""
 
@@ -201,7 +203,7 @@ def _by_utility(
         gain, bar = mean_difference(ours, utilities(rules[best]), level), 0.0 - limits.rule_margin
         checks.append(
             GateCheck(
-                name="best rule in utility",
+                name=BEST_IN_UTILITY,
                 measured=gain.value,
                 bar=bar,
                 passed=gain.high is not None and gain.high >= bar,

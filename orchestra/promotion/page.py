@@ -13,6 +13,7 @@ from orchestra.promotion.evidence import Evidence, Results, percentile, results,
 from orchestra.promotion.gate import Decision, GateCheck
 from orchestra.promotion.lineage import Node
 from orchestra.promotion.template import STYLE, TEMPLATE
+from orchestra.promotion.wording import asked, between, cents, percent, why_not
 from orchestra.statistics.corrections import holm
 from orchestra.statistics.frontier import hull
 from orchestra.statistics.intervals import Interval, mean_interval
@@ -87,17 +88,17 @@ def page(subject: PageSubject) -> str:
         sentences=sentences(subject),
         simulated=SIMULATED if comparison.simulated else "",
         sections=[(key, name) for key, name in SECTIONS.items() if key != "training" or training],
-        rule=_rule(subject.limits),
+        rule=asked(subject.limits),
         mark=mark,
         number=_number,
-        between=_between,
+        between=between,
         compared=_compared(subject, found),
         ours=label(TRAINED),
         claims=max(0, len(found) - 1),
         categories=category_rows(comparison),
         notes=footnotes(comparison),
         frontier=Markup(_frontier(subject, found)),
-        why_not=_why_not(decision),
+        why_not=why_not(decision),
         benchmarks=benchmarks.section(subject.benchmarks),
         tools=Markup(_tools(comparison)),
         preferences=sections.by_preference(models, subject.examples),
@@ -130,17 +131,17 @@ def sentences(subject: PageSubject) -> list[str]:
     decision, summary = subject.decision, subject.comparison.policies.get(TRAINED)
     verdict = f"{subject.title}: {sentence(decision)}"
     if summary is None or summary.accuracy.value is None:
-        return [verdict, "Nothing was measured.", _why_not(decision)]
+        return [verdict, "Nothing was measured.", why_not(decision)]
     against = [subject.comparison.policies.get(REFERENCE)]
     figures_said = [f"{label(REFERENCE)} {_solves(one.accuracy.value, one.cost_usd.value)}" for one in against if one]
     if subject.champion is not None:
         metrics = subject.champion[1].metrics
         figures_said.insert(0, f"{subject.champion[0]} {_solves(metrics.get('accuracy'), metrics.get('cost_usd'))}")
     said = (
-        f"It solves {_percent(summary.accuracy.value)} of {summary.examples} held-out examples for "
-        f"{_cents(summary.cost_usd.value)} each" + (f" ({'; '.join(figures_said)})." if figures_said else ".")
+        f"It solves {percent(summary.accuracy.value)} of {summary.examples} held-out examples for "
+        f"{cents(summary.cost_usd.value)} each" + (f" ({'; '.join(figures_said)})." if figures_said else ".")
     )
-    return [verdict, said, _why_not(decision)]
+    return [verdict, said, why_not(decision)]
 
 
 def sentence(decision: Decision) -> str:
@@ -168,17 +169,6 @@ def mark(check: GateCheck) -> str:
     return "✓" if check.bar is not None or check.interval is not None else "·"
 
 
-def _rule(limits: Promote) -> str:
-    level = 100 * limits.error_level
-    return (
-        "A candidate must keep every floor and ceiling. Against the champion (the SFT model where there is none) its "
-        f"accuracy may be at most {100 * limits.accuracy_margin:g} points lower and its dollars at most "
-        f"{100 * limits.cost_margin:g} % higher, beyond chance. It must be better in one of the two, beyond chance. "
-        f"A candidate that is no better passes with a chance of at most {level:g} %."
-        + (" A person must approve what passes." if limits.approval == "required" else "")
-    )
-
-
 def _results(subject: PageSubject) -> dict[str, Results]:
     """By name for people: the candidate first, then the champion, then the others as evaluated."""
     found = {label(name): results(subject.episodes.get(name, ())) for name in subject.comparison.policies}
@@ -203,14 +193,14 @@ def _compared(subject: PageSubject, found: Mapping[str, Results]) -> sections.Ta
         rows.append(
             (
                 name,
-                _percent(accuracy.value),
-                _between(accuracy, percent=True),
-                _cents(sum(r.cost_usd for r in one.values()) / len(one)),
+                percent(accuracy.value),
+                between(accuracy, percent=True),
+                cents(sum(r.cost_usd for r in one.values()) / len(one)),
                 f"{sum(r.latency_s for r in one.values()) / len(one):.1f}",
                 f"{percentile([r.latency_s for r in one.values()], 0.95):.0f}",
                 _number(told.preference.value if told else metrics.get("preference")),
                 _number(told.utility.value if told else metrics.get("utility")),
-                "" if gain.value is None else f"{100 * gain.value:+.1f} ({_between(gain, percent=True)})",
+                "" if gain.value is None else f"{100 * gain.value:+.1f} ({between(gain, percent=True)})",
                 "" if name not in corrected else f"{corrected[name]:.3f}",
             )
         )
@@ -239,27 +229,6 @@ def _frontier(subject: PageSubject, found: Mapping[str, Results]) -> str:
 
 def _accuracy(one: Results, comparison: Comparison) -> Interval:
     return mean_interval([r.solved for r in one.values()], comparison.bootstrap, comparison.seed)
-
-
-def _why_not(decision: Decision) -> str:
-    rival = decision.equal_cost
-    if rival is None:
-        return "No rule was measured, so that nothing says whether one would do."
-    gain, ends = rival.gain, _between(rival.gain, percent=True)
-    if gain.value is None or gain.low is None or gain.high is None:
-        return "The best rule at equal cost could not be compared."
-    better = gain.low > 0
-    outcome = (
-        "the candidate is better beyond chance"
-        if better
-        else "the rule is better beyond chance"
-        if gain.high < 0
-        else "chance explains the difference"
-    )
-    return (
-        f"Why not {rival.name}? It is the best rule for the candidate's dollars ({_cents(rival.cost_usd)}), and solves "
-        f"{_percent(rival.accuracy)}: the candidate solves {100 * gain.value:+.1f} points ({ends}) more, so {outcome}."
-    )
 
 
 def _tools(comparison: Comparison) -> str:
@@ -307,7 +276,7 @@ def _told(episode: Episode, example: Example) -> dict[str, Any]:
         {
             "text": turn.text[:LONGEST] + (f"\n(unreadable: {turn.parse_error})" if turn.parse_error else ""),
             "observation": None if turn.observation is None else turn.observation[:LONGEST],
-            "spent": f"{_cents(sum(float(c.cost_usd) for c in turn.charges))}, "
+            "spent": f"{cents(sum(float(c.cost_usd) for c in turn.charges))}, "
             f"{sum(c.latency_s for c in turn.charges):.1f} s",
         }
         for turn in episode.turns
@@ -315,11 +284,11 @@ def _told(episode: Episode, example: Example) -> dict[str, Any]:
     expected = example.verifier.answer
     return {
         "summary": f"{solved_}: {example.category.value.replace('_', ' ')}, {example.preference.kind}; asked {called}; "
-        f"{_cents(float(episode.cost_usd))}, {episode.latency_s:.1f} s",
+        f"{cents(float(episode.cost_usd))}, {episode.latency_s:.1f} s",
         "instruction": example.instruction,
         "wish": example.preference.words,
         "offered": "; ".join(
-            f"{spec.name} {_cents(float(spec.call_usd))}, {spec.latency_s:g} s" for spec in example.toolbox
+            f"{spec.name} {cents(float(spec.call_usd))}, {spec.latency_s:g} s" for spec in example.toolbox
         ),
         "turns": turns,
         "end": f"Ended: {episode.stop.value.replace('_', ' ')}. {solved_.capitalize()}: "
@@ -329,24 +298,8 @@ def _told(episode: Episode, example: Example) -> dict[str, Any]:
 
 
 def _solves(accuracy: float | None, cost_usd: float | None) -> str:
-    return f"{_percent(accuracy)} for {_cents(cost_usd)}"
-
-
-def _percent(share: float | None) -> str:
-    return "—" if share is None else f"{100 * share:.1f} %"
-
-
-def _cents(usd: float | None) -> str:
-    return "—" if usd is None else f"{100 * usd:.3f} ¢"
+    return f"{percent(accuracy)} for {cents(cost_usd)}"
 
 
 def _number(value: float | None) -> str:
     return "—" if value is None else f"{value:.4g}"
-
-
-def _between(interval: Interval | None, *, percent: bool = False) -> str:
-    if interval is None or interval.low is None:
-        return ""
-    scale = 100 if percent else 1
-    high = "any" if interval.high is None else f"{scale * interval.high:.3g}"
-    return f"{scale * interval.low:.3g} to {high}"

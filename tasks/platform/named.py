@@ -8,6 +8,7 @@ import orchestra.rewards.parts  # noqa: F401  (registers the reward parts)
 from orchestra.config.schema import Params
 from orchestra.domains.engine import load_domain
 from orchestra.errors import ConfigError
+from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.probes.run import read_wording
 from orchestra.evaluation.safety import read_cases
 from orchestra.files.base_model import base_folder, is_hub_name
@@ -34,6 +35,9 @@ def check_named(params: Params, root: Path) -> None:
     _model(params, root)
     check_names(params, root)
     _experts(params, catalogue)
+    if params.promote.objective == "utility" and STRONGEST not in params.evaluate.baselines:
+        what = f"utility is in units of {STRONGEST}, which is not evaluated"
+        raise ConfigError(what, where="promote.objective", fix=f"add {STRONGEST} to evaluate.baselines")
     if params.evaluate.safety is not None:
         read_cases(root / params.evaluate.safety)
     if params.evaluate.wording is not None:

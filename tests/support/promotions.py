@@ -16,6 +16,7 @@ from tests.support.worlds import ROOT, codec, example, tiny_model
 
 CALLS = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
 LENIENT = {
+    "objective": "accuracy_and_dollars",
     "min_accuracy": 0.0,
     "min_valid": 0.0,
     "max_cost_ratio": 1000.0,

@@ -9,7 +9,7 @@ import pytest
 from orchestra.evaluation.report import Comparison
 from orchestra.evaluation.safety import Safety, SafetyResult
 from orchestra.evaluation.statistics import summarise
-from orchestra.promotion.evidence import evidence, results
+from orchestra.promotion.evidence import evidence, results, worth
 from orchestra.promotion.gate import Incumbent, gate
 from orchestra.promotion.lineage import Node, tree
 from orchestra.promotion.page import SECTIONS, PageSubject, markdown, page, sentences
@@ -131,6 +131,21 @@ def test_every_section_is_there_and_can_be_reached_by_keyboard(read: Reader) -> 
     assert [name for name in read.ids if name in SECTIONS] == list(SECTIONS) and len(set(read.ids)) == len(read.ids)
     assert all(region.get("tabindex") == "0" and region.get("aria-label") for region in read.regions)
     assert {"main", "nav", "header", "details", "summary"} <= read.tags
+
+
+def test_by_utility_it_says_what_the_gate_asks_and_how_the_best_rule_compares(html: str) -> None:
+    limits, told = LIMITS.model_copy(update={"objective": "utility"}), subject()
+    of = worth(told.examples, EPISODES["always_strongest"])
+    rules = {"knn_router": results(EPISODES["knn_router"], of)}
+    champion = Incumbent(
+        name="the champion (version 2)", evidence=evidence(told.comparison, "sft", EPISODES["sft"], worth=of)
+    )
+    decision = gate(evidence(told.comparison, "grpo", EPISODES["grpo"], 1, of), limits, champion, rules)
+    other = page(subject(limits=limits, decision=decision))
+    asks, best = "its utility must be higher, beyond chance", "The gate goes by utility less that of kNN router: "
+    assert asks in other and best in other and "utility against the champion (version 2)" in other
+    assert "points lower and its dollars at most" in html and "points lower and its dollars at most" not in other
+    assert asks not in html and best not in html
 
 
 def test_it_says_what_was_decided_and_why(html: str) -> None:

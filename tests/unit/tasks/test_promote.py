@@ -270,6 +270,24 @@ def test_on_other_data_the_champion_is_measured_again_once(root: Path, capsys: p
     assert "measuring it again" not in capsys.readouterr().out
 
 
+def test_a_champion_without_utility_is_measured_again_where_the_gate_goes_by_it(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    for file in (root / KEPT).glob("*.json"):
+        told = json.loads(file.read_text())
+        told["results"] = {key: one | {"utility": None} for key, one in told["results"].items()}
+        file.write_text(json.dumps(told))
+    train(root, "grpo", 2)
+    stage = evaluated(root, objective="utility")
+    for again in (True, False):
+        decision = promote.promote(stage)
+        (said,) = [c for c in decision.reasons if c.name == "utility against the champion (version 1)"]
+        assert said.measured is not None and not said.passed and "must lie above 0" in said.reason
+        assert ("was measured without utility: measuring it again" in capsys.readouterr().out) == again
+    assert aliases(root)[CHAMPION] == 1
+
+
 def lose_the_champion(root: Path) -> Stage:
     """Another checkpoint on other held-out data, and the champion's files gone."""
     promote.promote(Stage.open("promote", root, params()))

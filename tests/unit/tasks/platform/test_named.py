@@ -74,6 +74,7 @@ def test_a_base_of_the_hub_is_wanted_now_where_it_cannot_be_downloaded(profile: 
         ({"evaluate__policies": ["chat:nobody"]}, "evaluate.policies: no expert named nobody"),
         ({"evaluate__baselines": ["always_best"]}, "evaluate.baselines: no baseline named always_best"),
         ({"evaluate__baselines": ["knn_router@far"]}, "no baseline named knn_router@far"),
+        ({"evaluate__baselines": ["random"]}, "promote.objective: utility is in units of always_strongest, .* — add"),
         ({"evaluate__wording": "data/none.jsonl"}, "evaluate.wording: data/none.jsonl is not there"),
         ({"evaluate__wording": "data/safety/injections.yaml"}, "evaluate.wording"),
         ({"evaluate__safety": "tests/data/wording/wishes.jsonl"}, "wishes.jsonl"),
