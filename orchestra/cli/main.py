@@ -147,6 +147,7 @@ def learn(
     split: Annotated[
         str, typer.Option(help="Examples to measure on: dev for tuning, heldout, or the sealed test set.")
     ] = "dev",
+    join: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A seed that was measured elsewhere.")] = None,
     freeze: Annotated[
         int | None, typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of that size; stop.")
     ] = None,
@@ -155,7 +156,7 @@ def learn(
     workspace()
     if freeze is not None:
         hand_over("tasks.experiments.sealed", str(freeze))
-    options = ["--seeds", seeds, "--split", split]
+    options = ["--seeds", seeds, "--split", split, *(word for file in join or [] for word in ("--join", file))]
     for assignment in set_ or []:
         options += ["--set", assignment]
     options += [] if examples is None else ["--examples", str(examples)]

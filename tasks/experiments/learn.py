@@ -57,6 +57,7 @@ class Options:
     probe_examples: int
     force: bool
     split: str = SPLIT
+    join: tuple[Path, ...] = ()
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> "Options":
@@ -68,6 +69,7 @@ class Options:
         parser.add_argument("--probe-examples", type=int, default=PROBE_EXAMPLES)
         parser.add_argument("--force", action="store_true")
         parser.add_argument("--split", choices=MEASURED_ON, default=SPLIT)
+        parser.add_argument("--join", metavar="FILE", action="append", type=Path, default=[])
         found = parser.parse_args(arguments)
         seeds = tuple(dict.fromkeys(found.seeds.replace(" ", "").split(",")))
         if not all(seed.isdigit() for seed in seeds):
@@ -86,6 +88,7 @@ class Options:
             found.probe_examples,
             found.force,
             found.split,
+            tuple(found.join),
         )
 
     @property
@@ -100,6 +103,7 @@ class Options:
         if self.seeds != tuple(map(int, SEEDS.split(","))):
             words += ["--seeds", ",".join(map(str, self.seeds))]
         words += ["--ablations"] if self.ablations else []
+        words += [word for file in self.join for word in ("--join", str(file))]
         words += [] if self.split == SPLIT else ["--split", self.split]
         for override in self.overrides:
             words += ["--set", override]
@@ -140,8 +144,9 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
     keeper = Keeper(root, screen, options.all_overrides, options.force)
     learning = Learning(
-        root, params, keeper, recorder, options.probe_examples, options.ablations, sealed_set(options.split)
-    )
+        root, params, keeper, recorder, options.probe_examples, commit, options.join, options.ablations,
+        sealed_set(options.split),
+    )  # fmt: skip
     error = "interrupted"
     try:
         learning.prepare()

@@ -20,6 +20,7 @@ from orchestra.files.atomic import whole_folder
 from orchestra.files.examples import read_examples
 from orchestra.types import Example
 from tasks.experiments import sealed
+from tasks.experiments.joined import SeedFile, Setting, completed, load, save, setting
 from tasks.experiments.results import Measured, dollars, read_episodes, read_probes
 from tasks.experiments.sealed import GENERATED, VALIDATED, SealedSet
 from tasks.experiments.store import Keeper, Kept
@@ -45,6 +46,10 @@ class Learning:
     keeper: Keeper
     recorder: Recorder
     probe_examples: int
+    commit: str = ""
+    """What is checked out."""
+    join: Sequence[Path] = ()
+    """Files of seeds that were measured elsewhere."""
     with_ablations: bool = False
     """Whether rewards that lack a part are arms too."""
     on: SealedSet | None = None
@@ -159,7 +164,11 @@ class Learning:
             for arm in (BASE, RULED)
         }
         outcomes, _ = untrained[BASE.name]
+        # Read now: a file that does not fit is found out before an hour of training.
+        taken = list(seeds)
+        joined = [load(file, self._setting(), taken) for file in self.join]
         found = [self._survive(f"seed {seed}", partial(self._seed, seed, outcomes)) for seed in seeds]
+        found += [completed(one, self.rules, {BASE.name: outcomes}) for one in joined]
         columns = {
             name: [self._result(0, 0.0, 0.0, {TRAINED: own}, probes)] for name, (own, probes) in untrained.items()
         }
@@ -200,9 +209,15 @@ class Learning:
             beside = known if arm == OURS else {}
             found[arm.name] = self._result(seed, minutes, money, {**beside, TRAINED: outcomes}, probes)
             known[arm.name] = outcomes
+        file = save(self.keeper.store, SeedFile(setting=self._setting(), commit=self.commit, seed=seed, arms=found))
+        self.keeper.say(f"seed {seed}: kept in {file.relative_to(self.root)}, for --join")
         ours = found[OURS.name]
         recorder.metrics(recorder.parent, {"minutes": ours.minutes, "dollars": ours.dollars})
         return found
+
+    def _setting(self) -> Setting:
+        split = "heldout" if self.on is None else self.on
+        return setting(self.root, self.params, split, list(self.examples), self.probe_examples)
 
     def _measured(
         self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm = OURS
