@@ -27,7 +27,7 @@ FOLDER = "seeds"
 """Of the files, in the store of `orchestra learn`."""
 
 
-class Setting(Record):
+class SeedSetting(Record):
     """What two seeds must have in common to stand in one table."""
 
     split: str
@@ -41,7 +41,7 @@ class Setting(Record):
 class SeedFile(Record):
     """One seed's arms."""
 
-    setting: Setting
+    setting: SeedSetting
     commit: str
     """What was checked out."""
     seed: int
@@ -49,7 +49,7 @@ class SeedFile(Record):
     """By arm, ours last; `outcomes` holds the arm's own episodes alone."""
 
 
-def setting(root: Path, params: Params, split: str, examples: Sequence[str], probe_examples: int) -> Setting:
+def setting(root: Path, params: Params, split: str, examples: Sequence[str], probe_examples: int) -> SeedSetting:
     """That of a run."""
     of = {name: getattr(params, name).model_dump(mode="json") for name in ("sft", "grpo", "model", "rollout")}
     for name in ("sft", "grpo"):
@@ -57,7 +57,7 @@ def setting(root: Path, params: Params, split: str, examples: Sequence[str], pro
     base = root / (params.model.base or params.model.recipe)
     recipe = json.dumps([of, code_hash("sft"), code_hash("grpo"), hash_dir(base)], sort_keys=True)
     listed = "\n".join(examples)
-    return Setting(split=split, examples=_digest(listed), probe_examples=probe_examples, recipe=_digest(recipe))
+    return SeedSetting(split=split, examples=_digest(listed), probe_examples=probe_examples, recipe=_digest(recipe))
 
 
 def save(store: Path, found: SeedFile) -> Path:
@@ -73,7 +73,7 @@ def save(store: Path, found: SeedFile) -> Path:
     return file
 
 
-def load(file: Path, wanted: Setting, taken: Sequence[int]) -> SeedFile:
+def load(file: Path, wanted: SeedSetting, taken: Sequence[int]) -> SeedFile:
     """The file of a seed; raises `DataError` where it is damaged or does not fit this run."""
     try:
         found = SeedFile.model_validate_json(gzip.decompress(file.read_bytes()))

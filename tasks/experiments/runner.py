@@ -20,7 +20,7 @@ from orchestra.files.atomic import whole_folder
 from orchestra.files.examples import read_examples
 from orchestra.types import Example
 from tasks.experiments import sealed
-from tasks.experiments.joined import SeedFile, Setting, completed, load, save, setting
+from tasks.experiments.joined import SeedFile, SeedSetting, completed, load, save, setting
 from tasks.experiments.results import Measured, dollars, read_episodes, read_probes
 from tasks.experiments.sealed import GENERATED, VALIDATED, SealedSet
 from tasks.experiments.store import Keeper, Kept
@@ -215,7 +215,7 @@ class Learning:
         recorder.metrics(recorder.parent, {"minutes": ours.minutes, "dollars": ours.dollars})
         return found
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> SeedSetting:
         split = "heldout" if self.on is None else self.on
         return setting(self.root, self.params, split, list(self.examples), self.probe_examples)
 

@@ -11,10 +11,10 @@ from orchestra.evaluation.claims.measures import SeedResult
 from orchestra.evaluation.outcomes import Outcome
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.evaluation.report import TRAINED
-from tasks.experiments.joined import SeedFile, Setting, completed, load, save, setting
+from tasks.experiments.joined import SeedFile, SeedSetting, completed, load, save, setting
 
 ROOT = Path(__file__).parents[4]
-SETTING = Setting(split="test", examples="e", probe_examples=9, recipe="r")
+SETTING = SeedSetting(split="test", examples="e", probe_examples=9, recipe="r")
 
 
 def outcomes(cost_usd: float) -> tuple[Outcome, ...]:
