@@ -111,8 +111,9 @@ class Backend:
             if not any(vllm.healthy(url, timeout_s=5) for url in urls):
                 raise ServiceError("vLLM does not answer", where=", ".join(urls) or "no address", fix="deploy again")
             key = vllm.api_key(root)
+            name, version = vllm.SERVED_NAME, serving.version
             servers = [
-                VllmPolicy(url, vllm.SERVED_NAME, name=serving.version, api_key=key, persistent=True) for url in urls
+                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=False) for url in urls
             ]
             policy = servers[0] if len(servers) == 1 else ReplicatedPolicy(servers)
         else:

@@ -83,6 +83,8 @@ def command(
         *("--dtype", settings.dtype, "--max-model-len", str(max_len), "--max-num-seqs", str(settings.sequences)),
         *(gpus if settings.device == "gpu" else ("--enforce-eager",)),
         "--enable-prompt-tokens-details",
+        # A line for each turn, in a log that nobody rotates.
+        "--disable-uvicorn-access-log",
         # Without it SIGTERM leaves requests hanging.
         *("--shutdown-timeout", "30"),
         *extra,

@@ -131,6 +131,26 @@ def test_a_server_that_is_gone_is_a_service_error() -> None:
         asyncio.run(VllmPolicy(url, "m", name="p").generate(conversations(1), [4]))
 
 
+def test_log_probabilities_that_nobody_reads_are_not_asked_for() -> None:
+    seen = []
+
+    def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        seen.append(body)
+        return 200, completion([5, 6], logprobs=None)
+
+    with server(answer) as url:
+        found = asyncio.run(VllmPolicy(url, "m", name="p", logprobs=False).generate(conversations(1), [4]))
+        with pytest.raises(ServiceError, match="NoneType"):
+            asyncio.run(VllmPolicy(url, "m", name="p").generate(conversations(1), [4]))
+    assert found == [Generation([5, 6], [], "stop", cached_tokens=3)]
+    assert ["logprobs" in body for body in seen] == [False, True]
+
+
+def test_a_turn_without_tokens_is_no_turn_whatever_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="0 token ids"):
+        read_completion(completion([], logprobs=None), logprobs=False)
+
+
 def test_a_turn_cut_by_the_limit_says_so() -> None:
     assert read_completion(completion([4, 5], "length")).stop == "length"
     body = completion([4, 5])
