@@ -1,6 +1,7 @@
 """The runs of `orchestra learn`: data, rules and the base once, then every seed's arms."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -198,13 +199,15 @@ class Learning:
         seeds = seed_overrides(seed)
         sft = self.stage(recorder, f"seed {seed}", "sft", seeds, {})
         start, spent = {"models/sft": sft.folder / "models/sft"}, dollars(sft) or 0.0
-        outcomes, probes = self._measured(recorder, f"seed {seed} · SFT", {**start, "models/grpo": start["models/sft"]})
+        sft_alone = {**start, "models/grpo": start["models/sft"]}
+        outcomes, probes = self._measured(recorder, f"seed {seed} · SFT", sft_alone, SFT)
         known = {BASE.name: base, SFT.name: outcomes}
         found = {SFT.name: self._result(seed, sft.minutes, spent, {TRAINED: outcomes}, probes)}
         for arm in trained_arms(self.params, self.with_ablations):
             of = f"seed {seed}{'' if arm == OURS else f' · {arm.name}'}"
             grpo = self.stage(recorder, of, "grpo", [*seeds, *_assignments(arm.overrides or {})], start)
-            outcomes, probes = self._measured(recorder, of, {**start, "models/grpo": grpo.folder / "models/grpo"})
+            models = {**start, "models/grpo": grpo.folder / "models/grpo"}
+            outcomes, probes = self._measured(recorder, of, models, arm)
             minutes, money = sft.minutes + grpo.minutes, spent + (dollars(grpo) or 0.0)
             beside = known if arm == OURS else {}
             found[arm.name] = self._result(seed, minutes, money, {**beside, TRAINED: outcomes}, probes)
@@ -220,13 +223,14 @@ class Learning:
         return setting(self.root, self.params, split, list(self.examples), self.probe_examples)
 
     def _measured(
-        self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm = OURS
+        self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm
     ) -> tuple[tuple[Outcome, ...], ProbeResults]:
-        """Outcomes and probes of what lies at models/grpo."""
+        """Outcomes and probes of what lies at models/grpo; MLflow gets its figures under the arm's own name."""
         changes = [*policies([TRAINED]), *_assignments(arm.measured)]
         evaluated = self.stage(recorder, of, "evaluate", changes, models)
         probes = self.stage(recorder, of, "probes", changes, models)
-        recorder.metrics(recorder.parent, read_metrics(evaluated.folder / "reports/evaluate.json"))
+        figures = read_metrics(evaluated.folder / "reports/evaluate.json")
+        recorder.metrics(recorder.parent, {arm_metric(arm, key): value for key, value in figures.items()})
         return self.read(evaluated).outcomes[TRAINED], read_probes(probes.folder)
 
     def _result(
@@ -237,6 +241,12 @@ class Learning:
 
 def _assignments(changes: Mapping[str, str]) -> list[str]:
     return [f"{key}={value}" for key, value in changes.items()]
+
+
+def arm_metric(arm: Arm, key: str) -> str:
+    """The name of a measure in MLflow: every arm stands as the trained policy in its own evaluation."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", arm.name).strip("_")
+    return f"{name}.{key.removeprefix(f'{TRAINED}.')}"
 
 
 def seed_overrides(seed: int) -> list[str]:

@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 TIMEOUT_S = 3000
 """Some two minutes on idle cores."""
-COMMAND = ("learn", "--seeds", "0,1", "--examples", "12", "--probe-examples", "2")
+COMMAND = ("learn", "--seeds", "0,1", "--split", "heldout", "--examples", "12", "--probe-examples", "2")
+UNTRAINED = ("base", "base, choices by rule")
+STAGES = ("evaluate", "probes")
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +29,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 @pytest.fixture(scope="module")
 def killed(workspace: Workspace) -> list[str]:
-    """What it printed until it was killed, the first seed's GRPO having begun."""
+    """What it printed until it was killed, the first GRPO having begun."""
     process = workspace.start(*COMMAND)
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
         lines.append(line.rstrip())
-        if line.startswith("seed 0 · grpo: "):
+        if line.startswith("seed 0 · outcome alone · grpo: "):
             break
     family = [process.pid, *descendants(process.pid)]
     process.send_signal(signal.SIGKILL)
@@ -59,7 +61,9 @@ def table(page: str) -> list[str]:
 
 def test_it_goes_on_after_a_kill(killed: list[str], whole: list[str]) -> None:
     again = [line for line in whole if line.endswith("from an earlier run")]
-    assert [line.split(": done")[0] for line in again] == ["rules · evaluate", "seed 0 · sft"]
+    before = [f"{of} · {stage}" for of in UNTRAINED for stage in STAGES]
+    sft = ["seed 0 · sft", *(f"seed 0 · SFT · {stage}" for stage in STAGES)]
+    assert [line.split(": done")[0] for line in again] == ["rules · evaluate", *before, *sft]
     assert any(line.startswith("seed 1 · probes: done") for line in whole)
 
 
@@ -69,10 +73,12 @@ def test_the_page_and_the_readme_have_the_table(workspace: Workspace, whole: lis
     shown = readme.partition(BEGIN)[2].partition(END)[0]
     assert "(simulated experts)" in page and "simulated experts" in shown
     assert "Training seeds 0, 1" in page and "12 held-out examples" in page and "profile micro" in page
-    assert len(table(page)) >= 20 and len(table(shown)) == 5
+    assert len(table(page)) >= 20 and len(table(shown)) == 11
     means = [line.split(" | ")[:3] for line in table(page)]
     assert all(line.split(" | ")[:3] in means for line in table(shown))
-    assert "`orchestra learn --seeds 0,1 --examples 12 --probe-examples 2`" in page
+    columns = "| | base | base, choices by rule | SFT | outcome alone | published Eq. 1-3 | **ours** |"
+    assert columns in page and columns in shown
+    assert "`orchestra learn --seeds 0,1 --split heldout --examples 12 --probe-examples 2`" in page
     assert "`evaluate.examples` 12 (default 8)" in page
     assert whole[-1] == "wrote docs/claims.md and the table in README.md"
 
@@ -115,7 +121,8 @@ def test_again_nothing_runs_and_the_table_is_the_same(workspace: Workspace, whol
     before = table((workspace.root / "docs/claims.md").read_text(encoding="utf-8"))
     lines = workspace.orchestra(*COMMAND, timeout_s=TIMEOUT_S)
     done = [line for line in lines if ": done, " in line]
-    assert len(done) == 11 and all(line.endswith("from an earlier run") for line in done)
+    # The rules, two untrained arms, and of each seed: sft and its measures, then three arms of GRPO.
+    assert len(done) == 1 + 2 * 2 + 2 * (3 + 3 * 3) and all(line.endswith("from an earlier run") for line in done)
     assert table((workspace.root / "docs/claims.md").read_text(encoding="utf-8")) == before
 
 
@@ -129,6 +136,7 @@ def test_a_seed_that_fails_is_one_line_and_the_other_still_counts(workspace: Wor
     weights.write_bytes(b"lost")
     lines = workspace.orchestra(*COMMAND, code=2, timeout_s=TIMEOUT_S)
     errors = [line for line in lines if line.startswith("error: ")]
-    assert len(errors) == 1 and errors[0].startswith("error: seed 0: grpo: ")
+    assert len(errors) == 1 and errors[0].startswith("error: seed 0: evaluate: ")
     page = (workspace.root / "docs/claims.md").read_text(encoding="utf-8")
-    assert "**Failed:** seed 0: grpo: " in page and "Training seed 1 " in page and "Traceback" not in "\n".join(lines)
+    assert "**Failed:** seed 0: evaluate: " in page and "Training seed 1 " in page
+    assert "Traceback" not in "\n".join(lines)

@@ -1,5 +1,6 @@
 """`orchestra learn` before it trains: its options, its parameters, and what it says of both."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims.arms import ABLATIONS, ARMS, Arm
 from orchestra.evaluation.claims.claims import Claim
 from tasks.experiments.learn import Options, claim_metrics, differences, effective
-from tasks.experiments.runner import policies, seed_overrides
+from tasks.experiments.runner import arm_metric, policies, seed_overrides
 
 ROOT = Path(__file__).parents[4]
 
@@ -103,6 +104,12 @@ def test_seeds_and_policies_are_valid_overrides(root: Path) -> None:
 def test_what_an_arm_changes_is_in_the_shipped_parameters(root: Path, arm: Arm) -> None:
     apply(root / "params.yaml", [f"{key}={value}" for key, value in {**(arm.overrides or {}), **arm.measured}.items()])
     load_params(root / "params.yaml")
+
+
+def test_every_arm_has_metrics_of_its_own_and_ours_are_those_of_the_trained_policy() -> None:
+    names = [arm_metric(arm, "grpo.accuracy") for arm in (*ARMS, *ABLATIONS)]
+    assert len(set(names)) == len(names) and {"grpo.accuracy", "sft.accuracy", "base.accuracy"} <= set(names)
+    assert all(re.fullmatch(r"[\w.]+", name) for name in names)
 
 
 def test_metrics_have_names_that_mlflow_takes_and_no_holes() -> None:
