@@ -1,7 +1,7 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-tau2 pipeline learn learn-ablations up stop status test test-slow recipe base bench faults lint format audit sbom clean
+.PHONY: help setup setup-vllm setup-tau2 setup-inspect pipeline learn learn-ablations up stop status test test-slow recipe base bench faults lint format audit sbom clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
@@ -26,6 +26,9 @@ setup-vllm:  ## install the vLLM environment again
 
 setup-tau2: .venv/.stamp  ## install tau2-bench 1.0.1 in .venv-tau2; ARCHIVE names a copy of the release, PYTHON a Python 3.12
 	@PYTHON="$(or $(PYTHON),python3.12)" bash scripts/setup_tau2.sh $(ARCHIVE)
+
+setup-inspect: .venv/.stamp  ## install inspect_ai and inspect_evals in .venv-inspect
+	@bash scripts/setup_inspect.sh
 
 pipeline: setup  ## run every stage: synthesize, validate, sft, grpo, evaluate, promote, deploy; PROFILE=qwen3-8b names a profile
 	@.venv/bin/orchestra run $(if $(PROFILE),--profile $(PROFILE))
