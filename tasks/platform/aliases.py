@@ -36,7 +36,7 @@ def made_at(root: Path, model_name: str, number: int) -> float | None:
     if uri.startswith("sqlite:///"):
         query = "SELECT creation_time FROM model_versions WHERE name = ? AND version = ?"
         found = _asked(Path(uri.removeprefix("sqlite:///")), query, model_name, number)
-        return found[0][0] / 1000 if found else None
+        return float(found[0][0]) / 1000 if found else None
     if uri.startswith(("http://", "https://")):
         reply = _get(uri.rstrip("/"), "model-versions", name=model_name, version=str(number))
         return None if reply is None else int(reply["model_version"]["creation_timestamp"]) / 1000

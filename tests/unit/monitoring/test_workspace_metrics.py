@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -55,10 +56,10 @@ def read(text: str) -> dict[str, float]:
     return found
 
 
-def change(root: Path, **sections: object) -> None:
+def change(root: Path, **sections: dict[str, Any]) -> None:
     params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
     for name, values in sections.items():
-        params[name] = {**params[name], **values}  # type: ignore[dict-item]
+        params[name] = {**params[name], **values}
     (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
 
 
@@ -94,6 +95,7 @@ def test_runs_that_failed_that_ended_and_that_say_nothing(root: Path) -> None:
 
 
 def test_servers_that_answer_and_that_are_down(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.system.servers.ASK_TIMEOUT_S", 30.0)  # The cores may be busy.
     port = free_port()
     page = spawn([sys.executable, "-m", "http.server", str(port), "--bind", LOCALHOST], cwd=root, env=os.environ)
     try:
