@@ -112,8 +112,10 @@ class Backend:
                 raise ServiceError("vLLM does not answer", where=", ".join(urls) or "no address", fix="deploy again")
             key = vllm.api_key(root)
             name, version = vllm.SERVED_NAME, serving.version
+            # Log-probabilities take a third of the server's front end: they are asked for where something reads them.
+            doubts = params.deploy.least_confidence is not None
             servers = [
-                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=False) for url in urls
+                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=doubts) for url in urls
             ]
             policy = servers[0] if len(servers) == 1 else ReplicatedPolicy(servers)
         else:
