@@ -98,5 +98,8 @@ class RuledPolicy:
         search = any(spec.tool == SEARCH for spec in conversation.example.toolbox)
         thought, _, _ = self._codec.decode(generation.ids).partition(f"\n{THINK_CLOSE}")
         line = thought.rpartition("\n")[2]
+        # A thought that plans calls names tools alone: `search` there is a step of a known solution.
+        if set(line.split()) <= {spec.name for spec in conversation.example.toolbox}:
+            return ()
         ids = found.get(chosen(line, len(conversation.turns), search=search), ()) if found else ()
         return () if tuple(generation.ids[: len(ids)]) == ids else ids

@@ -42,6 +42,25 @@ def test_whatever_a_thought_says_the_choice_is_one_that_can_be_written() -> None
                     assert chosen(f"{state} {wish} x".strip(), turn, search=search) in EVERY.words
 
 
+def test_a_thought_that_plans_calls_makes_no_choice() -> None:
+    """`best` is a tool here, so the taught model's thought names what to call, and stays."""
+    asked = question()
+    box = (*asked.toolbox, asked.toolbox[0].model_copy(update={"name": "best"}))
+    inner, planned = policy(), 0
+    ruled = RuledPolicy(inner, codec(), LIMITS)
+    for seed in range(12):
+        inner.seed = seed
+        conversation = Conversation(asked.model_copy(update={"toolbox": box}), codec().prompt(asked))
+        inner.begin([conversation])
+        (plain,) = asyncio.run(inner.generate([conversation], [LIMITS.max_turn_tokens]))
+        inner.end()
+        (turn,) = asyncio.run(ruled.generate([conversation], [LIMITS.max_turn_tokens]))
+        if codec().decode(plain.ids).split("\n")[2:3] == ["best"]:
+            planned += 1
+            assert turn.ids == plain.ids
+    assert planned
+
+
 def test_a_turn_is_taken_back_to_its_choice_and_goes_on_from_the_rule_s() -> None:
     """The taught model's `best` stands where a state would, behind which the rule answers; `cheap` is no choice."""
     inner = policy()
