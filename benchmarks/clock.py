@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,3 +32,9 @@ def resident(field: str = "VmRSS", pid: int | None = None) -> int:
     """Bytes that the kernel has under `field` (VmRSS: now, VmHWM: the peak) for a process; by default for this one."""
     lines = Path(f"/proc/{'self' if pid is None else pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def process_cpu_s(pid: int) -> float:
+    """Processor seconds of a process, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
 import re
 import subprocess
@@ -25,7 +24,7 @@ from statistics import quantiles
 
 import httpx
 
-from benchmarks.clock import resident
+from benchmarks.clock import process_cpu_s, resident
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
@@ -233,24 +232,18 @@ class Found:
 
 async def run(port: int, pid: int, honest: int, hostile: int, seconds: float) -> Found:
     """Ask for so long."""
-    before, worked = resident(pid=pid) / 1e6, cpu_s(pid)
+    before, worked = resident(pid=pid) / 1e6, process_cpu_s(pid)
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # The largest begins again.
     callers = Callers(port, time.monotonic() + seconds)
     await asyncio.gather(
         *(callers.honest(number) for number in range(honest)), *(callers.hostile(number) for number in range(hostile))
     )
     cut = quantiles(callers.seconds, n=100)
-    grown, worked = resident("VmHWM", pid) / 1e6 - before, cpu_s(pid) - worked
+    grown, worked = resident("VmHWM", pid) / 1e6 - before, process_cpu_s(pid) - worked
     await asyncio.sleep(2 * TURN_S)  # What is under way ends.
     kept = resident(pid=pid) / 1e6 - before
     count, done = len(callers.seconds), dict(sorted(callers.done.items()))
     return Found(count, dict(callers.failed), worked / count, cut[49], cut[94], grown, kept, done)
-
-
-def cpu_s(pid: int) -> float:
-    """Processor seconds of the gateway's own process."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def paid_usd(port: int) -> float:
