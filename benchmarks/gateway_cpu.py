@@ -46,9 +46,9 @@ def serve(folder: Path, port: int, model: int) -> None:
     from tests.support.serving_world import backend
 
     # As a release has it; an older checkout may not know the last option.
-    known = inspect.signature(VllmPolicy).parameters
-    options: dict[str, bool] = {"persistent": True} | ({"logprobs": False} if "logprobs" in known else {})
-    policy = VllmPolicy(f"http://127.0.0.1:{model}", "orchestra", name="stand-in", **options)  # type: ignore[arg-type]
+    made: Any = VllmPolicy
+    options = {"persistent": True} | ({"logprobs": False} if "logprobs" in inspect.signature(made).parameters else {})
+    policy = made(f"http://127.0.0.1:{model}", "orchestra", name="stand-in", **options)
     app = create_app(Gateway(folder, backend=backend(folder, policy=policy)), load=False)
     gc.freeze()  # As a release does.
     uvicorn.run(app, port=port, http=BoundedProtocol, ws="none", access_log=False, log_config=None)
