@@ -142,7 +142,7 @@ def test_by_utility_it_says_what_the_gate_asks_and_how_the_best_rule_compares(ht
     )
     decision = gate(evidence(told.comparison, "grpo", EPISODES["grpo"], 1, of), limits, champion, rules)
     other = page(subject(limits=limits, decision=decision))
-    asks, best = "its utility must be higher, beyond chance", "The gate goes by utility less that of kNN router: "
+    asks, best = "its utility must be higher, beyond chance", "The gate goes by utility less that of knn router: "
     assert asks in other and best in other and "utility against the champion (version 2)" in other
     assert "points lower and its dollars at most" in html and "points lower and its dollars at most" not in other
     assert asks not in html and best not in html
