@@ -1,12 +1,12 @@
 # The everyday commands. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm pipeline learn learn-ablations up stop status test test-slow recipe base bench faults lint format audit sbom clean
+.PHONY: help setup setup-vllm setup-tau2 setup-inspect pipeline learn learn-ablations up stop status test test-slow recipe base bench faults lint format audit sbom clean
 
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
 help:  ## list these commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
 
 setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for the pipeline, .venv-vllm for serving
 
@@ -23,6 +23,12 @@ setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for th
 
 setup-vllm:  ## install the vLLM environment again
 	@rm -f .venv-vllm/.done && $(MAKE) --no-print-directory .venv-vllm/.done
+
+setup-tau2: .venv/.stamp  ## install tau2-bench 1.0.1 in .venv-tau2; ARCHIVE names a copy of the release, PYTHON a Python 3.12
+	@PYTHON="$(or $(PYTHON),python3.12)" bash scripts/setup_tau2.sh $(ARCHIVE)
+
+setup-inspect: .venv/.stamp  ## install inspect_ai and inspect_evals in .venv-inspect
+	@bash scripts/setup_inspect.sh
 
 pipeline: setup  ## run every stage: synthesize, validate, sft, grpo, evaluate, promote, deploy; PROFILE=qwen3-8b names a profile
 	@.venv/bin/orchestra run $(if $(PROFILE),--profile $(PROFILE))

@@ -6,6 +6,8 @@
 # The package that PyPI calls tau2 is another one. Nothing of the benchmark is shipped with this repository.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/install.sh
+log=.state/logs/setup-tau2.log
 version=1.0.1
 source=${1:-https://github.com/sierra-research/tau2-bench/archive/refs/tags/v$version.tar.gz}
 python=${PYTHON:-python3.12}
@@ -22,7 +24,10 @@ grep -q "^version = \"$version\"" "$release/pyproject.toml" || {
   echo "setup_tau2: $source is not tau2-bench $version" >&2; exit 2; }
 rm -rf .venv-tau2
 "$python" -m venv .venv-tau2
-.venv-tau2/bin/python -m pip install --quiet "$release[knowledge,gym]"
+mkdir -p .state/logs
+: > "$log"
+choose_installer .venv-tau2 setup_tau2 "$log"
+install_packages "$release[knowledge,gym]" || { echo "setup_tau2: error: $(tail -n 1 "$log") (see $log)" >&2; exit 1; }
 mkdir -p .venv-tau2/data
 cp -r "$release/data/tau2" .venv-tau2/data/
 echo "setup_tau2: orchestra evaluate --benchmark tau2 can run"

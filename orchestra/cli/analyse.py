@@ -1,13 +1,22 @@
 """`orchestra analyse`: one question about the method each, with a table and a plot."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import hand_over, parse_usd, workspace
 
-MODULE = "tasks.experiments.analyse"
+MODULE = "tasks.analyses.run"
 app = typer.Typer(no_args_is_help=True, help="Analyses of the method, each with a table and a plot.")
+
+Policies = Annotated[list[str] | None, typer.Option("--policy", help="A name in evaluate.policies; default: grpo.")]
+Reference = Annotated[str, typer.Option(help="The policy whose episodes are M0 of Eq. 5.")]
+Count = Annotated[int | None, typer.Option("--examples", min=1, help="The first examples only; default: all.")]
+Set = Annotated[str, typer.Option("--benchmark", help="own (the held-out examples), hle or frames.")]
+Files = Annotated[
+    list[Path] | None, typer.Option("--data", metavar="FILE", help="The published files; default: from the hub.")
+]
 
 
 @app.command()
@@ -31,3 +40,72 @@ def frontier(
     workspace()
     options = ["--policy", policy, *(word for limit in turns or [] for word in ("--turns", str(limit)))]
     hand_over(MODULE, "frontier", *options, *([] if examples is None else ["--examples", str(examples)]))
+
+
+@app.command("unseen-tools")
+def unseen_tools(
+    policy: Policies = None,
+    reference: Reference = "sft",
+    examples: Count = None,
+    benchmark: Set = "own",
+    data: Files = None,
+) -> None:
+    """Compare known experts with renamed ones in unseen words; after a kill, the same command continues."""
+    _of_set("unseen-tools", policy, reference, examples, benchmark, data)
+
+
+@app.command("unseen-prices")
+def unseen_prices(
+    policy: Policies = None,
+    reference: Reference = "sft",
+    examples: Count = None,
+    benchmark: Set = "own",
+    data: Files = None,
+) -> None:
+    """Compare known prices with prices beyond training's range; after a kill, the same command continues."""
+    _of_set("unseen-prices", policy, reference, examples, benchmark, data)
+
+
+@app.command()
+def preferences(
+    policy: Policies = None,
+    reference: Reference = "sft",
+    examples: Count = None,
+    benchmark: Set = "own",
+    data: Files = None,
+) -> None:
+    """Score preferences (Eq. 5-6) with the users' words and without; after a kill, the same command continues."""
+    _of_set("preferences", policy, reference, examples, benchmark, data)
+
+
+@app.command()
+def judges(
+    benchmark: Annotated[str, typer.Option(help="The benchmark whose stored answers are judged again.")],
+    judge: Annotated[str, typer.Option(metavar="MODEL", help="The other judge, at $ORCHESTRA_JUDGE_URL.")],
+    judge_price: Annotated[str, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")],
+    cap_usd: Annotated[
+        str | None, typer.Option(metavar="USD", help="Most dollars in all; what was made is kept.")
+    ] = None,
+) -> None:
+    """Compare a strong judge's stored verdicts with another judge's; after a kill, the same command continues."""
+    workspace()
+    if cap_usd is not None:
+        parse_usd(cap_usd, "--cap-usd")
+    options = ["--benchmark", benchmark, "--judge", judge, "--judge-price", judge_price]
+    hand_over(MODULE, "judges", *options, *([] if cap_usd is None else ["--cap-usd", cap_usd]))
+
+
+def _of_set(
+    kind: str,
+    policies: list[str] | None,
+    reference: str,
+    examples: int | None,
+    benchmark: str,
+    data: list[Path] | None,
+) -> None:
+    here = Path.cwd()
+    workspace()
+    options = ["--reference", reference, "--benchmark", benchmark]
+    options += [word for name in policies or [] for word in ("--policy", name)]
+    options += [word for file in data or [] for word in ("--data", str(here / file))]
+    hand_over(MODULE, kind, *options, *([] if examples is None else ["--examples", str(examples)]))

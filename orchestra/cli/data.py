@@ -78,7 +78,9 @@ def import_(
         raise ConfigError("the data set has no name", where="--source", fix="name it: it begins the examples' ids")
     match format_:
         case Format.TOOLSCALE:
-            rows = ToolScale(terms, name, read_tools(tools) if tools else {}, lenient).load(files, importer)
+            known, here_too = read_tools(tools) if tools else {}, frozenset(world.domains)
+            loader = ToolScale(terms, name, known, judged or world.judge is not None, here_too, lenient)
+            rows = loader.load(files, importer)
         case Format.CORPUS:
             rows = corpus_questions(files, importer, name, terms)
         case _:

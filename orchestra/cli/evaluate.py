@@ -56,6 +56,9 @@ def evaluate(
     retry_failures: Annotated[
         bool, typer.Option("--retry-failures", help="Attempt again what has no verdict.")
     ] = False,
+    harness: Annotated[
+        str | None, typer.Option(help="hle: inspect has inspect_evals ask and score; default: our runner.")
+    ] = None,
     runner: RunnerOption = None,
 ) -> None:
     """Measure a model on a benchmark; after a kill, the same command continues."""
@@ -81,6 +84,7 @@ def evaluate(
         "--cap-usd": cap_usd,
         "--question-usd": question_usd,
         "--concurrency": concurrency,
+        "--harness": harness,
     }
     options = ["--benchmark", benchmark, "--model", model]
     options += [word for name, value in told.items() if value is not None for word in (name, str(value))]
@@ -88,6 +92,8 @@ def evaluate(
     options += [word for group in only or [] for word in ("--only", group)]
     options += ["--retry-failures"] * retry_failures
     if runner is not None:
+        if harness is not None:
+            raise ConfigError("a harness runs in one process", where="--runner", fix="leave it or --harness out")
         os.environ["ORCHESTRA_TASK_RUNNER"] = runner
         hand_over("flows", "benchmark", *options)
     hand_over("tasks.experiments.benchmark", *options)

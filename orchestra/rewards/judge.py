@@ -1,7 +1,7 @@
 """A pinned model that says whether an answer is right: every verdict with its prompt, its reply and its price."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestra.accounting.ledger import cost_of
@@ -9,7 +9,7 @@ from orchestra.errors import JudgeError, ToolError
 from orchestra.rewards.rubrics import Rubric, rubric
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, Judged
+from orchestra.types import Example, Judged, Message
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,20 @@ class Judge:
     def model(self) -> str:
         return self.chat.chat.model
 
+    def under(self, other: Rubric) -> "Judge":
+        """The same judge with another rubric."""
+        return replace(self, rubric=other)
+
     async def __call__(self, question: str, answer: str, expected: str) -> Judged:
         """The verdict on an answer; raises `JudgeError` when there is none, and `BudgetError` when nothing was asked.
 
         One pass: an unreadable reply is not asked for again, since that would change what is measured.
         """
-        messages = self.rubric.messages(question, answer, expected)
+        return await self.read(self.rubric.messages(question, answer, expected)[0].content)
+
+    async def read(self, prompt: str) -> Judged:
+        """The verdict on a prompt that stands already; raises as the call does."""
+        messages = [Message(role="user", content=prompt)]
         settings: dict[str, Any] = dict(self.rubric.settings)
         try:
             reply, _ = await self.chat.ask(messages, max_tokens=self.max_tokens, settings=settings)
@@ -42,7 +50,7 @@ class Judge:
         return Judged(
             judge=self.model,
             rubric=self.rubric.name,
-            prompt=messages[0].content,
+            prompt=prompt,
             reply=reply.text,
             cost_usd=spent,
             **said.model_dump(),

@@ -5,11 +5,14 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from orchestra.domains.compare import judge as judge_domain
+from orchestra.domains.compare import mentions
 from orchestra.errors import DataError, JudgeError
+from orchestra.rewards.rubrics import CALLS
 from orchestra.types import Example, Verdict
 
 if TYPE_CHECKING:
     from orchestra.rewards.judge import Judge
+    from orchestra.tools.recording import Recording
     from orchestra.tools.session import ToolSession
 
 
@@ -61,6 +64,8 @@ async def decide(example: Example, answer: str, session: "ToolSession", judge: "
     known. Raises `BudgetError` when the judge cannot be paid."""
     expected = example.verifier.answer
     try:
+        if session.recording is not None:
+            return await _of_calls(example, answer, session.recording, judge)
         if example.verifier.kind != "judge" or judge is None or expected is None:
             return verify(example, answer, session)
         if normalise_text(answer) == normalise_text(expected):
@@ -69,3 +74,14 @@ async def decide(example: Example, answer: str, session: "ToolSession", judge: "
     except JudgeError:
         return None
     return Verdict(solved=said.solved, why="right" if said.solved else "wrong answer", judged=said)
+
+
+async def _of_calls(example: Example, answer: str, recording: "Recording", judge: "Judge | None") -> Verdict:
+    """The verdict where the database is missing: right with the golden calls and all that must be told; the judge
+    decides whether other calls amount to the same. Raises `JudgeError` where there is none."""
+    if recording.same and all(mentions(answer, text) for text in recording.communicate):
+        return Verdict(solved=True, why="right")
+    if judge is None:
+        raise JudgeError("no judge is configured", where=example.id, fix="name one in world.judge")
+    said = await judge.under(CALLS)(example.instruction, recording.attempt(answer), recording.solution)
+    return Verdict(solved=said.solved, why="right" if said.solved else "not what was asked", judged=said)

@@ -157,7 +157,27 @@ Please proceed with the evaluation.""",  # noqa: E501
     read=read_decision,
     settings={"temperature": 0},
 )
-RUBRICS: Mapping[str, Rubric] = {rubric.name: rubric for rubric in (HLE, FRAMES)}
+CALLS = Rubric(
+    name="calls",
+    # Ours, for tasks whose database is missing.
+    template="""A user asked an assistant for something. The assistant has tools, but the database behind them is not here. Decide whether what the assistant did and said amounts to the known solution.
+===Request===
+{question}
+===Known solution===
+{correct_answer}
+===What the assistant did and said===
+{response}
+===Rules===
+1. Every change of the known solution must be made, to the same things and with the same values, and no other change.
+2. Reading more, or in another order, does no harm. The same value in another form (a date, a number, upper case) is the same.
+3. What the known solution tells the user must stand in what the assistant told.
+===Output Format===
+"Explanation:" (How you made the decision?)
+"Decision:" ("TRUE" or "FALSE")""",  # noqa: E501
+    read=read_decision,
+    settings={"temperature": 0},
+)
+RUBRICS: Mapping[str, Rubric] = {rubric.name: rubric for rubric in (HLE, FRAMES, CALLS)}
 
 
 def rubric(name: str) -> Rubric:

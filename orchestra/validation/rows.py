@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestra.errors import DataError, JudgeError, ToolError
 from orchestra.files.jsonl import parse_line
+from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind, ToolSpec
 from orchestra.validation.replay import Copies, replay, unjudged
@@ -170,7 +171,8 @@ def reference_problem(example: Example, toolkit: Toolkit) -> str | None:
     """What the example names that does not exist, or does not belong to it."""
     if (example.kind == "domain") != (example.domain is not None):
         return f"kind {example.kind} and domain {example.domain or 'none'} do not go together"
-    if example.domain is not None and example.domain not in toolkit.domain_folders:
+    recorded = is_recorded(example, toolkit.domain_folders)
+    if example.domain is not None and example.domain not in toolkit.domain_folders and not recorded:
         return (
             f"the domain {example.domain} is not in world.domains: put its folder into data/domains and name it there"
         )
@@ -185,6 +187,8 @@ def _strange(spec: ToolSpec, example: Example, toolkit: Toolkit) -> str | None:
     prefix, _, name = spec.tool.partition("/")
     if example.domain is None or prefix != f"domain:{example.domain}":
         return f"{spec.tool} is not of the domain {example.domain or 'none'}"
+    if is_recorded(example, toolkit.domain_folders):
+        return None
     return None if name in toolkit.domain(example.domain).tools else f"the domain {example.domain} has no tool {name}"
 
 
@@ -211,6 +215,8 @@ def answer_problem(example: Example, toolkit: Toolkit) -> str | None:
         return None if verifier.golden_calls else "a database verifier without golden calls"
     if (problem := unjudged(example, judge=toolkit.judge is not None)) is not None:
         return problem
+    if is_recorded(example, toolkit.domain_folders):
+        return None
     if verifier.answer is None or not verifier.answer.strip():
         return "no expected answer"
     if verifier.kind == "numeric":

@@ -1,5 +1,6 @@
 """`orchestra evaluate`: a model on a published benchmark, its figures in reports/benchmarks and in MLflow."""
 
+import math
 import os
 import sys
 from decimal import Decimal
@@ -9,6 +10,7 @@ from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
 from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
+from orchestra.evaluation.benchmarks.hle.harness import Harnessed, harnessed
 from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.report import REPORTS, Summary, metrics, results, summarise, table, write
 from orchestra.evaluation.benchmarks.run import Evaluation
@@ -24,6 +26,7 @@ from tasks.platform.stage import Meter
 
 screen = Screen()
 EXPERIMENT = "orchestra benchmarks"
+INSPECT = "inspect"
 
 
 def prepare(wanted: Wanted, root: Path) -> Evaluation:
@@ -106,9 +109,12 @@ def forget(evaluation: Evaluation) -> None:
     screen(f"evaluate: {count} failures are attempted again")
 
 
-def finish(evaluation: Evaluation, wanted: Wanted) -> Summary:
-    """Put the attempts together: the second judge, the figures, the report's files, and MLflow's run."""
-    attempts, spec = evaluation.attempts(), evaluation.spec
+def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = None) -> Summary:
+    """Put the attempts together: the second judge, the figures, the report's files, and MLflow's run.
+
+    `other`: those of a harness, whose code decided, in place of ours.
+    """
+    attempts, spec = evaluation.attempts() if other is None else other.attempts, evaluation.spec
     second = spec.protocol.second_judge
     agreed = judge_again(evaluation, attempts, wanted.agreement, second) if second and wanted.agreement else None
     judging = evaluation.judging
@@ -116,7 +122,7 @@ def finish(evaluation: Evaluation, wanted: Wanted) -> Summary:
         spec,
         attempts,
         model=evaluation.model.label,
-        identity=evaluation.folder.name,
+        identity=evaluation.folder.name if other is None else f"{evaluation.folder.name}-{wanted.harness}",
         judge=None if judging is None else judging.model,
         data_sha256=hashes(evaluation.files),
         questions=len(evaluation.questions),
@@ -125,9 +131,14 @@ def finish(evaluation: Evaluation, wanted: Wanted) -> Summary:
         checkpoint=evaluation.model.checkpoint_hash,
         agreement=agreed,
     )
-    apart = "" if wanted.user == "model" else f"-{wanted.user}"
+    apart, protocol = "" if wanted.user == "model" else f"-{wanted.user}", spec.protocol
+    if other is not None:
+        own = {f"{wanted.harness}_{name.rpartition('/')[2]}": value for name, value in other.figures.items()}
+        finite = {name: value for name, value in own.items() if math.isfinite(value)}
+        summary = summary.model_copy(update={"figures": {**summary.figures, **finite}})
+        apart, protocol = f"-{wanted.harness}", protocol.model_copy(update={"scorer": other.scorer})
     folder = evaluation.root / REPORTS / evaluation.benchmark / f"{summary.model}{apart}"
-    write(folder, summary, spec.protocol, attempts)
+    write(folder, summary, protocol, attempts)
     log(evaluation.root, summary, folder)
     renew_benchmarks(Registry(evaluation.root, evaluation.params.promote.model_name))
     print("\n".join(table(results(evaluation.root))))
@@ -165,6 +176,14 @@ def main(arguments: list[str]) -> None:
     """One process; a killed one continues."""
     wanted, root = Wanted(**vars(options().parse_args(arguments))), Path.cwd()
     evaluation = prepare(wanted, root)
+    if wanted.harness is not None:
+        if wanted.harness != INSPECT:
+            raise ConfigError(
+                f"no harness named {wanted.harness}", where="--harness", fix=f"{INSPECT}, or leave it out"
+            )
+        screen(f"evaluate: {len(evaluation.questions)} questions by inspect_evals")
+        finish(evaluation, wanted, harnessed(evaluation))
+        return
     if wanted.retry_failures:
         forget(evaluation)
     try:

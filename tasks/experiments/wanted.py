@@ -24,6 +24,7 @@ class Wanted:
     question_usd: str | None = None
     concurrency: int = 8
     retry_failures: bool = False
+    harness: str | None = None
 
 
 def options() -> argparse.ArgumentParser:
@@ -38,7 +39,7 @@ def options() -> argparse.ArgumentParser:
         parser.add_argument(name, type=int)
     for name in ("--agreement", "--concurrency"):
         parser.add_argument(name, type=int, default=getattr(Wanted, name[2:]))
-    for name in ("--price", "--judge", "--judge-price", "--cap-usd", "--question-usd"):
+    for name in ("--price", "--judge", "--judge-price", "--cap-usd", "--question-usd", "--harness"):
         parser.add_argument(name)
     parser.add_argument("--retry-failures", action="store_true")
     return parser

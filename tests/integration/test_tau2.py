@@ -34,6 +34,12 @@ def test_the_mock_domain_gets_what_upstream_gets() -> None:
     assert golden == {1.0: 8, 0.0: 2}, "two of its tasks have no golden actions that solve them"
 
 
+@pytest.mark.parametrize("domain", ["telecom", "banking_knowledge"])
+def test_the_first_tasks_get_what_upstream_gets(domain: str) -> None:
+    rewards = [(row["kind"], row["ours"], row["upstream"]) for row in replayed(domain, 2)]
+    assert rewards == 2 * [("golden", 1.0, 1.0), ("idle", 0.0, 0.0)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "domain, tasks", [("airline", 50), ("retail", 114), ("telecom", 114), ("banking_knowledge", 97)]
@@ -41,5 +47,6 @@ def test_the_mock_domain_gets_what_upstream_gets() -> None:
 def test_every_base_task_gets_what_upstream_gets(domain: str, tasks: int) -> None:
     found = replayed(domain, 0)
     assert len(found) == 2 * tasks and [row for row in found if row["ours"] != row["upstream"]] == []
-    golden = [row["upstream"] for row in found if row["kind"] == "golden"]
-    assert golden == [1.0] * tasks or domain not in ("airline", "retail")
+    assert [row["upstream"] for row in found if row["kind"] == "golden"] == [1.0] * tasks
+    idle = [row["upstream"] for row in found if row["kind"] == "idle"]
+    assert len(idle) == tasks and (idle == [0.0] * tasks or domain in ("airline", "retail"))

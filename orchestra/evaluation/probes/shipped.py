@@ -1,6 +1,7 @@
 """Whether a policy reads prices, preferences and descriptions of experts: the probes behind the claims."""
 
 import math
+import random
 from collections.abc import Callable, Iterator
 
 from orchestra.accounting.ledger import cost_of
@@ -88,15 +89,21 @@ def unseen_changes(example: Example, setting: Setting) -> Iterator[Change]:
     """As it is; then with every expert renamed, described in words training lacks, and re-priced from a wider range."""
     catalogue, rng, spread = setting.catalogue, setting.rng, setting.spread
     yield Change("known", example)
-    changed = vary(example, catalogue, rng, "heldout")
-    while {spec.name for spec in changed.experts} & {spec.name for spec in example.experts}:
-        changed = vary(example, catalogue, rng, "heldout")  # Two invented names were the same.
+    changed = renamed(example, catalogue, rng)
     widest = math.log(spread * UNSEEN_SPREAD)
     toolbox = tuple(
         repriced(spec, catalogue, math.exp(rng.uniform(-widest, widest))) if spec.kind is ToolKind.EXPERT else spec
         for spec in changed.toolbox
     )
     yield Change("unseen", changed.model_copy(update={"toolbox": toolbox}))
+
+
+def renamed(example: Example, catalogue: Catalogue, rng: random.Random) -> Example:
+    """Every expert under an invented name, described in words that training lacks."""
+    changed = vary(example, catalogue, rng, "heldout")
+    while {spec.name for spec in changed.experts} & {spec.name for spec in example.experts}:
+        changed = vary(example, catalogue, rng, "heldout")  # Two invented names were the same.
+    return changed
 
 
 def repriced(spec: ToolSpec, catalogue: Catalogue, factor: float) -> ToolSpec:

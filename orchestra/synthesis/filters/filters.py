@@ -12,6 +12,7 @@ from orchestra.rewards.outcome import normalise_text
 from orchestra.synthesis.domain_tasks.evolve import MAX_WORDS
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, refuted
 from orchestra.synthesis.draft import Refused
+from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Price
 from orchestra.validation.replay import Copies, answerable
@@ -98,7 +99,9 @@ def proven(example: Example, toolkit: Toolkit, max_words: int | None = MAX_WORDS
     why = reference_problem(example, toolkit) or toolbox_problem(example)
     if why is not None:
         return why
-    return _answered(example, toolkit) if example.domain is None else _refuted(example, toolkit, max_words)
+    recorded = is_recorded(example, toolkit.domain_folders)
+    alone = example.domain is None or recorded
+    return _answered(example, toolkit) if alone else _refuted(example, toolkit, max_words)
 
 
 def _answered(example: Example, toolkit: Toolkit) -> str | None:

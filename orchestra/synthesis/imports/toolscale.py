@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +47,10 @@ class ToolScale:
     source: str = SOURCE
     tools: Mapping[str, OutsideTool] = field(default_factory=dict)
     """Descriptions and schemas by name: the records have neither, and what is called is all that is offered."""
+    judged: bool = False
+    """Have a judge decide about rows whose domain is not `here`, in place of their database."""
+    here: Collection[str] = ()
+    """The domains whose database is here."""
     lenient: bool = False
     """Count a row that cannot be read as refused, and go on."""
 
@@ -98,7 +102,8 @@ class ToolScale:
             tools_needed=tuple(dict.fromkeys(call.name for call in calls)),
             domain=_domain(task.domain),
         )
-        verifier = Verifier(kind="database", golden_calls=calls, communicate=told)
+        judged = self.judged and draft.domain not in self.here
+        verifier = Verifier(kind="judge" if judged else "database", golden_calls=calls, communicate=told)
         try:
             name = f"toolscale-{task.id}"
             return importer.example(name, draft, verifier, RowOrigin(self.source, self.licence, task.id), tools)

@@ -1,8 +1,5 @@
 """100 hand-made pairs of HLE and of FRAMES: our verdict is the official scorer's, and so are the figures."""
 
-import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,8 +14,6 @@ from tests.support.endpoint import serving
 
 OFFICIAL_ERROR = 0.2644791666666667
 """`cerr` of inspect_evals 0.26.0 on the verdicts on HLE's pairs."""
-INSPECT = os.environ.get("ORCHESTRA_INSPECT_PYTHON", "")
-"""A Python with inspect_evals 0.26.0, whose scorer is HLE's official one here."""
 
 
 def run(benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: object) -> tuple[Evaluation, int]:
@@ -71,42 +66,3 @@ def test_the_prompt_of_the_protocol_is_the_one_that_is_sent() -> None:
         protocol = BENCHMARKS[name].protocol
         assert protocol.judge is not None
         assert rubric(protocol.judge.rubric).sha256 == protocol.prompt_sha256
-
-
-OFFICIAL = """
-import asyncio, json, math, sys
-from types import SimpleNamespace
-from inspect_ai.model import ChatMessageUser, ModelOutput
-from inspect_ai.scorer import Target
-from inspect_ai.solver import TaskState
-import inspect_evals.hle.scorers as scorers
-from inspect_evals.hle.prompts import PROMPTS
-
-async def verdict(row):
-    async def generate(text, config):
-        return SimpleNamespace(completion=row["reply"])
-
-    scorers._resolve_grader = lambda role: SimpleNamespace(generate=generate)
-    messages = [ChatMessageUser(content=row["question"])]
-    state = TaskState(model="mockllm/model", sample_id=row["id"], epoch=1, input=row["question"], messages=messages)
-    state.output = ModelOutput.from_content("mockllm/model", row["response"])
-    found = (await scorers.json_judge(prompt="json_judge")(state, Target(row["answer"]))).value
-    score = found["score"]
-    return None if isinstance(score, float) and math.isnan(score) else score == "C"
-
-async def main():
-    rows = [json.loads(line) for line in sys.stdin]
-    print(json.dumps([[await verdict(row) for row in rows], PROMPTS["json_judge"].prompt]))
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(not INSPECT, reason="ORCHESTRA_INSPECT_PYTHON names no Python with inspect_evals 0.26.0")
-def test_the_recorded_verdicts_and_the_prompt_are_those_of_inspect_evals() -> None:
-    rows = pairs("hle")
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    done = subprocess.run([INSPECT, "-c", OFFICIAL], input=lines, capture_output=True, text=True, check=True)
-    verdicts, prompt = json.loads(done.stdout.splitlines()[-1])
-    assert verdicts == [row["official"] for row in rows]
-    assert prompt == rubric("hle").template

@@ -1,0 +1,100 @@
+"""Has another judge read the answers of a benchmark's stored results again; a killed run continues."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import phase
+from orchestra.config.judge import JudgeSettings
+from orchestra.config.schema import Params
+from orchestra.errors import DataError, JudgeError
+from orchestra.evaluation.analyses import judges
+from orchestra.evaluation.benchmarks.base import Attempt
+from orchestra.evaluation.benchmarks.report import ATTEMPTS, REPORTS, RESAMPLES, SEED, SUMMARY
+from orchestra.files import atomic
+from orchestra.files.jsonl import parse_line, read_jsonl, read_lines
+from orchestra.rewards.judge import Judge
+from orchestra.rewards.rubrics import rubric
+from orchestra.tools.catalogue.price_book import PriceBook
+from orchestra.tools.experts.judging import JudgeEndpoint
+from orchestra.tools.replay.cassette import Cassette, scope
+from orchestra.types import Judged, Record
+
+AT_ONCE = 8
+
+
+class Read(Record):
+    """A line of work/analyse/judges-BENCHMARK/MODEL.jsonl."""
+
+    model: str
+    """The tested one."""
+    item: str
+    trial: int
+    judged: Judged
+
+    @property
+    def key(self) -> judges.Key:
+        return (self.model, self.item, self.trial)
+
+
+def compared(
+    root: Path, params: Params, benchmark: str, judge: str, price: str, cap_usd: Decimal | None
+) -> judges.JudgeAnalysis:
+    """The stored verdicts beside those of `judge`, whose price is the row `price` of the price book.
+
+    Raises `DataError` where no verdict of a judge is stored, and `BudgetError` at the cap; what was asked is kept.
+    """
+    first = judges.judged(stored(root, benchmark))
+    if not first:
+        fix = f"orchestra evaluate --benchmark {benchmark} --model MODEL"
+        raise DataError("no verdict of a judge is stored", where=f"{REPORTS}/{benchmark}", fix=fix)
+    folder = root / "work" / "analyse" / f"judges-{benchmark}"
+    file = folder / f"{judge.replace('/', '-')}.jsonl"
+    lines = read_lines(file, lenient=True) if file.exists() else []
+    there = [one for line in lines if isinstance(one := parse_line(line, Read), Read)]
+    # A verdict on another answer of the same name is none on this one.
+    kept = {one.key: one.judged for one in there if one.key in first and one.judged.prompt == first[one.key].prompt}
+    missing = {key: one for key, one in first.items() if key not in kept}
+    if missing:
+        world = params.world
+        row = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
+        budget = Budget(folder / "ledger.jsonl", cap_usd, "analysis")
+        settings = JudgeSettings(model=judge, price=price)
+        chat = JudgeEndpoint(settings, row).chat(budget, Cassette.from_environment())
+        reader = Judge(chat, rubric(settings.rubric), settings.max_output_tokens)
+        kept |= asyncio.run(_read(reader, missing, file))
+        budget.close()
+    return judges.compare(benchmark, first, kept, judge, RESAMPLES, SEED)
+
+
+def stored(root: Path, benchmark: str) -> dict[str, list[Attempt]]:
+    """The attempts of every result of a benchmark, by the tested model."""
+    folders = [file.parent for file in sorted((root / REPORTS / benchmark).glob(f"*/{SUMMARY}"))]
+    return {one.name: read_jsonl(one / ATTEMPTS, Attempt, fix="run the evaluation again") for one in folders}
+
+
+async def _read(reader: Judge, missing: Mapping[judges.Key, Judged], file: Path) -> dict[judges.Key, Judged]:
+    """The other judge's verdicts, each on disk before the next; an answer that it fails on is left out."""
+    free, made = asyncio.Semaphore(AT_ONCE), dict[judges.Key, Judged]()
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    async def one(key: judges.Key, judged: Judged) -> None:
+        model, item, trial = key
+        async with free:
+            with scope(f"{model}/{item}/{trial}/again"):
+                try:
+                    found = await reader.under(rubric(judged.rubric)).read(judged.prompt)
+                except JudgeError:
+                    return
+        made[key] = found
+        atomic.append_text(file, Read(model=model, item=item, trial=trial, judged=found).model_dump_json() + "\n")
+
+    with phase("second judge"):
+        try:
+            await asyncio.gather(*(one(key, judged) for key, judged in missing.items()))
+        finally:
+            await reader.chat.aclose()
+    return made

@@ -1,0 +1,156 @@
+"""`orchestra analyse` on a real evaluation of small random models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestra.errors import ConfigError, DataError
+from orchestra.evaluation import run as running
+from orchestra.evaluation.baselines.base import STRONGEST
+from orchestra.evaluation.benchmarks.base import Attempt
+from orchestra.evaluation.benchmarks.report import ATTEMPTS, REPORTS, SUMMARY
+from orchestra.tools.experts.judging import URL
+from orchestra.types import Judged
+from tasks.analyses import run as analyse
+from tasks.platform.tracking import connect, experiment
+from tests.support.benchmarks import pairs, published
+from tests.support.endpoint import answer, serving
+from tests.support.promotions import RULES, params
+
+
+@pytest.fixture
+def here(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (root / "params.yaml").write_text(yaml.safe_dump(params().model_dump(mode="json", by_alias=True)), encoding="utf-8")
+    monkeypatch.chdir(root)
+    return root
+
+
+def told(root: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / analyse.REPORTS / f"{name}.json").read_text())
+    return found
+
+
+def test_the_bias_of_every_policy_of_the_last_evaluation(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyse.main(["bias"])
+    rows = {row["policy"]: row for row in told(here, "bias")["shares"] if row["preference"] == "all"}
+    assert list(rows) == ["grpo", "sft", *RULES]
+    assert "always strongest" in capsys.readouterr().out
+    client = connect(here)
+    (run,) = client.search_runs([experiment(client, here, analyse.EXPERIMENT)])
+    assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"bias.json", "bias.png", "bias.txt"}
+    (here / "data/validated/heldout.jsonl").write_text(
+        (here / "data/validated/heldout.jsonl").read_text().replace('"e1"', '"new"')
+    )
+    with pytest.raises(DataError, match="no held-out example any more"):
+        analyse.main(["bias"])
+
+
+def test_the_frontier_goes_on_after_a_kill_and_is_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["frontier", "--turns", "1", "--examples", "2"]
+    evaluate, calls = running.evaluate, 0
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return evaluate(*arguments, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(running, "evaluate", killed)
+        analyse.main(asked)
+    (first,) = (here / "work/analyse").rglob("turn-limit-*.jsonl")
+    before = first.read_bytes()
+    analyse.main(asked)
+    assert first.read_bytes() == before, "what was attempted is taken over"
+    points = told(here, "frontier")["points"]
+    assert [(one["setting"]["name"], one["examples"]) for one in points] == [
+        ("1 turn", 2),
+        ("2 turns", 2),
+        ("neutral", 2),
+    ]
+    with pytest.raises(ConfigError, match="no policy named nobody"):
+        analyse.main(["frontier", "--policy", "nobody"])
+
+
+def test_unseen_prices_are_attempted_beside_the_known_ones(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyse.main(["unseen-prices", "--examples", "2"])
+    found = told(here, "unseen-prices")
+    shown = [(row["summary"]["policy"], row["condition"]) for row in found["rows"]]
+    assert shown == [(name, what) for name in ("grpo", "sft", STRONGEST) for what in ("known", "unseen")]
+    assert all(row["summary"]["examples"] == 2 for row in found["rows"])
+    # The control solves the sum both times: its known solution needs no expert, whatever one costs.
+    assert [row["summary"]["accuracy"]["value"] for row in found["rows"][4:]] == [1, 1]
+    assert "always strongest" in capsys.readouterr().out and (here / analyse.REPORTS / "unseen-prices.png").is_file()
+    (work,) = (here / "work/analyse").iterdir()
+    assert {file.name for file in work.iterdir()} >= {"known.jsonl", "unseen.jsonl"}
+
+
+def test_preferences_of_a_public_set_are_judged_by_its_judge(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = params()
+    stating = settings.model_copy(
+        update={"synthesize": settings.synthesize.model_copy(update={"preference_share": 1.0})}
+    )
+    (here / "params.yaml").write_text(yaml.safe_dump(stating.model_dump(mode="json", by_alias=True)), encoding="utf-8")
+    file = published("hle", here, pairs("hle")[:6])
+    said = {"extracted_final_answer": "x", "reasoning": "", "correct": "no", "confidence": 50, "strict": True}
+    with serving(lambda request: said) as double:
+        monkeypatch.setenv(URL, double.url)
+        analyse.main(["preferences", "--benchmark", "hle", "--data", str(file)])
+    found = told(here, "preferences-hle")
+    assert found["simulated"] and found["data"] == "hle"
+    overall = {row["policy"]: row for row in found["rows"] if row["preference"] == "all"}
+    assert list(overall) == ["grpo", "sft", STRONGEST] and overall[STRONGEST]["examples"] == 6
+    assert overall[STRONGEST]["gain"]["value"] == 0, "the rule hears nothing"
+    # A rule decides for replies in the reference's words, the judge of the protocol for the others.
+    assert {request["model"] for request in double.asked} == {"o3-mini-2025-01-31"}
+    assert 0 < len(double.asked) < 12 and overall[STRONGEST]["accuracy"]["value"] < 1
+    with pytest.raises(ConfigError, match="no set named tau2"):
+        analyse.main(["preferences", "--benchmark", "tau2"])
+
+
+def stored(root: Path, model: str, verdicts: list[bool]) -> None:
+    folder = root / REPORTS / "hle" / model
+    folder.mkdir(parents=True)
+    attempts = [
+        Attempt(
+            item=f"q{number}",
+            trial=0,
+            solved=solved,
+            answer="x",
+            judged=Judged(
+                judge="o3-mini", rubric="hle", prompt=f"is {model} q{number} right?", reply="", solved=solved
+            ),
+        )
+        for number, solved in enumerate(verdicts)
+    ]
+    (folder / ATTEMPTS).write_text("".join(one.model_dump_json() + "\n" for one in attempts), encoding="utf-8")
+    (folder / SUMMARY).write_text("{}", encoding="utf-8")
+
+
+def test_another_judge_reads_the_stored_prompts_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(here, "a", [True, True, False])
+    stored(here, "b", [True, False, False])
+
+    def reply(request: dict[str, Any]) -> Any:
+        prompt = request["messages"][0]["content"]
+        right = "yes" if "q0" in prompt or "q2" in prompt else "no"
+        said = {"extracted_final_answer": "x", "reasoning": "", "correct": right, "confidence": 50, "strict": True}
+        return (200, answer("I cannot say." if "b q1" in prompt else json.dumps(said)), 0)
+
+    asked = ["judges", "--benchmark", "hle", "--judge", "qwen3-32b", "--judge-price", "together/qwen3-32b"]
+    with serving(reply) as double:
+        monkeypatch.setenv(URL, double.url)
+        analyse.main(asked)
+        assert len(double.asked) == 6 and all("response_format" in request for request in double.asked)
+        analyse.main(asked)
+        assert len(double.asked) == 7, "only the reply that could not be read is asked for again"
+    found = told(here, "judges-hle-qwen3-32b")
+    everything, one, two = found["rows"]
+    assert (found["failed"], everything["lenient"], everything["strict"]) == (1, 2, 1)
+    assert (one["model"], one["answers"], two["model"], two["answers"]) == ("a", 3, "b", 2)
+    with pytest.raises(DataError, match="no verdict of a judge is stored"):
+        analyse.main([*asked[:2], "frames", *asked[3:]])
