@@ -14,8 +14,10 @@ from orchestra.cli.readiness import examine_profile
 from orchestra.config.profiles import profile_file
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
+from orchestra.system.artifacts import check_place
 from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
+from orchestra.system.servers import METRICS_PORT
 from orchestra.system.storage import DATABASES, check_database, check_storage
 
 MIN_DISK_GB = 5.0
@@ -29,7 +31,7 @@ def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
     Raises `ConfigError` for an unknown profile.
     """
     checks: list[Callable[[Path], Iterator[CheckResult]]] = [
-        _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _databases, _memory, _ports,
+        _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _databases, _store, _memory, _ports,
     ]  # fmt: skip
     found = [finding for check in checks for finding in check(root)]
     try:
@@ -149,6 +151,21 @@ def _databases(root: Path) -> Iterator[CheckResult]:
             yield CheckResult("ok", name, "whole" if (root / name).is_file() else "not there yet")
 
 
+def _store(root: Path) -> Iterator[CheckResult]:
+    try:
+        storage = load_params(root / "params.yaml").storage
+    except OrchestraError:
+        return
+    if not storage.shared:
+        return
+    try:
+        check_place(storage.artifacts, storage)
+    except OrchestraError as error:
+        yield CheckResult("error", storage.url, error.what, error.fix)
+    else:
+        yield CheckResult("ok", storage.url, "answers")
+
+
 def _memory(_root: Path) -> Iterator[CheckResult]:
     file = Path("/proc/meminfo")
     if not file.is_file():
@@ -166,7 +183,7 @@ def _ports(root: Path) -> Iterator[CheckResult]:
         gateway = load_params(root / "params.yaml").deploy.gateway_port
     except OrchestraError:
         return
-    wanted = {"gateway": gateway, "prefect": 4200, "mlflow": 5000}
+    wanted = {"gateway": gateway, "prefect": 4200, "mlflow": 5000, "metrics": METRICS_PORT}
     for name, port in wanted.items():
         if port in ours:
             yield CheckResult("ok", f"port {port}", f"ours: {ours[port]}")

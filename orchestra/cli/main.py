@@ -307,17 +307,18 @@ def monitor() -> None:
 def up(
     prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the facts for Prometheus.")] = 9464,
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
     from orchestra.system.servers import start
 
-    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port):
+    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
         print(line)
 
 
 @app.command()
 def stop(
-    name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, mlflow, worker.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, metrics, …")] = None,
 ) -> None:
     """End the servers of this workspace."""
     from orchestra.system.processes import services, stop_services

@@ -97,18 +97,13 @@ def started_at(pid: int) -> str | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Pids of the living children of `pid` and of theirs, parents first; empty where /proc is missing."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        fields = _stat(int(entry.name))
-        if len(fields) > 1:
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, queue = [], [pid]
-    while queue:
-        for child in children.get(queue.pop(0), []):
-            found.append(child)
-            queue.append(child)
-    return found
+    """Pids of the children of `pid` and of theirs, parents first."""
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def session_members(pid: int, started: str) -> list[int]:

@@ -1,13 +1,16 @@
-"""The servers of `make up`: Prefect and MLflow with their UIs on 127.0.0.1, and the worker of the schedules."""
+"""The servers of `make up` on 127.0.0.1: Prefect, MLflow, facts for Prometheus, and the worker of the schedules."""
 
 import os
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
+from orchestra.system.artifacts import environment
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST, Service, port_busy, services, start_service, stop_services
 from orchestra.system.storage import DATABASES, MLFLOW, blame_storage, check_database, check_storage
@@ -18,11 +21,19 @@ ASK_TIMEOUT_S = 0.7
 """A server that takes longer to say that it is well is slow: status says so, and waits for no one."""
 WORKER_POOL = ".state/worker_pool"
 """Names the pool of the schedules' worker; no file: nothing is scheduled."""
-HEALTH = {"prefect": "/api/health", "mlflow": "/health", "gateway": "/health", "vllm": "/health"}
+METRICS_PORT = 9464
+HEALTH = {
+    "prefect": "/api/health",
+    "mlflow": "/health",
+    "metrics": "/favicon.ico",  # Any other page reads the workspace.
+    "gateway": "/health",
+    "vllm": "/health",
+}
 """The page on which a server says that it is well, by the beginning of its name."""
 WAY_BACK = {
     "prefect": "orchestra up",
     "mlflow": "orchestra up",
+    "metrics": "orchestra up",
     "worker": "orchestra up",
     "gateway": "orchestra release",
     "vllm": "orchestra release",
@@ -47,7 +58,24 @@ def state(service: Service) -> str:
     return "up" if code == 200 else f"answers {code}: see {service.log}"
 
 
-def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000, worker: str | None = None) -> Iterator[str]:
+def answers(page: str) -> bool:
+    """Whether an address gives that page at once."""
+    import httpx
+
+    try:
+        return httpx.get(page, timeout=ASK_TIMEOUT_S, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def start(
+    root: Path,
+    *,
+    prefect_port: int = 4200,
+    mlflow_port: int = 5000,
+    metrics_port: int = METRICS_PORT,
+    worker: str | None = None,
+) -> Iterator[str]:
     """Start what does not run yet and wait until it answers; yields a line for each. `ServiceError` on a busy port.
 
     `worker`: the pool whose worker runs from now on, with every start. A server of the team's (PREFECT_API_URL,
@@ -58,7 +86,7 @@ def start(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000, work
     check_storage(root)
     for database in DATABASES:
         check_database(root, database)
-    wanted = _commands(root, prefect_port, mlflow_port)
+    wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
     running = {service.name: service for service in services(root)}
     for name, (_, port, _) in wanted.items():
         if name not in running and port_busy(port, LOCALHOST):
@@ -90,7 +118,9 @@ def forget_worker(root: Path) -> bool:
     return bool(stop_services(root, "worker"))
 
 
-def _commands(root: Path, prefect_port: int, mlflow_port: int) -> dict[str, tuple[list[str], int, dict[str, str]]]:
+def _commands(
+    root: Path, prefect_port: int, mlflow_port: int, metrics_port: int
+) -> dict[str, tuple[list[str], int, dict[str, str]]]:
     """Command, port and environment of each server that is ours to start."""
     address = f"http://{LOCALHOST}:{prefect_port}"
     prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", LOCALHOST, "--port", str(prefect_port)]
@@ -104,7 +134,11 @@ def _commands(root: Path, prefect_port: int, mlflow_port: int) -> dict[str, tupl
         found["prefect"] = (prefect, prefect_port, {"PREFECT_UI_API_URL": f"{address}/api"})
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
-        found["mlflow"] = (mlflow, mlflow_port, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
+        extra = environment(load_params(root / "params.yaml").storage) if (root / "params.yaml").is_file() else {}
+        found["mlflow"] = (mlflow, mlflow_port, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **extra})
+    if find_spec("prometheus_client") is not None:
+        metrics = [sys.executable, "-m", "tasks.records.metrics", "--port", str(metrics_port)]
+        found["metrics"] = (metrics, metrics_port, {})
     return found
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
+from orchestra.system.artifacts import LIBRARIES, store_failure
 
 ROOM = 256 * 2**20
 """Bytes: less free room ends a run before it begins, and so does a limit on the size of a file below it."""
@@ -114,7 +115,7 @@ def storage_named(root: Path | None = None, log: Path | None = None) -> Iterator
 
 
 def storage_failure(error: BaseException, root: Path | None = None, log: Path | None = None) -> OrchestraError | None:
-    """The one line for an error that the disk or a database began; None where neither did.
+    """The one line for an error that the disk, a database or the store on S3 began; None where none of them did.
 
     SQLite does not say why it cannot write: with `root`, the workspace is tried. Nor does a server that answers with a
     failure: with `log`, where it writes, the workspace is tried and the log is read.
@@ -129,6 +130,8 @@ def storage_failure(error: BaseException, root: Path | None = None, log: Path | 
             return DataError(f"it is damaged: {cause}", where=where, fix="orchestra doctor says which one")
         elif isinstance(cause, sqlite3.DatabaseError) and _primary(cause) in UNWRITTEN:
             return _tried(root) or ServiceError(f"cannot be written: {cause}", where="a database", fix=FREE_ROOM)
+        elif type(cause).__module__.partition(".")[0] in LIBRARIES:
+            return store_failure(cause, "the store of storage.url")
     return None if log is None else _tried(root, log)
 
 

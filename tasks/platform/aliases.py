@@ -30,33 +30,60 @@ def aliases(root: Path, model_name: str) -> dict[str, int]:
     return {alias: version.number for alias, version in found.items() if version is not None}
 
 
+def made_at(root: Path, model_name: str, number: int) -> float | None:
+    """When a version was registered, seconds since 1970; None where that cannot be read in milliseconds."""
+    uri = tracking_uri(root)
+    if uri.startswith("sqlite:///"):
+        query = "SELECT creation_time FROM model_versions WHERE name = ? AND version = ?"
+        found = _asked(Path(uri.removeprefix("sqlite:///")), query, model_name, number)
+        return float(found[0][0]) / 1000 if found else None
+    if uri.startswith(("http://", "https://")):
+        reply = _get(uri.rstrip("/"), "model-versions", name=model_name, version=str(number))
+        return None if reply is None else int(reply["model_version"]["creation_timestamp"]) / 1000
+    return None
+
+
 def _of_database(file: Path, model_name: str) -> dict[str, int]:
-    if not file.is_file():
-        return {}
     query = "SELECT alias, version FROM registered_model_aliases WHERE name = ?"
+    return {str(alias): int(number) for alias, number in _asked(file, query, model_name)}
+
+
+def _asked(file: Path, query: str, *values: Any) -> list[Any]:
+    """The rows; none where MLflow has not used the database yet."""
+    if not file.is_file():
+        return []
     try:
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=TIMEOUT_S)) as database:
-            return {str(alias): int(number) for alias, number in database.execute(query, (model_name,))}
+            return database.execute(query, values).fetchall()
     except sqlite3.Error as error:
         if "no such table" in str(error):
-            return {}  # MLflow has not used this database yet.
+            return []
         raise ServiceError(str(error), where=str(file), fix="orchestra restore FILE") from None
 
 
 def _of_server(uri: str, model_name: str) -> dict[str, int]:
+    reply = _get(uri, "registered-models", name=model_name)
+    return (
+        {}
+        if reply is None
+        else {one["alias"]: int(one["version"]) for one in reply["registered_model"].get("aliases", [])}
+    )
+
+
+def _get(uri: str, what: str, **params: str) -> Any:
+    """A thing of the registry; None where there is none."""
     import httpx
 
     try:
-        address = f"{uri}/api/2.0/mlflow/registered-models/get"
-        reply = httpx.get(address, params={"name": model_name}, timeout=TIMEOUT_S, **_login())
+        address = f"{uri}/api/2.0/mlflow/{what}/get"
+        reply = httpx.get(address, params=params, timeout=TIMEOUT_S, **_login())
     except httpx.HTTPError as error:
         raise ServiceError(f"MLflow does not answer: {error}", where=uri, fix="start it: orchestra up") from None
     if reply.status_code == 404:
-        return {}
+        return None
     if reply.status_code != 200:
         raise ServiceError(f"MLflow answers {reply.status_code}", where=uri, fix="see the server's log")
-    model: dict[str, Any] = reply.json()["registered_model"]
-    return {one["alias"]: int(one["version"]) for one in model.get("aliases", [])}
+    return reply.json()
 
 
 def _login() -> dict[str, Any]:

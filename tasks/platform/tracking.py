@@ -1,7 +1,6 @@
 """Tracking in MLflow: one parent run per flow run, a child per stage that ran, and the registry's address."""
 
 import contextlib
-import importlib.util
 import json
 import logging
 import math
@@ -12,10 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
-from orchestra.errors import ConfigError
+from orchestra.config.schema import load_params
+from orchestra.config.storage import Storage
+from orchestra.errors import ConfigError, ServiceError
+from orchestra.system.artifacts import CONNECT_S, check_place, environment
 from orchestra.system.environment import quiet
 from orchestra.system.storage import MLFLOW, check_database
+from orchestra.text import one_line
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import others_ledgers
 
@@ -39,6 +43,8 @@ HEADLINE = {
     "dollars to the strongest": "cost_ratio",
 }
 """The metrics that a stakeholder reads first, by the trained model's name for them in the evaluation."""
+DATABASES = ("postgresql", "mysql", "mssql")
+"""How the address of a database begins that machines share."""
 
 
 def tracking_uri(root: Path) -> str:
@@ -54,16 +60,19 @@ def own_database(root: Path) -> bool:
 def connect(root: Path) -> Any:
     """An `MlflowClient` for tracking and registry, its database made if need be; costs seconds to import.
 
-    Raises `DataError` where the workspace's own database is damaged.
+    Raises `DataError` where the workspace's own database is damaged, `ServiceError` where the team's does not answer.
     """
     quiet()
     (root / ".state").mkdir(exist_ok=True)
     uri = tracking_uri(root)
     if uri.startswith("sqlite:"):
         check_database(root, MLFLOW)
+    elif uri.startswith(DATABASES):
+        _check_team_database(uri)
     import mlflow
     from mlflow.tracking import MlflowClient
 
+    os.environ.update(environment(storage_of(root)))
     # It tells about every table that it makes.
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -72,24 +81,60 @@ def connect(root: Path) -> Any:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+def _check_team_database(uri: str) -> None:
+    """MLflow would ask a database that does not answer for two minutes; the line names no password."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    where, fix = "MLFLOW_TRACKING_URI", "see that it runs and takes this user; then the same command again"
+    try:
+        more = {"connect_timeout": CONNECT_S} if uri.startswith("postgresql") else {}
+        engine = create_engine(uri, connect_args=more)
+        with contextlib.closing(engine.connect()):
+            pass
+        engine.dispose()
+    except ModuleNotFoundError as error:
+        fix = '.venv/bin/uv pip install -e ".[postgres]"'
+        raise ConfigError(f"{error.name} is not installed", where=where, fix=fix) from None
+    except SQLAlchemyError as error:
+        what = one_line(str(getattr(error, "orig", None) or error).replace(urlsplit(uri).password or "\0", "…"))
+        raise ServiceError(f"MLflow's database does not answer: {what}", where=where, fix=fix) from None
+
+
+def storage_of(root: Path) -> Storage:
+    """The section `storage` of the workspace's params.yaml; local where there is no such file."""
+    file = root / "params.yaml"
+    return load_params(file).storage if file.is_file() else Storage()
+
+
 def experiment(client: Any, root: Path, name: str = EXPERIMENT) -> str:
-    """Id of the experiment, made if need be; artifacts of the workspace's own database lie in `.state/mlartifacts`."""
-    found = client.get_experiment_by_name(name)
+    """Id of the experiment, made if need be; it keeps the place of its artifacts.
+
+    They lie in the store of params.yaml; without one in `.state/mlartifacts`, or where a server keeps them. Raises
+    `OrchestraError` of one line, within seconds, where a store on S3 does not answer.
+    """
+    found, storage = client.get_experiment_by_name(name), storage_of(root)
     if found is not None:
-        _check_reachable(str(found.artifact_location))
+        check_place(str(found.artifact_location), storage)
         if KIND not in found.tags:
             client.set_experiment_tag(found.experiment_id, KIND, TRAINING)
         return str(found.experiment_id)
-    local = own_database(root)
-    location = (root.resolve() / ".state" / "mlartifacts").as_uri() if local else None
+    location = _place(root, storage)
+    if location is not None:
+        check_place(location, storage)
     return str(client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING}))
 
 
-def _check_reachable(location: str) -> None:
-    """MLflow would try for minutes to store artifacts on S3 without the package that can; `ConfigError` instead."""
-    if location.startswith("s3:") and importlib.util.find_spec("boto3") is None:
-        what = f"MLflow keeps its artifacts in {location}, and boto3 is not installed"
-        raise ConfigError(what, where="MLflow", fix='.venv/bin/uv pip install -e ".[s3]"')
+def _place(root: Path, storage: Storage) -> str | None:
+    """Where a new experiment keeps its artifacts; None: where the server of MLflow does."""
+    if storage.shared:
+        return storage.artifacts
+    if own_database(root):
+        return (root.resolve() / ".state" / "mlartifacts").as_uri()
+    if not tracking_uri(root).startswith("http"):
+        what = "MLflow's database is one that machines share, and its artifacts would lie on this machine"
+        raise ConfigError(what, where="MLFLOW_TRACKING_URI", fix="storage.url: s3://BUCKET/FOLDER in params.yaml")
+    return None
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from pydantic import ValidationError
 
 from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
-from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
+from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, keep
+from orchestra.system.artifacts import CONNECT_S, FIX, READ_S, filesystem, store_failure
 from orchestra.system.backup import backup, restore
 from orchestra.system.environment import quiet
 from orchestra.system.storage import MLFLOW
@@ -37,9 +38,8 @@ WHOLE = ".whole"
 """Ends the name of an object beside a checkpoint whose every file is there."""
 STATES = 5
 """Databases that the store keeps, the newest."""
-LIBRARIES = {"aiobotocore", "aiohttp", "botocore", "dvc", "dvc_data", "dvc_objects", "dvc_s3", "fsspec", "s3fs"}
-"""Whose errors are those of the store."""
-CONNECT_S, READ_S = 10, 60
+DVC = {"dvc", "dvc_data", "dvc_objects", "dvc_s3"}
+"""Whose errors are those of the store, beside those of the libraries that speak to it."""
 
 
 class Latest(Record):
@@ -119,13 +119,8 @@ class _SharedFolder:
     """The objects below one address."""
 
     def __init__(self, storage: Storage) -> None:
-        from s3fs import S3FileSystem
-
         self.storage, self.url = storage, storage.url.rstrip("/")
-        config = {"connect_timeout": CONNECT_S, "read_timeout": READ_S, "retries": {"max_attempts": 2}}
-        self.files: Any = S3FileSystem(
-            endpoint_url=storage.endpoint, config_kwargs=config, skip_instance_cache=True, use_listings_cache=False
-        )
+        self.files = filesystem(storage)
 
     def latest(self) -> Latest | None:
         try:
@@ -224,16 +219,13 @@ def _named(storage: Storage) -> Iterator[None]:
         raise ConfigError("storage.url is local", where="params.yaml", fix="storage.url: s3://BUCKET/FOLDER")
     try:
         yield
-    except OrchestraError:
-        raise
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in LIBRARIES and not isinstance(error, OSError):
+        failure = store_failure(error, storage.url)
+        if failure is None and type(error).__module__.partition(".")[0] in DVC:
+            failure = ServiceError(one_line(str(error)) or type(error).__name__, where=storage.url, fix=FIX)
+        if failure is None or failure is error:
             raise
-        what = one_line(str(error)) or type(error).__name__
-        fix = (
-            "see storage in params.yaml, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; then orchestra push or pull again"
-        )
-        raise ServiceError(what, where=storage.url, fix=fix) from error
+        raise failure from error
 
 
 def main(arguments: list[str]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import faults
-from benchmarks.faults import FaultOutcome, Reference, cases, last, line_of, orphans, plain, table
+from benchmarks import fault_cases
+from benchmarks.fault_cases import PROCESSES, FaultOutcome, Reference, last, line_of, orphans, plain
+from benchmarks.faults import cases, table
 from orchestra.system.processes import started_at
 from tests.flows.workspace import Workspace
 
@@ -32,7 +33,7 @@ def test_what_a_person_should_not_see(said: str, problems: list[str]) -> None:
 
 
 def test_a_process_that_outlives_its_run_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "ORPHANS_S", 0.2)
+    monkeypatch.setattr(fault_cases, "ORPHANS_S", 0.2)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     family = [(child.pid, started_at(child.pid))]
     try:
@@ -66,4 +67,4 @@ def test_the_page_counts_what_ended_well() -> None:
 
 def test_kills_are_spread_over_the_processes() -> None:
     kills = [case.args for case in list(cases(20, 0))[:20]]  # type: ignore[attr-defined]
-    assert len({share for _, share in kills}) == 20 and {what for what, _ in kills} == set(faults.PROCESSES)
+    assert len({share for _, share in kills}) == 20 and {what for what, _ in kills} == set(PROCESSES)

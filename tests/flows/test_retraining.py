@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from orchestra.system.processes import free_port, services, stop_services
+from orchestra.system.processes import services, stop_services
 from orchestra.system.retraining import requests
 from orchestra.system.runs import RunRecord, runs
-from tests.flows.workspace import Workspace
+from tests.flows.workspace import Workspace, free_ports
 from tests.support.waiting import soon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -27,7 +27,7 @@ def retrains(workspace: Workspace) -> list[RunRecord]:
 
 
 def test_what_asks_is_started_by_the_worker_once_and_stays_asked_when_it_fails(served: Workspace) -> None:
-    served.orchestra("up", "--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
+    served.orchestra("up", *free_ports())
     # A schedule of the monitor that there is stays: `on` would look every five minutes only.
     served.orchestra("schedule", "every-minute", "--cron", "* * * * *", "--flow", "monitor")
     on = served.orchestra("retraining", "on")

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from orchestra.system.processes import free_port, services, stop_services
+from orchestra.system.processes import services, stop_services
 from orchestra.system.runs import runs
-from tests.flows.workspace import Workspace
+from tests.flows.workspace import Workspace, free_ports
 from tests.support.waiting import soon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -57,7 +57,7 @@ def test_a_wrong_argument_starts_nothing(served: Workspace) -> None:
 
 
 def test_schedule_find_tell_and_remove(served: Workspace) -> None:
-    served.orchestra("up", "--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
+    served.orchestra("up", *free_ports())
     told: list[str] = []
     with receiver(told) as url:
         served.orchestra("notify", url)
@@ -65,7 +65,7 @@ def test_schedule_find_tell_and_remove(served: Workspace) -> None:
         served.orchestra("schedule", "nightly", "--cron", "0 3 * * *", "--set", "grpo.seed=5")
         print(f"scheduled in one command, {time.monotonic() - began:.0f} s")
         served.orchestra("schedule", "watch", "--cron", "* * * * *", "--flow", "monitor")
-        assert {one.name for one in services(served.root)} == {"prefect", "mlflow", "worker"}
+        assert {one.name for one in services(served.root)} == {"prefect", "mlflow", "metrics", "worker"}
         listed = served.orchestra("schedule")
         assert re.match(r"nightly +retrain +'0 3 \* \* \*' UTC +grpo.seed=5$", listed[0])
         assert listed[1].startswith("watch")

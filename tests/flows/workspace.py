@@ -5,11 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from orchestra.system.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900
@@ -19,12 +22,14 @@ TIMEOUT_S = 900
 @dataclass(frozen=True)
 class Workspace:
     root: Path
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this user alone."""
 
     @property
     def env(self) -> dict[str, str]:
         """The user's environment, without what this process' own Prefect or pytest put there."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "PYTEST", "MLFLOW_"))}
-        return kept | {"OMP_NUM_THREADS": "1", "ORCHESTRA_SKIP_VLLM": "1"}
+        return kept | {"OMP_NUM_THREADS": "1", "ORCHESTRA_SKIP_VLLM": "1", **self.extra}
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "orchestra.cli.main", *arguments]
@@ -88,7 +93,17 @@ def make(root: Path) -> Workspace:
     for key, value in yaml.safe_load((root / "tests/micro.yaml").read_text(encoding="utf-8")).items():
         params[key] = {**params[key], **value} if isinstance(value, dict) else value
     (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "start"]):
-        subprocess.run(["git", *command], cwd=root, check=True)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    commit(root)
     return Workspace(root)
+
+
+def free_ports() -> list[str]:
+    """Options of `orchestra up` for ports that nobody has."""
+    return [word for name in ("prefect", "mlflow", "metrics") for word in (f"--{name}-port", str(free_port()))]
+
+
+def commit(root: Path) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["add", "-A"], [*identity, "commit", "-q", "-m", "start"]):
+        subprocess.run(["git", *command], cwd=root, check=True)

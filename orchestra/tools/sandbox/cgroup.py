@@ -1,4 +1,4 @@
-"""A limit that the kernel keeps on the memory of a program's processes together: cgroup v2, where it can be had."""
+"""A limit that the kernel keeps on the memory of a program's processes together: a cgroup, where it can be had."""
 
 import contextlib
 import os
@@ -14,19 +14,31 @@ GONE_S = 1.0
 """The longest that ended processes may keep a group."""
 
 
-class MemoryGroup:
-    """A group whose processes may hold `most` bytes together; the kernel ends all of them when they need more."""
+OPTIONAL = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+"""A kernel that does not count swap has no such file."""
 
-    def __init__(self, parent: Path, most: int) -> None:
+
+class MemoryGroup:
+    """A group whose processes may hold `most` bytes together.
+
+    When they need more, the kernel ends all of them (cgroup v2) or the largest (v1, where the caller ends the others).
+    """
+
+    def __init__(self, parent: Path, most: int, version: int = 2) -> None:
         """Raises `OSError` where the kernel makes no such group."""
+        self.version = version
         self._folder = parent / f"orchestra-sandbox-{secrets.token_hex(8)}"
         self._folder.mkdir()
+        most += HALVES_BYTES
+        if version == 2:
+            limits = {"memory.max": most, "memory.swap.max": 0, "memory.oom.group": 1}
+        else:
+            # The sum with swap can be limited after the other only, and not below it.
+            limits = {"memory.limit_in_bytes": most, "memory.memsw.limit_in_bytes": most, "memory.swappiness": 0}
         try:
-            limits = {"memory.max": most + HALVES_BYTES, "memory.swap.max": 0, "memory.oom.group": 1}
             for name, value in limits.items():
                 file = self._folder / name
-                # A kernel without swap has no file for it.
-                if name != "memory.swap.max" or file.exists():
+                if name not in OPTIONAL or file.exists():
                     file.write_text(f"{value}\n", encoding="ascii")
         except OSError:
             self.remove()
@@ -39,9 +51,10 @@ class MemoryGroup:
 
     @property
     def passed(self) -> bool:
-        """Whether its processes were ended since they needed more."""
+        """Whether a process of it was ended since they needed more."""
+        events = self._folder / ("memory.events" if self.version == 2 else "memory.oom_control")
         with contextlib.suppress(OSError):
-            found = re.search(r"^oom_kill (\d+)", (self._folder / "memory.events").read_text(encoding="ascii"), re.M)
+            found = re.search(r"^oom_kill (\d+)", events.read_text(encoding="ascii"), re.M)
             return found is not None and found[1] != "0"
         return False
 
@@ -60,10 +73,10 @@ class MemoryGroup:
 
 def memory_group(most: int) -> MemoryGroup | None:
     """A new group; None where this process may make none: then `memory.py` watches."""
-    parent = group_parent()
-    if parent is not None:
-        with contextlib.suppress(OSError):
-            return MemoryGroup(parent, most)
+    for version, parent in ((2, group_parent()), (1, old_group_parent())):
+        if parent is not None:
+            with contextlib.suppress(OSError):
+                return MemoryGroup(parent, most, version)
     return None
 
 
@@ -87,6 +100,26 @@ def group_parent(proc: Path = Path("/proc/self")) -> Path | None:
         if folder.is_relative_to(root) and _limits_memory(folder):
             return folder
     return None
+
+
+@cache
+def old_group_parent(proc: Path = Path("/proc/self")) -> Path | None:
+    """The group of cgroup v1 below which this process may limit memory: its own; None where it may make none.
+
+    There a group with processes may have groups below it. A container sees only a part of the tree as its whole.
+    """
+    try:
+        mounts, groups = ((proc / name).read_text(encoding="utf-8") for name in ("mountinfo", "cgroup"))
+    except OSError:
+        return None
+    mounted = re.search(r"^(?:\S+ ){3}(\S+) (\S+) .* - cgroup \S+ (?:\S+,)?memory(?:,\S+)?$", mounts, re.M)
+    own = re.search(r"^\d+:(?:[^:\n]+,)?memory(?:,[^:\n]+)?:(/.*)$", groups, re.M)
+    if mounted is None or own is None:
+        return None
+    inside = Path(own[1]).relative_to(mounted[1]) if Path(own[1]).is_relative_to(mounted[1]) else Path()
+    folder = Path(mounted[2]) / inside
+    files = [folder / name for name in ("memory.limit_in_bytes", "memory.oom_control", "cgroup.procs")]
+    return folder if all(os.access(path, os.W_OK) for path in (folder, *files)) else None
 
 
 def _limits_memory(folder: Path) -> bool:

@@ -12,11 +12,11 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatch:
-    """Calls `end` once, from its thread, when a process and its descendants hold more than `most` bytes."""
+    """Calls `end` once, from its thread, when `over` says that a program holds too much."""
 
-    def __init__(self, pid: int, most: int, end: Callable[[], object]) -> None:
+    def __init__(self, over: Callable[[], bool], end: Callable[[], object]) -> None:
         self.passed = False
-        self._pid, self._most, self._end = pid, most, end
+        self._too_much, self._end = over, end
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sandbox memory", daemon=True)
         self._thread.start()
@@ -32,7 +32,7 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_S):
-            if held_more(self._pid, self._most):
+            if self._too_much():
                 self.passed = True
                 self._end()
                 return

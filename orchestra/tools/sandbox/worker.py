@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orchestra.errors import ToolError
 from orchestra.tools.sandbox.cgroup import memory_group
 from orchestra.tools.sandbox.command import Isolation, Limits, command
-from orchestra.tools.sandbox.memory import MemoryWatch
+from orchestra.tools.sandbox.memory import MemoryWatch, held_more
 from orchestra.tools.sandbox.pipes import converse, readable
 
 FIX = (
@@ -112,8 +113,7 @@ class Cell:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         talk = converse(stdin, stdout, stderr, code, self.limits.output_bytes, ended)
         program = asyncio.gather(talk, readable(self._first))
-        if self._group is None:
-            self._memory = MemoryWatch(self._pid, self.limits.total_memory_bytes, self._kill_first)
+        self._watch()
         either: set[asyncio.Future[Any]] = {program, ended}
         try:
             await asyncio.wait(either, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -135,6 +135,15 @@ class Cell:
         status = -signal.SIGKILL if status is None else status
         seconds = time.monotonic() - start
         return Run(output, errors, status if status >= 0 else 128 - status, seconds, why, "filtered" in self._said)
+
+    def _watch(self) -> None:
+        """Have the program ended when its processes hold too much, unless the kernel ends all of them itself."""
+        if self._group is None:
+            over = partial(held_more, self._pid, self.limits.total_memory_bytes)
+            self._memory = MemoryWatch(over, self._kill_first)
+        elif self._group.version == 1:
+            group = self._group
+            self._memory = MemoryWatch(lambda: group.passed, self._kill_first)
 
     async def aclose(self) -> None:
         """`kill`, while the event loop goes on: what a program held, the kernel may take long to give back."""
@@ -177,7 +186,7 @@ class Cell:
     def _leave_group(self) -> None:
         """Remember what the group has seen, and take it away; nothing is in it any more."""
         if self._group is not None:
-            self._too_large = self._group.passed
+            self._too_large = self._too_large or self._group.passed
             self._group.remove()
 
     def _kill_outside(self) -> None:

@@ -16,7 +16,8 @@ from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, drift, sample
 from orchestra.serving.records.telemetry import Telemetry
 from tests.support.worlds import ROOT, episode
 
-RULES = ROOT / "monitoring/prometheus/rules.yaml"
+PROMETHEUS = ROOT / "monitoring/prometheus"
+RULES = [PROMETHEUS / "rules.yaml", PROMETHEUS / "workspace.yaml"]
 TOOLS = ("gpt-5", "gpt-5-mini", "search", "none")
 
 
@@ -91,29 +92,71 @@ def metrics(tmp_path: Path) -> set[str]:
     return names
 
 
+def rules() -> list[dict[str, Any]]:
+    return [rule for file in RULES for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
+
+
 def test_rules_and_dashboard_use_metrics_that_exist(tmp_path: Path) -> None:
-    there = metrics(tmp_path)
-    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    there = metrics(tmp_path) | set(workspace_metrics())
     dashboard = json.loads((ROOT / "monitoring/grafana/orchestra.json").read_text())
-    expressions = [rule["expr"] for rule in rules]
+    expressions = [rule["expr"] for rule in rules()]
     expressions += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     used = {name for expression in expressions for name in re.findall(r"orchestra_\w+", expression)}
     assert used and used <= there, used - there
 
 
+def workspace_metrics() -> set[str]:
+    """What the workspace's facts are called, by their file."""
+    text = (ROOT / "tasks/records/metrics.py").read_text(encoding="utf-8")
+    return {f"orchestra_{name}" for name in re.findall(r'_gauge\(\s*"(\w+)"', text)}
+
+
 def test_every_alert_is_in_the_runbook_and_tested() -> None:
-    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    """Heard once, silent once."""
     runbook = (ROOT / "monitoring/runbook.md").read_text()
-    for rule in rules:
+    files = [file.with_name(file.name.replace(".yaml", ".test.yaml")) for file in RULES]
+    tested = [
+        (one["alertname"], bool(one["exp_alerts"]))
+        for file in files
+        for test in yaml.safe_load(file.read_text())["tests"]
+        for one in test["alert_rule_test"]
+    ]
+    for rule in rules():
         assert f"## {rule['alert']}\n" in runbook
         assert rule["annotations"]["runbook"] == f"monitoring/runbook.md#{rule['alert'].lower()}"
+        assert {(rule["alert"], True), (rule["alert"], False)} <= set(tested), rule["alert"]
 
 
-def test_the_rules_pass_their_own_tests() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("no promtool (part of the prometheus package)")
-    done = subprocess.run(
-        [promtool, "test", "rules", str(RULES.with_name("rules.test.yaml"))], capture_output=True, text=True
-    )
+@pytest.mark.parametrize("file", RULES, ids=lambda file: file.name)
+def test_the_rules_pass_their_own_tests(file: Path) -> None:
+    tests = file.with_name(file.name.replace(".yaml", ".test.yaml"))
+    done = asked("promtool", "test", "rules", str(tests))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_and_alertmanager_take_their_files() -> None:
+    done = asked("promtool", "check", "config", str(PROMETHEUS / "prometheus.yaml"))
+    assert done.returncode == 0 and "16 rules found" in done.stdout, done.stdout + done.stderr
+    done = asked("amtool", "check-config", str(PROMETHEUS / "alertmanager.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pages_and_tickets_have_their_channels() -> None:
+    route = yaml.safe_load((PROMETHEUS / "alertmanager.yaml").read_text())
+    assert {rule["labels"]["severity"] for rule in rules()} == {"page", "ticket"}
+    named = {one["name"] for one in route["receivers"]}
+    assert {route["route"]["receiver"], *(one["receiver"] for one in route["route"]["routes"])} == named
+    told = {rule["alert"] for rule in rules()}
+    for inhibition in route["inhibit_rules"]:
+        words = re.findall(
+            r'alertname=~?"([^"]+)"', " ".join(inhibition["source_matchers"] + inhibition["target_matchers"])
+        )
+        assert {word for group in words for word in group.split("|")} <= told
+
+
+def asked(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A program of Prometheus; the test is left out where it is not installed."""
+    program = shutil.which(name)
+    if program is None:
+        pytest.skip(f"no {name} (Debian's packages prometheus and prometheus-alertmanager)")
+    return subprocess.run([program, *words], capture_output=True, text=True, timeout=120, check=False)

@@ -105,15 +105,21 @@ def test_without_settings_uv_searches_all_indexes_as_pip_does_and_trusts_what_pi
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     """A folder with the wheel of a package that no index has."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    with zipfile.ZipFile(folder / "tiny_parcel-1.0-py3-none-any.whl", "w") as wheel:
-        info = "tiny_parcel-1.0.dist-info"
-        wheel.writestr("tiny_parcel.py", "")
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-parcel\nVersion: 1.0\n")
+    make_wheel(tmp_path / "wheels", "1.0")
+    return tmp_path / "wheels"
+
+
+def make_wheel(folder: Path, version: str, content: str = "") -> str:
+    """The wheel of a package that no index has; its hash."""
+    folder.mkdir(exist_ok=True)
+    file = folder / f"tiny_parcel-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as wheel:
+        info = f"tiny_parcel-{version}.dist-info"
+        wheel.writestr("tiny_parcel.py", content)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny-parcel\nVersion: {version}\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-    return folder
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.fixture
@@ -191,3 +197,24 @@ def test_a_file_with_another_hash_is_refused_unless_the_user_trusts_the_index(
     right = hashlib.sha256((wheels / "tiny_parcel-1.0-py3-none-any.whl").read_bytes()).hexdigest()
     hashes.write_text(f"tiny-parcel==1.0 --hash=sha256:{right}\n", encoding="utf-8")
     assert install(tmp_path, wheels, package).returncode == 0
+
+
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment: setup used pip")
+@pytest.mark.parametrize(
+    ("version", "content", "taken"), [("1.0", "", True), ("1.0+cpu", "", True), ("1.0+cpu", "x", False)]
+)
+def test_one_version_may_have_the_hashes_of_two_builds(
+    tmp_path: Path, venv: Path, version: str, content: str, taken: bool
+) -> None:
+    """As torch has: an index of its own for the build without CUDA, under the same version and a label."""
+    (venv / "bin/uv").symlink_to(UV)
+    known = [make_wheel(tmp_path / name, build) for name, build in (("one", "1.0"), ("two", "1.0+cpu"))]
+    make_wheel(tmp_path / "offered", version, content)
+    for wheel in (tmp_path / name / f"tiny_parcel-{version}-py3-none-any.whl" for name in ("one", "two")):
+        if not content and wheel.is_file():
+            shutil.copy(wheel, tmp_path / "offered")
+    (tmp_path / "constraints.txt").write_text("tiny-parcel==1.0\n", encoding="utf-8")
+    hashes = " ".join(f"--hash=sha256:{one}" for one in known)
+    (tmp_path / "constraints-hashes.txt").write_text(f"tiny-parcel==1.0 {hashes}\n", encoding="utf-8")
+    done = install(tmp_path, tmp_path / "offered", "--constraint constraints.txt tiny-parcel==1.0")
+    assert (done.returncode == 0, has(tmp_path, "tiny_parcel")) == (taken, taken), (tmp_path / "log").read_text()

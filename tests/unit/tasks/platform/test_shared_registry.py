@@ -10,10 +10,9 @@ import httpx
 import pytest
 
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError, DataError, ServiceError
+from orchestra.errors import DataError, ServiceError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.system.processes import LOCALHOST, free_port, kill_tree, spawn
-from tasks.platform import tracking
 from tasks.platform.aliases import aliases
 from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, ModelVersion, Registry
 from tasks.platform.stage import Stage
@@ -123,12 +122,3 @@ def test_a_server_that_is_gone_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(ServiceError, match="the model registry: at failed"):
         champion(Stage.open("deploy", machine(tmp_path / "alone")))
-
-
-def test_artifacts_on_s3_without_boto3_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    client = tracking.connect(tmp_path)
-    client.create_experiment("orchestra", artifact_location="s3://team-models/m")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"boto3 is not installed — .*\[s3\]"):
-        tracking.experiment(client, tmp_path)

@@ -1,4 +1,4 @@
-"""Memory limited by the kernel: which group of cgroup v2 is used, what is written there, and none where none can be."""
+"""Memory limited by the kernel: which group is used, of cgroup v2 or v1, and what is written there."""
 
 import asyncio
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from orchestra.tools.sandbox import cgroup, worker
-from orchestra.tools.sandbox.cgroup import HALVES_BYTES, MemoryGroup, group_parent, memory_group
+from orchestra.tools.sandbox.cgroup import HALVES_BYTES, MemoryGroup, group_parent, memory_group, old_group_parent
 from orchestra.tools.sandbox.command import Limits
 from orchestra.tools.sandbox.tool import Sandbox
+from orchestra.tools.sandbox.worker import Run
 from tests.support.sandboxes import WORKING
 
 
@@ -62,6 +63,60 @@ def test_without_cgroup_2_there_is_no_group(tmp_path: Path) -> None:
     assert group_parent(tmp_path) is None and group_parent(tmp_path / "nowhere") is None
 
 
+OLD = ("memory.limit_in_bytes", "memory.oom_control", "cgroup.procs")
+MOUNTED = "38 27 0:33 {root} {at} rw,relatime - cgroup cgroup rw,{controllers}\n"
+
+
+def old_group(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name in OLD:
+        (folder / name).write_text("")
+    return folder
+
+
+def old_proc(folder: Path, own: str, *mounts: str) -> Path:
+    """/proc/self of a process in the group `own` of cgroup v1; cgroup v2 is there too, without the controller."""
+    made = folder / "proc"
+    made.mkdir()
+    (made / "mountinfo").write_text("".join(("41 31 0:38 / /unified rw - cgroup2 cgroup2 rw\n", *mounts)))
+    (made / "cgroup").write_text(own)
+    return made
+
+
+@pytest.mark.parametrize("controllers", ["memory", "cpu,memory", "memory,hugetlb"])
+def test_with_cgroup_1_the_process_s_own_group_serves(tmp_path: Path, controllers: str) -> None:
+    own = old_group(tmp_path / "fs/app/main")
+    other = MOUNTED.format(root="/", at="/other", controllers="cpuset")
+    mounted = MOUNTED.format(root="/", at=tmp_path / "fs", controllers=controllers)
+    found = old_proc(tmp_path, f"5:cpuset:/x\n4:{controllers}:/app/main\n0::/\n", other, mounted)
+    assert old_group_parent(found) == own
+
+
+def test_a_container_sees_its_part_of_the_tree_as_the_whole(tmp_path: Path) -> None:
+    own = old_group(tmp_path / "fs")
+    mounted = MOUNTED.format(root="/docker/abc", at=own, controllers="memory")
+    assert old_group_parent(old_proc(tmp_path, "4:memory:/docker/abc\n", mounted)) == own
+
+
+@pytest.mark.parametrize("own", ["0::/\n", "4:cpu:/x\n", "4:name=memory:/x\n", "4:memory:/gone\n"])
+def test_no_group_where_memory_is_not_limited_by_cgroup_1(tmp_path: Path, own: str) -> None:
+    old_group(tmp_path / "fs/x")
+    mounted = MOUNTED.format(root="/", at=tmp_path / "fs", controllers="memory")
+    assert old_group_parent(old_proc(tmp_path, own, mounted)) is None
+    assert old_group_parent(tmp_path / "nowhere") is None
+
+
+def test_a_group_of_cgroup_1_has_its_limits(tmp_path: Path) -> None:
+    made = MemoryGroup(tmp_path, 100 << 20, 1)
+    folder = Path(made.entry).parent
+    assert int((folder / "memory.limit_in_bytes").read_text()) == (100 << 20) + HALVES_BYTES
+    assert (folder / "memory.swappiness").read_text() == "0\n"
+    (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 1\noom_kill 0\n")
+    assert not made.passed
+    (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert made.passed
+
+
 def test_a_group_has_its_limit_and_tells_when_it_was_passed(tmp_path: Path) -> None:
     made = MemoryGroup(tmp_path, 100 << 20)
     folder = Path(made.entry).parent
@@ -102,21 +157,59 @@ def test_a_program_enters_its_group_and_leaves_none_behind(tmp_path: Path, monke
     assert removed == ["0"] and len(made) == 1, "the process writes itself in, before it starts another"
 
 
-@pytest.mark.skipif(group_parent() is None, reason="this process may make no group of cgroup v2 with a memory limit")
-def test_the_kernel_ends_a_program_whose_processes_hold_too_much_together() -> None:
-    fork = "import os, time\nfor _ in range(4):\n    if not os.fork():\n        break\n"
-    code = fork + "held = b'x' * (60 << 20)\ntime.sleep(9)"
+GROUPS = pytest.mark.skipif(
+    (group_parent() or old_group_parent()) is None, reason="this process may make no group with a memory limit"
+)
 
-    async def ask() -> str:
-        return (await Sandbox(limits=Limits(seconds=20, total_memory_bytes=128 << 20)).run(code)).ended
 
-    assert asyncio.run(ask()) == "more than 128 MiB of memory"
-    parent = group_parent()
+@GROUPS
+def test_the_kernel_s_own_limit_of_a_group_is_what_was_asked_for() -> None:
+    made = memory_group(64 << 20)
+    assert made is not None
+    name = "memory.max" if made.version == 2 else "memory.limit_in_bytes"
+    try:
+        assert int(Path(made.entry).with_name(name).read_text()) == (64 << 20) + HALVES_BYTES
+        assert not made.passed
+    finally:
+        made.remove()
+    assert not Path(made.entry).parent.exists()
+
+
+HOLD = "held = b'x' * (60 << 20)\ntime.sleep(9)"
+FORKS = f"import os, time\nfor _ in range(4):\n    if not os.fork():\n        break\n{HOLD}"
+PATIENT = (
+    f"import os, time\nfor _ in range(4):\n    if not os.fork():\n        {HOLD.replace(chr(10), '; ')}\ntime.sleep(9)"
+)
+
+
+@GROUPS
+@pytest.mark.skipif(not WORKING, reason="this machine isolates no program")
+@pytest.mark.parametrize("code", [FORKS, PATIENT], ids=["all hold it", "the children hold it"])
+def test_the_kernel_ends_a_program_whose_processes_hold_too_much_together(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "held_more", lambda *_: False)
+
+    async def ask() -> Run:
+        return await Sandbox(limits=Limits(seconds=60, total_memory_bytes=128 << 20)).run(code)
+
+    found = asyncio.run(ask())
+    assert found.ended == "more than 128 MiB of memory" and found.seconds < 50
+    parent = group_parent() or old_group_parent()
     assert parent is not None and not list(parent.glob("orchestra-sandbox-*"))
 
 
+@GROUPS
+@pytest.mark.skipif(not WORKING, reason="this machine isolates no program")
+def test_a_program_within_its_memory_ends_well() -> None:
+    async def ask() -> str:
+        return (await Sandbox(limits=Limits(total_memory_bytes=128 << 20)).run("print(len(b'x' * (60 << 20)))")).output
+
+    assert asyncio.run(ask()) == f"{60 << 20}\n"
+
+
 def test_where_no_group_can_be_made_the_watch_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "group_parent", lambda: tmp_path / "nowhere")
-    assert memory_group(1) is None
-    monkeypatch.setattr(cgroup, "group_parent", lambda: None)
-    assert memory_group(1) is None
+    for new, old in ((tmp_path / "nowhere", None), (None, tmp_path / "nowhere"), (None, None)):
+        monkeypatch.setattr(cgroup, "group_parent", lambda found=new: found)
+        monkeypatch.setattr(cgroup, "old_group_parent", lambda found=old: found)
+        assert memory_group(1) is None

@@ -1,0 +1,52 @@
+"""What a team's machines share, as real servers: a store that speaks S3 and MLflow, over PostgreSQL if it is here."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from orchestra.system.processes import LOCALHOST, free_port, kill_tree, spawn
+from tests.support.postgres import binaries, postgres
+from tests.support.stores import s3_server
+from tests.support.waiting import soon
+
+
+@dataclass(frozen=True)
+class Team:
+    endpoint: str
+    """Of the store."""
+    mlflow: str
+    """Address of MLflow's server."""
+    database: str
+    """What holds MLflow's record: postgresql or sqlite."""
+
+
+@contextlib.contextmanager
+def team(folder: Path) -> Iterator[Team]:
+    """Both servers; the server of MLflow gets no keys of the store, since machines write there themselves."""
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(s3_server())
+        database = f"sqlite:///{folder}/mlflow.db" if binaries() is None else stack.enter_context(postgres())
+        port = free_port()
+        command = [sys.executable, "-m", "mlflow", "server", "--host", LOCALHOST, "--port", str(port)]
+        command += ["--workers", "1", "--backend-store-uri", database]
+        command += ["--artifacts-destination", str(folder / "unused")]
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "MLFLOW_"))}
+        with (folder / "mlflow.log").open("w") as log:
+            child = spawn(command, cwd=folder, env=env | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}, stdout=log)
+        stack.callback(kill_tree, child.pid, grace_s=3)
+        url = f"http://{LOCALHOST}:{port}"
+        assert soon(lambda: answers(f"{url}/health"), 300), (folder / "mlflow.log").read_text(encoding="utf-8")
+        yield Team(endpoint, url, database.partition(":")[0])
+
+
+def answers(url: str) -> bool:
+    """Whether that page is there."""
+    try:
+        return httpx.get(url, timeout=2, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
