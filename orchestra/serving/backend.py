@@ -15,6 +15,7 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.episodes.caution import CANNOT_KNOW, CautiousPolicy
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.conversation import (
     MAX_CHARACTERS,
@@ -82,11 +83,14 @@ class Backend:
     in_flight: int = 0
     _frames: PromptFrames = field(init=False)
     _shelf: Shelf = field(init=False)
+    _least: float | None = field(init=False)
+    """`deploy.least_confidence` of the release."""
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
         self._frames = PromptFrames(self.codec)
         self._shelf = Shelf(self.toolkit, self._frames.keep)
+        self._least = self.serving.parsed.deploy.least_confidence
 
     @classmethod
     def load(cls, root: Path, serving: Serving) -> Self:
@@ -107,8 +111,10 @@ class Backend:
                 raise ServiceError("vLLM does not answer", where=", ".join(urls) or "no address", fix="deploy again")
             key = vllm.api_key(root)
             name, version = vllm.SERVED_NAME, serving.version
+            # Log-probabilities take a third of the server's front end: they are asked for where something reads them.
+            doubts = params.deploy.least_confidence is not None
             servers = [
-                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=False) for url in urls
+                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=doubts) for url in urls
             ]
             policy = servers[0] if len(servers) == 1 else ReplicatedPolicy(servers)
         else:
@@ -238,7 +244,7 @@ class Backend:
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
         turns: list[Turn] = []
-        policy = self.policy if clock is None else clock.watched(self.policy)
+        policy = self._cautious(self.policy if clock is None else clock.watched(self.policy))
 
         def told(conversation: Conversation, turn: Turn) -> None:
             turns.append(turn)
@@ -272,6 +278,10 @@ class Backend:
                 # The caller's own dollars are at an end; what was done until then is told.
                 return self._unfinished(job, turns, StopReason.BUDGET)
         return episodes[0]
+
+    def _cautious(self, policy: Policy) -> Policy:
+        """The policy, or where `deploy.least_confidence` is set one that doubts what it is not sure of."""
+        return policy if self._least is None else CautiousPolicy(policy, self._least, self.codec.turn(CANNOT_KNOW))
 
     def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
         return Episode(

@@ -82,8 +82,8 @@ def champion(root: Path) -> Found:
     model = load_params(root / "params.yaml").promote.model_name
     named = aliases(root, model)
     found = _gauge("alias_version", "The version that an alias names", None, "alias")
-    for alias, number in named.items():
-        found.add_metric([alias], number)
+    for alias, version in named.items():
+        found.add_metric([alias], version)
     yield found
     number, serving = named.get("champion"), read(root / SERVING)
     if number is None:

@@ -43,7 +43,7 @@ def postgres() -> Iterator[str]:
         with log.open("w") as out:
             server = subprocess.Popen(serve, stdout=out, stderr=out, cwd=folder, **whose)  # type: ignore[call-overload]
         try:
-            address = {"host": LOCALHOST, "port": port, "user": USER, "password": password}
+            address: dict[str, str | int] = {"host": LOCALHOST, "port": port, "user": USER, "password": password}
             assert soon(lambda: _made(address), 120), log.read_text(encoding="utf-8")
             yield f"postgresql://{USER}:{password}@{LOCALHOST}:{port}/{DATABASE}"
         finally:

@@ -42,7 +42,13 @@ def params(**deploy: Any) -> Params:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     raw["world"]["domains"] = ["mock"]
     raw["rollout"] |= {"max_tokens": 2048, "max_turn_tokens": 64, "max_turns": 4}
-    raw["deploy"] |= {"gateway_port": 0, "smoke_examples": 3, "start_timeout_s": 120, **deploy}
+    raw["deploy"] |= {
+        "gateway_port": 0,
+        "smoke_examples": 3,
+        "start_timeout_s": 120,
+        "least_confidence": None,
+        **deploy,
+    }
     return parse_params(raw)
 
 
@@ -102,9 +108,11 @@ def calculate(conversation: Conversation) -> str:
     return format_answer(conversation.turns[-1].observation or "")
 
 
-def backend(folder: Path, decide: Callable[[Conversation], str] = calculate, policy: Policy | None = None) -> Backend:
+def backend(
+    folder: Path, decide: Callable[[Conversation], str] = calculate, policy: Policy | None = None, **deploy: Any
+) -> Backend:
     """A release in memory whose policy is scripted; its tools are real."""
-    wanted = params()
+    wanted = params(**deploy)
     serving = Serving(
         version="7",
         checkpoint="models/none",

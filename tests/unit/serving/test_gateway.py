@@ -152,6 +152,36 @@ def test_a_stream_that_fails_says_so_inside(tmp_path: Path) -> None:
     assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "ServiceError"
 
 
+class Doubtful(ScriptedPolicy):
+    """A policy that is sure of its calls and of no answer."""
+
+    def __init__(self) -> None:
+        super().__init__("doubtful", calculate, codec().turn)
+
+    async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        made = await super().generate(conversations, max_tokens)
+        each = [-2.0 if conversation.turns else -0.001 for conversation in conversations]
+        return [replace(one, logprobs=[sure] * len(one.ids)) for one, sure in zip(made, each, strict=True)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_is_not_sure_of_its_answer_says_that_it_cannot_know(tmp_path: Path, stream: bool) -> None:
+    least: dict[str, Any] = {"least_confidence": -0.04}
+    for made, answer in (
+        (backend(tmp_path, policy=Doubtful(), **least), "I cannot know that."),
+        (backend(tmp_path, policy=Doubtful()), "888"),
+    ):
+        text = chat(made, tmp_path, stream=stream).text
+        if stream:
+            events = [
+                json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line.startswith("data: {")
+            ]
+            written = [event["choices"][0]["delta"].get("content") for event in events if event.get("choices")]
+            assert "".join(filter(None, written)) == answer
+        else:
+            assert json.loads(text)["choices"][0]["message"]["content"] == answer
+
+
 class Broken(ScriptedPolicy):
     """A policy whose server is gone."""
 
