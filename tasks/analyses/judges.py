@@ -26,7 +26,7 @@ from orchestra.types import Judged, Record
 AT_ONCE = 8
 
 
-class Read(Record):
+class JudgedItem(Record):
     """A line of work/analyse/judges-BENCHMARK/MODEL.jsonl."""
 
     model: str
@@ -54,7 +54,7 @@ def compared(
     folder = root / "work" / "analyse" / f"judges-{benchmark}"
     file = folder / f"{judge.replace('/', '-')}.jsonl"
     lines = read_lines(file, lenient=True) if file.exists() else []
-    there = [one for line in lines if isinstance(one := parse_line(line, Read), Read)]
+    there = [one for line in lines if isinstance(one := parse_line(line, JudgedItem), JudgedItem)]
     # A verdict on another answer of the same name is none on this one.
     kept = {one.key: one.judged for one in there if one.key in first and one.judged.prompt == first[one.key].prompt}
     missing = {key: one for key, one in first.items() if key not in kept}
@@ -90,7 +90,7 @@ async def _read(reader: Judge, missing: Mapping[judges.Key, Judged], file: Path)
                 except JudgeError:
                     return
         made[key] = found
-        atomic.append_text(file, Read(model=model, item=item, trial=trial, judged=found).model_dump_json() + "\n")
+        atomic.append_text(file, JudgedItem(model=model, item=item, trial=trial, judged=found).model_dump_json() + "\n")
 
     with phase("second judge"):
         try:

@@ -78,6 +78,8 @@ def serving_fingerprint(root: Path, checkpoint_hash: str, engine: Engine, params
         "rollout": params.rollout.model_dump(mode="json"),
         "experts": params.synthesize.experts_per_toolbox,
     }
+    if params.deploy.least_confidence is not None:
+        settings["least_confidence"] = params.deploy.least_confidence
     if engine == "vllm" and params.deploy.vllm != VllmServer():
         settings["vllm"] = params.deploy.vllm.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

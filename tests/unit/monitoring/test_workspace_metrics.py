@@ -133,7 +133,7 @@ def test_the_champion_its_age_and_whether_it_serves(root: Path) -> None:
 def test_prices_that_nobody_checked(root: Path) -> None:
     change(root, retraining={"stale_price_days": 36500})
     assert facts(root)["prices_stale"] == 0
-    change(root, retraining={"stale_price_days": 0}, world={"price_date": "2025-11-15"})
+    change(root, retraining={"stale_price_days": 1}, world={"price_date": "2025-11-15"})
     found = facts(root)
     assert found["prices_stale"] > 3 and found["tools_retired"] == 0
     assert found["price_date_timestamp_seconds"] == datetime(2025, 11, 15, tzinfo=UTC).timestamp()

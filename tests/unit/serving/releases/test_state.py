@@ -54,10 +54,11 @@ def test_everything_that_decides_an_answer_is_in_the_fingerprint(tmp_path: Path)
     prints |= {serving_fingerprint(root, "y", "in_process", wanted), serving_fingerprint(root, "x", "vllm", wanted)}
     longer = wanted.rollout.model_copy(update={"max_turns": 3})
     prints.add(serving_fingerprint(root, "x", "in_process", wanted.model_copy(update={"rollout": longer})))
+    prints.add(serving_fingerprint(root, "x", "in_process", params(least_confidence=-0.5)))
     for name in ("data/generated/answers.jsonl", "data/catalogue/prices.yaml", "data/domains/mock/tools.yaml"):
         with (root / name).open("a", encoding="utf-8") as file:
             file.write("\n")
         prints.add(serving_fingerprint(root, "x", "in_process", wanted))
-    assert len(prints) == 7
+    assert len(prints) == 8
     other = wanted.grpo.model_copy(update={"steps": 1})
     assert serving_fingerprint(root, "x", "in_process", wanted.model_copy(update={"grpo": other})) in prints

@@ -85,8 +85,8 @@ def test_unseen_prices_are_attempted_beside_the_known_ones(here: Path, capsys: p
     # The control solves the sum both times: its known solution needs no expert, whatever one costs.
     assert [row["summary"]["accuracy"]["value"] for row in found["rows"][4:]] == [1, 1]
     assert "always strongest" in capsys.readouterr().out and (here / analyse.REPORTS / "unseen-prices.png").is_file()
-    (work,) = (here / "work/analyse").iterdir()
-    assert {file.name for file in work.iterdir()} >= {"known.jsonl", "unseen.jsonl"}
+    played = {file.name for file in (here / "work/analyse").rglob("*.jsonl")}
+    assert played >= {"known.jsonl", "unseen.jsonl"}
 
 
 def test_preferences_of_a_public_set_are_judged_by_its_judge(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
