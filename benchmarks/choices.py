@@ -22,6 +22,7 @@ from orchestra.rewards.advantages import Group, step_advantages
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.synthesis.preferences.sentences import NEUTRAL, stated
 from orchestra.tools.base import UNSURE
+from orchestra.training.choice_means import ChoiceMeans
 from orchestra.training.choices import ANSWER, NAMED, OTHERS, SEARCH, WORDS, Candidate, carried_out
 from orchestra.training.teacher import MOST_CALLS, candidates
 from orchestra.types import Charge, Component, Episode, Example, StopReason, ToolCall, ToolKind, Turn, Verdict
@@ -32,14 +33,15 @@ STATES = ("first", "nothing", "unsure", "one", "agree", "differ", "found")
 INSTEAD = ("cheapest", ANSWER)
 Key = tuple[str, str]
 """A kind of wish, and what is known so far."""
+EXAMPLE = {"unit": "example", "unit_usd": None, "unit_s": None}
 APART = {"spent": "solved", "homogeneity": "part", "liked": "use", "min_group_std": 0.01, "branch": None}
 SETTINGS: dict[str, dict[str, object]] = {
     "outcome alone": {"reward": "outcome", "branch": None},
     "published Eq. 1-3": {"published": True},
-    "absolute scale, no std": {**APART, "unit": "example", "scale": "none"},
-    "absolute scale, the step's std": {**APART, "unit": "example", "scale": "batch"},
+    "absolute scale, no std": {**APART, **EXAMPLE, "scale": "none"},
+    "absolute scale, the step's std": {**APART, **EXAMPLE, "scale": "batch"},
     "parts apart, of the solved": {
-        **APART, "unit": "group", "among": "solved", "scale": "group", "normalise": "normalise_then_sum",
+        **APART, **EXAMPLE, "unit": "group", "among": "solved", "scale": "group", "normalise": "normalise_then_sum",
     },
     "as configured": {},
 }  # fmt: skip
@@ -148,7 +150,8 @@ def wished(example: Example, kind: str, rng: random.Random) -> Example:
 
 def trained(rows: Sequence[Asked], settings: Grpo, steps: int, rate: float, seed: int) -> Table:
     """A table after so many steps of 16 groups of 8; every second user wishes for something."""
-    rng, table = random.Random(seed), Table()
+    rng, table, branch = random.Random(seed), Table(), settings.branch
+    means = ChoiceMeans(branch.mean_of, branch.own) if branch is not None and branch.mean_of else None
     for _ in range(steps):
         played = []
         for row in rng.choices(rows, k=settings.examples_per_step):
@@ -167,10 +170,25 @@ def trained(rows: Sequence[Asked], settings: Grpo, steps: int, rate: float, seed
             groups, min_std=settings.min_group_std, clip=settings.advantage_clip, normalise=settings.normalise,
             shape=settings,
         )  # fmt: skip
+        if means is not None:
+            found = smoothed(means, played, found)
         for (_, group), advantages in zip(played, found, strict=True):
             for (_, made), advantage in zip(group, advantages, strict=True):
                 table.learn(made, advantage, rate)
     return table
+
+
+def smoothed(
+    means: ChoiceMeans, played: Sequence[tuple[Example, list[tuple[Episode, list[Step]]]]], found: list[list[float]]
+) -> list[list[float]]:
+    """The advantages of branched groups over the groups before (`Branch.mean_of`)."""
+    every = []
+    for (_, group), advantages in zip(played, found, strict=True):
+        gains = {made[0].among[0]: advantage for (_, made), advantage in zip(group, advantages, strict=True)}
+        key = group[0][1][0].key
+        means.add(key, gains)
+        every.append((key, gains))
+    return [list(means.smoothed(key, gains).values()) for key, gains in every]
 
 
 def branched(
@@ -179,7 +197,11 @@ def branched(
     """An episode for each choice of one turn, greedy after it; only that choice learns, as often as any other."""
     assert settings.branch is not None
     _, path = play(row, example, table, rng)
-    later = len(path) > 1 and rng.random() < settings.branch.later
+    wanted = rng.random() < settings.branch.later
+    if wanted and settings.branch.starts == "even":
+        table.given = [rng.choice(path[0].among)]
+        _, path = play(row, example, table, rng)
+    later = wanted and len(path) > 1
     turn = rng.randrange(1, len(path)) if later else 0
     step = path[turn]
     likely = [c for c, p in zip(step.among, step.chances, strict=True) if p >= settings.branch.min_chance]

@@ -46,6 +46,12 @@ class Branch(Section):
     """A choice earns this times minus the logarithm of its chance beside its reward (maximum entropy, arXiv
     1801.01290): chances end near exp(reward / entropy), so that no choice is given up over a difference that chance
     made."""
+    mean_of: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """0: a choice earns what its group says. Otherwise it earns the mean of so many last groups whose thoughts said the
+    same before the choice: a critic with one number a choice, since a single group says little of it."""
+    own: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """With `mean_of`: the share that a group keeps of what it differs by from that mean, so that a choice can also
+    learn from prices, seconds and subjects."""
     settled: Annotated[float, Field(gt=0.5, le=1)] = 1.0
     """Where the policy makes one choice more often than that, nothing is tried: with uniform weights its logit would
     grow without end, in other states too."""
@@ -64,11 +70,17 @@ class RewardParams(Section):
 
     published: bool = switch(False)
     """True: Eq. 1-3 as published, whatever the other switches of this class say."""
-    unit: Literal["group", "example"] = switch("group")
-    """Ends between which a feature is normalised: of its group (Eq. 2), or of the example (its cheapest and most
-    expensive expert, its fastest and slowest), so that a dollar is worth the same in every group of an example."""
+    unit: Literal["group", "example", "fixed"] = switch("group")
+    """Ends between which a feature is normalised: of its group (Eq. 2), of the example (its cheapest and most
+    expensive expert, its fastest and slowest), so that a dollar is worth the same in every group of an example; or from
+    nothing to `unit_usd` and `unit_s`, so that it is worth the same in every example, as in utility."""
+    unit_usd: Annotated[float, Field(gt=0, le=1e6)] | None = switch(None)
+    """With unit fixed: the dollars that P's weight of compute is for, such as the strongest expert's mean."""
+    unit_s: Annotated[float, Field(gt=0, le=1e6)] | None = switch(None)
+    """With unit fixed: the seconds that P's weight of latency is for."""
     unit_ceiling: Annotated[float, Field(ge=1, le=1e6)] = switch(2.0)
-    """With unit example: dollars and seconds count up to this many times the way from the lower to the upper end."""
+    """With unit example or fixed: dollars and seconds count up to this many times the way from the lower to the upper
+    end."""
     among: Literal["all", "solved"] = switch("all")
     """Whose dollars, seconds and tools set means and ends: those of every episode, or of solved ones alone."""
     spent: Literal["solved", "all"] = switch("solved")
@@ -97,6 +109,13 @@ class RewardParams(Section):
     """Optimizer steps on each step's episodes (TRL's word). With 1 every importance ratio is 1, and `clip_low` and
     `clip_high` do nothing; from 2 on they bound how far one generation's episodes may move the policy."""
 
+    @model_validator(mode="after")
+    def _fixed_units_are_given(self) -> Self:
+        given = (self.unit_usd is not None, self.unit_s is not None)
+        if given != ((True, True) if self.unit == "fixed" else (False, False)):
+            raise ValueError("unit_usd and unit_s are both given where unit is fixed, and only there")
+        return self
+
     def resolved(self) -> Self:
         """The settings that count: `published` puts the switches of Eq. 1-3 back to their defaults."""
         fields = type(self).model_fields
@@ -105,9 +124,9 @@ class RewardParams(Section):
 
 
 EQUATIONS: dict[str, Any] = {
-    "unit": "group", "among": "all", "spent": "solved", "homogeneity": "group", "scale": "group",
-    "batch_normalise": False, "liked": "count", "weights": {}, "constraint": None, "branch": None, "budget_share": 0.0,
-    "normalise": "sum_then_normalise",
+    "unit": "group", "unit_usd": None, "unit_s": None, "among": "all", "spent": "solved", "homogeneity": "group",
+    "scale": "group", "batch_normalise": False, "liked": "count", "weights": {}, "constraint": None,
+    "branch": None, "budget_share": 0.0, "normalise": "sum_then_normalise",
 }  # fmt: skip
 """The switches that Eq. 1-3 fix, and how."""
 PUBLISHED = RewardParams()

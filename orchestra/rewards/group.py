@@ -53,8 +53,8 @@ def group_rewards(
     """Eq. 2 over one group: normalise each feature between two ends, weigh, and zero what is not solved.
 
     M̂[k] = (M[k] - low) / (high - low), within [0, 1], 0 where the ends are equal. The ends are the group's least and
-    greatest values (`shape.among`: of all episodes, or of solved ones), or the example's own, by its `toolbox`
-    (`shape.unit`). Episodes whose verdict is unknown (infrastructure) are left out and get None. With
+    greatest values (`shape.among`: of all episodes, or of solved ones), the example's own, by its `toolbox`, or
+    given ones (`shape.unit`). Episodes whose verdict is unknown (infrastructure) are left out and get None. With
     `malformed="drop"` so are those that break the format or give no valid answer; with "zero" they score 0.
     With `shape.spent` all, dollars and seconds are losses p · (M[k] - high) / (high - low), without a bound, of failed
     episodes too. With a `limit` dollars count by its multiplier in place of compute, and for failed episodes too.
@@ -96,7 +96,7 @@ def _terms(
 
 def _ends(term: Term, kept: Sequence[Episode], shape: RewardParams) -> Ends | None:
     """What is worth 0 and 1; None where the feature differs by nothing."""
-    if shape.unit == "example":
+    if shape.unit != "group":
         return term.ends
     among = [episode for episode in kept if episode.solved or shape.among == "all" or not term.of_solved]
     measured = [term.measure(episode) for episode in among]

@@ -71,7 +71,7 @@ def _reward_problem(preference: Preference, settings: Grpo) -> str | None:
         )  # fmt: skip
         weighed = weights(preference, settings.reward, settings, toolbox, limit)
         losses = settings.spent == "all"
-        problem = broken_property(score, weighed, absolute=settings.unit == "example", losses=losses)
+        problem = broken_property(score, weighed, absolute=settings.unit != "group", losses=losses)
         if problem is not None:
             return problem
     return None

@@ -27,8 +27,8 @@ import asyncio
 import json
 import math
 import random
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -70,6 +70,8 @@ class Plan:
     """The turns before that one, which all episodes have in common."""
     once: bool = False
     """Whether one episode says all about its choice: what follows is greedy, so that its repeats are copies."""
+    said: str = ""
+    """What the line of the choice says before it."""
 
     @property
     def played(self) -> int:
@@ -91,6 +93,19 @@ class Plan:
         total = sum(chance[place] for place in taken)
         return [chance[place] / taken[place] / total for place in of] + [0.0] * (self.size - self.played)
 
+    def gains(self, advantages: Sequence[float], weights: str, left_out: Collection[int] = ()) -> dict[str, float]:
+        """What each choice earned above the group's mean, without its share; `left_out`: samples without a reward."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for sample, share in enumerate(self.shares(weights)):
+            if share and sample not in left_out:
+                found[self.choice(sample).name].append(advantages[sample] / (self.size * share))
+        return {name: fmean(each) for name, each in found.items()}
+
+    def paid(self, gains: Mapping[str, float], weights: str, left_out: Collection[int] = ()) -> list[float]:
+        """The advantage of each episode where its choice earned that: the other way round of `gains`."""
+        counts = [0.0 if n in left_out else share for n, share in enumerate(self.shares(weights))]
+        return [self.size * share * gains[self.choice(n).name] if share else 0.0 for n, share in enumerate(counts)]
+
     def bonus(self, entropy: float, weights: str) -> list[float]:
         """The advantage of each episode for the entropy of its choice (`Branch.entropy`); they add up to 0."""
         shares = self.shares(weights)
@@ -107,6 +122,7 @@ class Plan:
 
 def plan(
     examples: Sequence[Example],
+    first: Mapping[str, list[int]],
     policy: TransformersPolicy,
     codec: Codec,
     limits: Rollout,
@@ -116,21 +132,20 @@ def plan(
 ) -> list[Plan | None]:
     """A plan for each example; None where there is no choice point: its group is sampled.
 
-    `played` holds an episode of each of the first examples, whose later turns are tried. They all try turns of one
-    number, which is drawn among the later turns; the first turn where an episode has none of that number. The first
-    turns are sampled as those of sample 0, so that a plan depends on the policy, its seed and the examples alone.
+    `first` has their `first_turns`. `played` holds an episode of each of the first examples, whose later turns are
+    tried. They all try turns of one number, which is drawn among the later turns; the first turn where an episode has
+    none of that number.
     """
     wanted = examples[: math.ceil(branch.share * len(examples))]
     depth = _depth(played, random.Random(f"later/{policy.seed}"))
-    found: dict[str, Plan | None] = {}
+    later = []
     for example, episode in zip(wanted, played, strict=False):
         if depth and len(episode.turns) > depth:
             conversation = Conversation(example, codec.prompt(example), turns=list(episode.turns[:depth]))
-            found[example.id] = _plan(conversation, list(episode.turns[depth].ids), policy, codec, limits, branch, size)
+            later.append((conversation, list(episode.turns[depth].ids)))
+    found = _plans(later, policy, codec, limits, branch, size)
     rest = [Conversation(one, codec.prompt(one)) for one in wanted if found.get(one.id) is None]
-    for conversation, turn in zip(rest, asyncio.run(_first_turns(rest, policy, limits)), strict=True):
-        ids = turn.ids if turn.stop == "stop" else []
-        found[conversation.example.id] = _plan(conversation, ids, policy, codec, limits, branch, size)
+    found |= _plans([(c, first[c.example.id]) for c in rest], policy, codec, limits, branch, size)
     return [found.get(example.id) for example in examples]
 
 
@@ -143,26 +158,49 @@ def _depth(played: Sequence[Episode], rng: random.Random) -> int:
     return rng.randint(1, most - 1) if most > 1 else 0
 
 
-def _plan(
-    conversation: Conversation,
-    turn: list[int],
+@dataclass(frozen=True)
+class _Tried:
+    """A turn that was sampled, and the ways on from its choice point."""
+
+    conversation: Conversation
+    """Up to that turn."""
+    ways: dict[str, tuple[int, ...]]
+    shared: int
+    """How many tokens all ways begin with."""
+    said: str
+
+
+def _plans(
+    turns: Sequence[tuple[Conversation, list[int]]],
     policy: TransformersPolicy,
     codec: Codec,
     limits: Rollout,
     branch: Branch,
     size: int,
-) -> Plan | None:
-    """The plan of a turn that was sampled."""
-    tried = ways(conversation, turn, codec, limits, branch)
-    rng = random.Random(f"branch/{policy.seed}/{conversation.example.id}")
-    shared = _shared(list(tried.values()))
-    scores = _scores(policy, conversation.ids, list(tried.values()), shared)
-    choices = _likely(tried, scores, branch.min_chance)
+) -> dict[str, Plan | None]:
+    """By example id, the plan of each turn that was sampled."""
+    tried = []
+    for conversation, turn in turns:
+        found = ways(conversation, turn, codec, limits, branch)
+        said = _said(codec.decode(turn), conversation.example, branch)
+        tried.append(_Tried(conversation, found, _shared(list(found.values())), said))
+    scores = _scores(policy, tried)
+    return {
+        one.conversation.example.id: _plan(one, score, policy.seed, branch, size)
+        for one, score in zip(tried, scores, strict=True)
+    }
+
+
+def _plan(tried: _Tried, scores: list[float], seed: int, branch: Branch, size: int) -> Plan | None:
+    """The plan of one turn; None where nothing is open."""
+    rng = random.Random(f"branch/{seed}/{tried.conversation.example.id}")
+    choices = _likely(tried.ways, scores, branch.min_chance)
     choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
     total = sum(one.chance for one in choices)
     scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
-    open_yet = len(scaled) > 1 and max(one.chance for one in scaled) <= branch.settled
-    return Plan(shared, scaled, size, tuple(conversation.turns), branch.greedy) if open_yet else None
+    if len(scaled) < 2 or max(one.chance for one in scaled) > branch.settled:
+        return None
+    return Plan(tried.shared, scaled, size, tuple(tried.conversation.turns), branch.greedy, tried.said)
 
 
 def _likely(ways: dict[str, tuple[int, ...]], scores: list[float], least: float) -> list[Choice]:
@@ -190,17 +228,25 @@ def tried(groups: Sequence[Sequence[Episode]], plans: Sequence[Plan | None], bra
     return found
 
 
-async def _first_turns(
-    conversations: list[Conversation], policy: TransformersPolicy, limits: Rollout
-) -> list[Generation]:
-    if not conversations:
-        return []
+def first_turns(
+    examples: Sequence[Example], policy: TransformersPolicy, codec: Codec, limits: Rollout
+) -> dict[str, list[int]]:
+    """By example id, the tokens of a first turn; [] where it did not end.
+
+    They are sampled as those of sample 0, so that a plan depends on the policy, its seed and the examples alone.
+    """
+
+    async def generated() -> list[Generation]:
+        policy.begin(conversations)
+        try:
+            return await policy.generate(conversations, room)
+        finally:
+            policy.end()
+
+    conversations = [Conversation(one, codec.prompt(one)) for one in examples]
     room = [max(1, min(limits.max_turn_tokens, limits.max_tokens - c.length)) for c in conversations]
-    policy.begin(conversations)
-    try:
-        return await policy.generate(conversations, room)
-    finally:
-        policy.end()
+    turns = asyncio.run(generated()) if conversations else []
+    return {one.id: turn.ids if turn.stop == "stop" else [] for one, turn in zip(examples, turns, strict=True)}
 
 
 def ways(
@@ -251,30 +297,44 @@ def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[
     return (start, start + len(quoted), {name: json.dumps(name) for name in experts}) if start >= 0 else None
 
 
+def _said(text: str, example: Example, branch: Branch) -> str:
+    """What the line of the choice says before it; "" where the choice is an expert's name."""
+    point = _point(text, example, branch)
+    return text[: point[0]].rpartition("\n")[2] if point is not None and branch.at == "word" else ""
+
+
 def _shared(ways: Sequence[tuple[int, ...]]) -> int:
     """How many tokens all ways begin with."""
     return next((n for n, tokens in enumerate(zip(*ways, strict=False)) if len(set(tokens)) > 1), 0)
 
 
-def _scores(policy: TransformersPolicy, prompt: list[int], ways: Sequence[tuple[int, ...]], shared: int) -> list[float]:
-    """Log-probability of each way's tokens from the choice point on, as the policy samples."""
+def _scores(policy: TransformersPolicy, tried: Sequence[_Tried]) -> list[list[float]]:
+    """For each conversation, the log-probability of each way's tokens from the choice point on, as the policy samples.
+
+    Prompts and what the ways share are read once, all together.
+    """
     import torch
 
-    if len(ways) < 2:
-        return [0.0] * len(ways)
-    model, heat = policy.model, policy.temperature or 1.0
-    # What the ways share is computed once. Padding on the right changes nothing before it: attention looks back only.
-    tails = [way[shared:] for way in ways]
-    longest = max(map(len, tails))
+    from orchestra.rollout.inference.contexts import open_contexts
+
+    asked = [n for n, one in enumerate(tried) if len(one.ways) > 1]
+    found = [[0.0] * len(one.ways) for one in tried]
+    if not asked:
+        return found
+    # A row for each way: (conversation, way, its tokens from the choice point on).
+    rows = [(n, place, way[tried[n].shared :]) for n in asked for place, way in enumerate(tried[n].ways.values())]
+    begun = {n: [*tried[n].conversation.ids, *next(iter(tried[n].ways.values()))[: tried[n].shared]] for n in asked}
+    heat = policy.temperature or 1.0
     with torch.inference_mode():
-        prefix = torch.tensor([[*prompt, *ways[0][:shared]]], device=model.device)
-        begun = model(input_ids=prefix, use_cache=True)
-        ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=model.device)
-        logits = begun.logits[:, -1:].expand(len(ways), -1, -1)
-        if longest > 1:
-            begun.past_key_values.batch_repeat_interleave(len(ways))
-            rest = model(input_ids=ids[:, :-1], past_key_values=begun.past_key_values, use_cache=True).logits
-            logits = torch.cat([logits, rest], dim=1)
-    logp = torch.log_softmax(logits.float() / heat, dim=-1)
-    chosen = logp.gather(2, ids[:, :, None]).squeeze(2)  # (ways, longest)
-    return [float(row[: len(tail)].sum()) for row, tail in zip(chosen, tails, strict=True)]
+        prompts = [begun[n][:-1] for n in asked]
+        contexts = open_contexts(policy.model, prompts, [asked.index(n) for n, _, _ in rows])
+        live, chunks = list(range(len(rows))), [[begun[n][-1]] for n, _, _ in rows]
+        for step in range(max(len(tail) for _, _, tail in rows)):
+            logp = torch.log_softmax(contexts.feed(live, chunks).float() / heat, dim=-1)  # (rows, vocabulary)
+            next_ids = torch.tensor([rows[row][2][step] for row in live], device=logp.device)
+            for row, value in zip(live, logp.gather(1, next_ids[:, None])[:, 0].tolist(), strict=True):
+                found[rows[row][0]][rows[row][1]] += value
+            live = [row for row in live if len(rows[row][2]) > step + 1]
+            contexts.keep(live)
+            chunks = [[rows[row][2][step]] for row in live]
+    return found

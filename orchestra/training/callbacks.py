@@ -16,6 +16,9 @@ from orchestra.training.rollouts import Rounds
 HISTORY = "history.json"
 """In each checkpoint: the measures of every step up to it, so that a continued run reports all of them."""
 
+MEANS = "choices.json"
+"""In each checkpoint: what the choices earned before it, where `grpo.branch.mean_of` asks for that."""
+
 Log = Callable[[dict[str, float], int], None]
 Evaluate = Callable[[Any], dict[str, float]]
 """From the current model to the measures of a development check."""
@@ -79,6 +82,8 @@ def watch(
             text = json.dumps(rounds.history)
             saved = checkpoints / f"checkpoint-{state.global_step}"
             (saved / HISTORY).write_text(text, encoding="utf-8")
+            if rounds.means is not None:
+                (saved / MEANS).write_text(json.dumps(rounds.means.state()), encoding="utf-8")
             self.best.propose(saved)
 
     return Watch()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.training.budgets import with_budgets
-from orchestra.training.callbacks import HISTORY, Log, watch
+from orchestra.training.callbacks import HISTORY, MEANS, Log, watch
 from orchestra.training.compute.arguments import common_arguments, on_one_gpu
 from orchestra.training.compute.lora import base_of
 from orchestra.training.distributed import settle, whole_weights
@@ -88,7 +88,11 @@ def train_grpo(
     checkpoints = work / "checkpoints"
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
-        rounds.resume(json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")))
+        means = checkpoint / MEANS
+        rounds.resume(
+            json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")),
+            json.loads(means.read_text(encoding="utf-8")) if means.is_file() else (),
+        )
     arguments = _arguments(settings, limits, work, deepspeed)
     rows = training_rows(examples, settings)
     rounds.order = [row["prompt"][0]["example_id"] for row in rows]

@@ -19,8 +19,9 @@ from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
-from orchestra.training.branch import Plan, tried
+from orchestra.training.branch import Plan, first_turns, tried
 from orchestra.training.branch import plan as branches
+from orchestra.training.choice_means import ChoiceMeans
 from orchestra.training.distributed import gathered, rank, whole_weights
 from orchestra.training.engine.ahead import Ahead
 from orchestra.training.health import measure
@@ -64,11 +65,15 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self.multipliers = Multipliers(self.settings.constraint)
+        branch = self.settings.branch
+        self.means = ChoiceMeans(branch.mean_of, branch.own) if branch is not None and branch.mean_of else None
         self.ahead = Ahead(self._served) if self.settings.steps_ahead else None
 
-    def resume(self, history: Sequence[dict[str, float]]) -> None:
-        """Take up what the rounds before a restart left: their measures, and the multipliers among them."""
+    def resume(self, history: Sequence[dict[str, float]], means: Sequence[Any] = ()) -> None:
+        """Take up what the rounds before a restart left: their measures, the multipliers among them, and the means."""
         self.history += history
+        if self.means is not None:
+            self.means.restore(means)
         if self.history:
             self.multipliers.restore(self.history[-1])
 
@@ -151,9 +156,10 @@ class Rounds:
         plans: list[Plan | None] = [None] * len(chosen)
         if branch is not None:
             later = chosen[: math.ceil(branch.later * branch.share * len(chosen))]
-            begun = self._starts(later, branch) if branch.starts == "even" else {}
+            first = first_turns(chosen, self.policy, self.codec, self.limits)
+            begun = self._starts(later, first, branch) if branch.starts == "even" else {}
             played = self._played(later, begun, samples=[1] * len(later))
-            plans = branches(chosen, self.policy, self.codec, self.limits, branch, size, played)
+            plans = branches(chosen, first, self.policy, self.codec, self.limits, branch, size, played)
         # Played apart: where what follows a choice is greedy, and where other turns come before it.
         groups: list[list[Episode]] = [[] for _ in chosen]
         sorts = [(branch is not None and branch.greedy and p is not None, len(p.before) if p else 0) for p in plans]
@@ -172,9 +178,11 @@ class Rounds:
                 groups[place] = own + [own[n % count].model_copy(update={"sample": n}) for n in range(count, size)]
         return groups, plans
 
-    def _starts(self, chosen: Sequence[Example], branch: Branch) -> dict[tuple[str, int], Beginning]:
-        """A first turn for each example that has a choice, with each choice as likely as any other."""
-        every = branches(chosen, self.policy, self.codec, self.limits, branch, MOST_CHOICES)
+    def _starts(
+        self, chosen: Sequence[Example], first: Mapping[str, list[int]], branch: Branch
+    ) -> dict[tuple[str, int], Beginning]:
+        """The first turn of each example that has a choice, with each choice as likely as any other."""
+        every = branches(chosen, first, self.policy, self.codec, self.limits, branch, MOST_CHOICES)
         rng = random.Random(f"starts/{self.policy.seed}")
         return {
             (example.id, 0): plan.beginning(rng.randrange(len(plan.choices)))
@@ -221,6 +229,8 @@ class Rounds:
             [Group(rewards, weighed, share) for (_, (rewards, weighed), _), share in zip(rows, shares, strict=True)],
             min_std=settings.min_group_std, clip=settings.advantage_clip, normalise=settings.normalise, shape=settings,
         )  # fmt: skip
+        if settings.branch is not None and self.means is not None:
+            found = self._smoothed(rows, found, settings.branch, self.means)
         if settings.branch is not None and settings.branch.entropy:
             found = [_open(group, row, settings.branch) for group, row in zip(found, rows, strict=True)]
         self.advantages = [a for group in found[own_from : own_from + own] for a in group]
@@ -237,6 +247,23 @@ class Rounds:
             # Of tokens that were given there is none, and what is tried no longer hangs on it.
             measured.pop("entropy", None)
         self.history.append(measured | tried(groups, [plan for _, _, plan in rows], settings.branch))
+
+    def _smoothed(
+        self, rows: Sequence[Row], advantages: list[list[float]], branch: Branch, means: ChoiceMeans
+    ) -> list[list[float]]:
+        """The advantages of branched groups over the groups before (`Branch.mean_of`)."""
+        learned = []
+        for (group, (rewards, _), plan), found in zip(rows, advantages, strict=True):
+            out = {sample for sample, reward in enumerate(rewards) if reward.value is None}
+            gains = plan.gains(found, branch.weights, out) if plan is not None else {}
+            key = (self.examples[group[0].example_id].preference.kind, plan.said if plan is not None else "")
+            if gains:
+                means.add(key, gains)
+            learned.append((key, gains, out))
+        return [
+            plan.paid(means.smoothed(key, gains), branch.weights, out) if plan is not None and gains else found
+            for (_, _, plan), found, (key, gains, out) in zip(rows, advantages, learned, strict=True)
+        ]
 
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
         branch = self.settings.branch

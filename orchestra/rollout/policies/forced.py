@@ -42,7 +42,10 @@ class ForcedPolicy:
     inner: Policy
     begun: Begun
     _shadows: dict[int, Conversation] = field(default_factory=dict)
-    """What the inner policy sees in place of each conversation (by identity)."""
+    """What the inner policy sees in place of each conversation (by identity). What all conversations of a prompt are
+    given ends that prompt, so that it is read once for all of them."""
+    _begun_with: dict[int, Turn] = field(default_factory=dict)
+    """The rest of what a conversation is given, as a turn of its own."""
 
     @property
     def name(self) -> str:
@@ -55,9 +58,16 @@ class ForcedPolicy:
     def begin(self, conversations: Sequence[Conversation]) -> None:
         if len({len(self._given(c).before) for c in conversations}) > 1:
             raise ValueError("conversations of one batch begin with different numbers of turns")
-        self._shadows = {
-            id(c): Conversation(c.example, [*c.prompt_ids, *self._given(c).tokens], c.sample) for c in conversations
-        }
+        shared: dict[tuple[int, ...], list[int]] = {}
+        for one in conversations:
+            tokens, prompt = self._given(one).tokens, tuple(one.prompt_ids)
+            shared[prompt] = common(shared.get(prompt, tokens), tokens)
+        self._shadows, self._begun_with = {}, {}
+        for one in conversations:
+            both = shared[tuple(one.prompt_ids)]
+            self._shadows[id(one)] = Conversation(one.example, [*one.prompt_ids, *both], one.sample)
+            if rest := self._given(one).tokens[len(both) :]:
+                self._begun_with[id(one)] = Turn(ids=tuple(rest), text="")
         self.inner.begin(list(self._shadows.values()))
 
     async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
@@ -66,23 +76,25 @@ class ForcedPolicy:
         shadows, limits = [], []
         for conversation, most in zip(conversations, max_tokens, strict=True):
             given, shadow = self._given(conversation), self._shadows[id(conversation)]
-            shadow.turns = list(conversation.turns[len(given.before) :])
-            if given.ids and shadow.turns:
-                first = shadow.turns[0]
-                shadow.turns[0] = first.model_copy(update={"ids": first.ids[len(given.ids) :], "logprobs": ()})
-            if given.before and not shadow.turns and conversation.ids != shadow.prompt_ids[: -len(given.ids) or None]:
+            own = list(conversation.turns[len(given.before) :])
+            if given.ids and own:
+                own[0] = own[0].model_copy(update={"ids": own[0].ids[len(given.ids) :], "logprobs": ()})
+            rest = self._begun_with.get(id(conversation))
+            shadow.turns = [*([rest] if rest is not None else []), *own]
+            before = given.tokens[: -len(given.ids) or None]
+            if given.before and not own and conversation.ids != [*conversation.prompt_ids, *before]:
                 raise TrainingError(
                     f"a call of {conversation.example.id} that was made again got another reply",
                     where="grpo.branch.later",
                     fix="set it to 0, or have the experts answer from a tape (`orchestra tools record`)",
                 )
             shadows.append(shadow)
-            limits.append(max(1, most - len(given.ids)) if not shadow.turns else most)
+            limits.append(most if own else max(1, most - len(given.ids)))
         found = await self.inner.generate(shadows, limits)
         return [self._whole(c, g) for c, g in zip(conversations, found, strict=True)]
 
     def end(self) -> None:
-        self._shadows = {}
+        self._shadows, self._begun_with = {}, {}
         self.inner.end()
 
     def _given(self, conversation: Conversation) -> Beginning:
@@ -100,3 +112,9 @@ class ForcedPolicy:
         # A sampled turn would have found all that came before it but the last token in the cache.
         cached = min(generation.cached_tokens, conversation.length - 1)
         return replace(generation, ids=[*given.ids, *generation.ids], logprobs=[], cached_tokens=cached)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The tokens that both begin with."""
+    count = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    return list(one[: min(len(one), len(other)) if count is None else count])

@@ -8,17 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.config.reward import RewardParams
+from orchestra.evaluation.outcomes import Unit, outcome, utility
 from orchestra.rewards.advantages import Group, Normalise, advantages, step_advantages
 from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.types import Preference, Price, ToolKind, ToolSpec
-from tests.support.worlds import episode
+from tests.support.worlds import episode, example
 from tests.unit.rewards.test_group import TOOLS, dollars, groups, preferences, seconds, value
 
 WIDE = 1e9
 kinds = st.sampled_from(["any", "prefer", "avoid"])
+units = st.sampled_from([{"unit": "group"}, {"unit": "example"}, {"unit": "fixed", "unit_usd": 0.05, "unit_s": 20.0}])
+
+
+def shaped(unit: dict[str, Any], **others: Any) -> RewardParams:
+    return RewardParams(**unit, **others)
+
+
 shapes = st.builds(
-    RewardParams,
-    unit=st.sampled_from(["group", "example"]),
+    shaped,
+    units,
     unit_ceiling=st.floats(1, 5),
     among=st.sampled_from(["all", "solved"]),
     homogeneity=st.sampled_from(["group", "part"]),
@@ -72,7 +80,7 @@ def test_every_shape_keeps_the_properties_of_a_reward(
     assert value(after[index]) <= values[index] + 1e-12
     same = score([rows[index]] * 3, wish, shape, tools)
     assert len({reward.value for reward in same}) == 1
-    assert shape.unit == "example" or same[0].value == 0
+    assert shape.unit != "group" or same[0].value == 0
 
 
 @many
@@ -274,7 +282,8 @@ def test_where_all_spending_counts_it_is_a_loss_solved_or_not(
     rows: list[dict[str, Any]], wish: Preference, kind: str, shape: RewardParams, costs: list[Any], data: st.DataObject
 ) -> None:
     wish, tools = wish.model_copy(update={"kind": kind}), toolbox(costs)
-    shape = shape.model_copy(update={"spent": "all", "unit": "example"})
+    unit = shape.unit if shape.unit != "group" else "example"
+    shape = shape.model_copy(update={"spent": "all", "unit": unit})
     index = data.draw(st.integers(0, len(rows) - 1))
     failed, solved = ({**rows[index], "solved": is_solved} for is_solved in (False, True))
     one, other = (
@@ -301,3 +310,26 @@ def test_a_loss_has_no_bound() -> None:
 def test_a_liked_tool_earns_its_share_of_the_calls() -> None:
     calls: list[dict[str, int]] = [{"other": 1}, {TOOLS[0]: 1}, {TOOLS[0]: 3}, {TOOLS[0]: 1, "other": 3}]
     assert tool_part(calls, LIKE, RewardParams(liked="share", unit="example")) == pytest.approx([0, 0.5, 0.5, 0.125])
+
+
+@many
+@given(groups, preferences, st.floats(1e-4, 1), st.floats(0.1, 500))
+def test_with_fixed_units_the_reward_can_be_utility(
+    rows: list[dict[str, Any]], wish: Preference, usd: float, seconds_each: float
+) -> None:
+    """What evaluation measures, by its own function."""
+    shape = RewardParams(unit="fixed", unit_usd=usd, unit_s=seconds_each, unit_ceiling=1, spent="all", liked="share")
+    tools = toolbox([(Decimal(1), 1.0)] * 4)
+    asked = example(toolbox=list(tools), preference=wish)
+    measure = Unit(cost_usd=usd, latency_s=seconds_each)
+    made = [episode(**row) for row in rows]
+    for one, reward in zip(made, group_rewards(made, wish, shape=shape, toolbox=tools), strict=True):
+        assert value(reward) == pytest.approx(utility(outcome(one, asked), wish, measure), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given_ones", [{"unit": "fixed"}, {"unit": "fixed", "unit_usd": 1.0}, {"unit_usd": 1.0, "unit_s": 1.0}]
+)
+def test_fixed_units_are_given_where_they_are_used(given_ones: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="both given where unit is fixed"):
+        RewardParams(**given_ones)

@@ -4,6 +4,7 @@ import copy
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branch import Plan, _depth, _scores, plan, tried, ways
+from orchestra.training.branch import Plan, _depth, _said, _scores, _Tried, first_turns, plan, tried, ways
 from orchestra.training.grpo import train_grpo
 from orchestra.training.rollouts import Rounds, _open
 from orchestra.types import Episode, Example, Preference, ToolCall
@@ -80,12 +81,20 @@ def policy() -> TransformersPolicy:
     return TransformersPolicy("", name="p", model=taught(), temperature=1.0, eos_id=codec().eos_id)
 
 
+def plans(
+    items: list[Example], acting: TransformersPolicy, branch: Branch, limits: Rollout = LIMITS, *,
+    played: Sequence[Episode] = (), size: int = SIZE,
+) -> list[Plan | None]:  # fmt: skip
+    first = first_turns(items, acting, codec(), limits)
+    return plan(items, first, acting, codec(), limits, branch, size, played)
+
+
 def planned(branch: Branch, size: int = SIZE, limits: Rollout = LIMITS) -> tuple[TransformersPolicy, Plan]:
     """The first seed's policy whose sampled turn has a choice point."""
     for seed in range(10):
         acting = policy()
         acting.seed = seed
-        found = plan([question()], acting, codec(), limits, branch, size)[0]
+        found = plans([question()], acting, branch, limits, size=size)[0]
         if found is not None:
             return acting, found
     raise AssertionError("the taught model writes no choice")
@@ -142,7 +151,9 @@ def test_the_chance_is_the_policy_s_own(tools: Toolkit) -> None:
     assert name is not None
     taken = next(choice for choice in found.choices if choice.name == name.name)
     assert made.turns[0].ids[: len(taken.ids)] == taken.ids
-    scores = _scores(acting, list(made.prompt_ids), [c.ids for c in found.choices], found.shared)
+    asked = Conversation(question(), list(made.prompt_ids))
+    open_yet = _Tried(asked, {c.name: c.ids for c in found.choices}, found.shared, "")
+    (scores,) = _scores(acting, [open_yet])
     sampled = sum(made.turns[0].logprobs[found.shared : len(taken.ids)])
     assert scores[found.choices.index(taken)] == pytest.approx(sampled, abs=1e-3)
 
@@ -212,13 +223,13 @@ def test_the_branched_gradient_is_that_of_the_expected_reward() -> None:
     ids=["another word", "no room"],
 )
 def test_without_a_choice_point_a_group_is_sampled(branch: Branch, limits: Rollout) -> None:
-    assert plan([question()], policy(), codec(), limits, branch, SIZE) == [None]
+    assert plans([question()], policy(), branch, limits) == [None]
 
 
 def test_a_share_of_the_groups_tries_every_choice_and_the_others_are_sampled() -> None:
     items = [question(f"e{i}") for i in range(8)]
-    every = plan(items, policy(), codec(), LIMITS, AT_NAME, SIZE)
-    half = plan(items, policy(), codec(), LIMITS, AT_NAME.model_copy(update={"share": 0.5}), SIZE)
+    every = plans(items, policy(), AT_NAME)
+    half = plans(items, policy(), AT_NAME.model_copy(update={"share": 0.5}))
     assert any(every[:4]) and half == [*every[:4], *[None] * 4]
 
 
@@ -281,6 +292,30 @@ def test_with_entropy_nothing_moves_where_chances_are_the_exponentials_of_reward
     assert found.bonus(heat, "uniform")[rarest] == max(found.bonus(heat, "uniform"))
 
 
+@pytest.mark.parametrize("weights", ["policy", "uniform"])
+def test_gains_are_advantages_without_shares_and_back(weights: str) -> None:
+    _, found = planned(GREEDY)
+    rewards = [Reward(value, {}) for value in (0.2, 1.0, 0.7, 0.2)]
+    shape = RewardParams(scale="none")
+    earned = advantages(rewards, min_std=0, clip=100, shape=shape, shares=found.shares(weights))
+    gains = found.gains(earned, weights)
+    names = [one.name for one in found.choices]
+    assert gains[names[1]] - gains[names[0]] == pytest.approx(0.8) and gains[names[1]] - gains[
+        names[2]
+    ] == pytest.approx(0.3)
+    assert found.paid(gains, weights) == pytest.approx(earned)
+    # What an infrastructure failed is in no mean and is paid nothing.
+    assert found.gains(earned, weights, {1}).keys() == {names[0], names[2]}
+    assert found.paid(gains, weights, {1})[1] == 0
+
+
+def test_a_thought_s_line_says_what_comes_before_the_choice() -> None:
+    assert planned(AT_WORD)[1].said == "" and planned(AT_NAME)[1].said == ""
+    line = "unsure cheap doubt-saving-"
+    turn = codec().decode(codec().turn(written("gpt-5", f"{line}best")))
+    assert _said(turn, question(), AT_WORD) == line
+
+
 def test_an_episode_without_a_reward_earns_nothing_for_its_choice() -> None:
     _, found = planned(GREEDY)
     branch = GREEDY.model_copy(update={"entropy": 0.1})
@@ -299,7 +334,12 @@ def test_a_copy_changes_no_advantage() -> None:
     assert copied == pytest.approx([played[0] + played[3], *played[1:3], 0])
 
 
-@pytest.mark.parametrize("branch", [AT_NAME, GREEDY.model_copy(update={"greedy": False})], ids=["name", "word"])
+SAMPLED = GREEDY.model_copy(update={"greedy": False})
+
+
+@pytest.mark.parametrize(
+    "branch", [AT_NAME, SAMPLED, SAMPLED.model_copy(update={"mean_of": 5})], ids=["name", "word", "means"]
+)
 def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
     tools: Toolkit, tmp_path: Path, branch: Branch
 ) -> None:
@@ -333,7 +373,7 @@ def test_a_later_turn_tries_every_choice_after_the_same_turns(tools: Toolkit) ->
     again = first.model_copy(update={"ids": tuple(codec().turn(written("gpt-5-mini", "best")))})
     played = episode().model_copy(update={"turns": (first, again)})
     limits = LIMITS.model_copy(update={"max_turns": 3})
-    (found,) = plan([question()], acting, codec(), limits, AT_WORD, SIZE, [played])
+    (found,) = plans([question()], acting, AT_WORD, limits, played=[played])
     assert found is not None and found.before == (first,)
     begun = {("e1", sample): found.beginning(sample) for sample in range(SIZE)}
     options = RolloutOptions(limits, PRICE, samples=SIZE)
@@ -364,7 +404,9 @@ def test_even_starts_begin_with_each_choice_alike_however_the_policy_prefers_one
     rounds = Rounds({"e1": question()}, codec(), tools, LIMITS, PRICE, settings, acting)
     for seed in range(120):
         acting.seed = seed
-        for beginning in rounds._starts([question()], branch).values():
+        for beginning in rounds._starts(
+            [question()], first_turns([question()], acting, codec(), LIMITS), branch
+        ).values():
             assert beginning.before == ()
             drawn[codec().decode(list(beginning.ids)).replace("</think>", "").split()[-1]] += 1
     assert drawn.keys() == set(WORDS) and drawn.total() > 60
@@ -398,4 +440,4 @@ def test_a_settled_choice_is_not_tried_again() -> None:
     for seed in range(10):
         acting.seed = seed
         settled = AT_WORD.model_copy(update={"settled": 0.5})
-        assert plan([question()], acting, codec(), LIMITS, settled, SIZE) == [None]
+        assert plans([question()], acting, settled) == [None]
