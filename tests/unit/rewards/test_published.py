@@ -17,7 +17,8 @@ from tests.unit.rewards.test_group import groups, preferences
 EVERYTHING_ELSE: dict[str, Any] = {
     "unit": "fixed", "unit_usd": 0.1, "unit_s": 30.0, "among": "solved", "spent": "all",
     "homogeneity": "part", "scale": "none", "batch_normalise": True, "liked": "use", "weights": {"compute": 1.0},
-    "constraint": Constraint(usd={"any": 0.01}), "branch": Branch(at="expert"), "budget_share": 0.5, "normalise": "normalise_then_sum",
+    "constraint": Constraint(usd={"any": 0.01}), "branch": Branch(at="expert"), "budget_share": 0.5,
+    "normalise": "normalise_then_sum",
 }  # fmt: skip
 
 
