@@ -27,6 +27,7 @@ import asyncio
 import json
 import math
 import random
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -193,9 +194,10 @@ def _plans(
 
 def _plan(tried: _Tried, scores: list[float], seed: int, branch: Branch, size: int) -> Plan | None:
     """The plan of one turn; None where nothing is open."""
-    rng = random.Random(f"branch/{seed}/{tried.conversation.example.id}")
     choices = _likely(tried.ways, scores, branch.min_chance)
-    choices = rng.sample(sorted(choices, key=lambda one: one.name), size) if len(choices) > size else choices
+    if len(choices) > size:
+        rng = random.Random(f"branch/{seed}/{tried.conversation.example.id}")
+        choices = rng.sample(sorted(choices, key=lambda one: one.name), size)
     total = sum(one.chance for one in choices)
     scaled = tuple(replace(one, chance=one.chance / total) for one in choices)
     if len(scaled) < 2 or max(one.chance for one in scaled) > branch.settled:
@@ -266,7 +268,8 @@ def ways(
     room = min(limits.max_turn_tokens, limits.max_tokens - conversation.length)
     for name, written in choices.items():
         ids, whole = codec.turn(text[:start] + written + text[end:])[:-1], start + len(written)
-        count = next((n for n in range(1, len(ids) + 1) if len(codec.decode(ids[:n])) >= whole), len(ids))
+        # The fewest tokens that hold it whole: a longer beginning never decodes to a shorter text.
+        count = 1 + bisect_left(range(1, len(ids)), whole, key=lambda n: len(codec.decode(ids[:n])))
         if count < room and codec.decode(ids[:count])[:whole] == text[:start] + written:
             found[name] = tuple(ids[:count])
     return found
@@ -325,16 +328,26 @@ def _scores(policy: TransformersPolicy, tried: Sequence[_Tried]) -> list[list[fl
     rows = [(n, place, way[tried[n].shared :]) for n in asked for place, way in enumerate(tried[n].ways.values())]
     begun = {n: [*tried[n].conversation.ids, *next(iter(tried[n].ways.values()))[: tried[n].shared]] for n in asked}
     heat = policy.temperature or 1.0
+
+    def add(scored: Sequence[int], logits: torch.Tensor, step: int) -> None:
+        """Score the token number `step` of rows by logits (rows, vocabulary)."""
+        logp = torch.log_softmax(logits.float() / heat, dim=-1)
+        ids = torch.tensor([rows[row][2][step] for row in scored], device=logp.device)
+        for row, value in zip(scored, logp.gather(1, ids[:, None])[:, 0].tolist(), strict=True):
+            found[rows[row][0]][rows[row][1]] += value
+
     with torch.inference_mode():
-        prompts = [begun[n][:-1] for n in asked]
-        contexts = open_contexts(policy.model, prompts, [asked.index(n) for n, _, _ in rows])
-        live, chunks = list(range(len(rows))), [[begun[n][-1]] for n, _, _ in rows]
-        for step in range(max(len(tail) for _, _, tail in rows)):
-            logp = torch.log_softmax(contexts.feed(live, chunks).float() / heat, dim=-1)  # (rows, vocabulary)
-            next_ids = torch.tensor([rows[row][2][step] for row in live], device=logp.device)
-            for row, value in zip(live, logp.gather(1, next_ids[:, None])[:, 0].tolist(), strict=True):
-                found[rows[row][0]][rows[row][1]] += value
-            live = [row for row in live if len(rows[row][2]) > step + 1]
+        owner = [asked.index(n) for n, _, _ in rows]
+        contexts = open_contexts(policy.model, [begun[n][:-1] for n in asked], owner)
+        # What comes first after the shared tokens has the same chances in every way: the first row tells them.
+        first = [owner.index(place) for place in range(len(asked))]
+        told = contexts.feed(first, [begun[n][-1:] for n in asked])
+        add(range(len(rows)), told[torch.tensor(owner, device=told.device)], 0)
+        live = [row for row in range(len(rows)) if len(rows[row][2]) > 1]
+        chunks = [[*([] if row in first else begun[rows[row][0]][-1:]), rows[row][2][0]] for row in live]
+        for step in range(1, max(len(tail) for _, _, tail in rows)):
             contexts.keep(live)
+            add(live, contexts.feed(live, chunks), step)
+            live = [row for row in live if len(rows[row][2]) > step + 1]
             chunks = [[rows[row][2][step]] for row in live]
     return found
