@@ -49,7 +49,11 @@ class Webhooks:
         self.client: Any = MlflowClient(tracking_uri=self.url, registry_uri=self.url)
 
     def all(self) -> list[Any]:
-        """Every webhook, the oldest first."""
+        """Every webhook, the oldest first; `DataError` where the server cannot read their secrets."""
+        if names := unreadable(self.root):
+            what = f"the secrets of {', '.join(names)} were kept with another key"
+            fix = f"start MLflow's server with that key ({KEY}), or orchestra webhook NAME --remove"
+            raise DataError(what, where=self.url, fix=fix)
         found, token = list[Any](), None
         with self._named():
             while True:
@@ -117,10 +121,6 @@ class Webhooks:
         known = next((fix for word, fix in REFUSALS.items() if word in said), None)
         if "INVALID_PARAMETER_VALUE" in said or known is not None:
             return ConfigError(said.partition(": ")[2] or said, where="webhook", fix=known or f"see {PAGE}")
-        if names := unreadable(self.root):
-            what = f"the secrets of {', '.join(names)} were kept with another key"
-            fix = f"start MLflow's server with that key ({KEY}), or orchestra webhook NAME --remove"
-            return DataError(what, where=self.url, fix=fix)
         return ServiceError(said, where=self.url, fix="see the log of MLflow's server")
 
 
@@ -192,6 +192,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--remove", action="store_true")
     told, root = parser.parse_args(arguments), Path.cwd()
+    # MLflow would ask a server that fails for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     secret = _secret() if told.url else ""
     webhooks = Webhooks(root)
     if told.name is None:
