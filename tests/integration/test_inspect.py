@@ -26,9 +26,10 @@ from tests.support.benchmarks import MODEL, ROOT, evaluation, pairs, player, pub
 from tests.support.endpoint import completion, serving
 from tests.support.real_gateway import listening
 from tests.support.scripts import call
-from tests.support.serving_world import backend, codec
+from tests.support.serving_world import backend, codec, workspace
 
 JUDGE = "o3-mini-2025-01-31"
+DOMAINS = load_params(ROOT / "params.yaml").world.domains
 ENVIRONMENT = (ROOT / PYTHON).is_file()
 WITHOUT = "no environment of inspect: make setup-inspect makes .venv-inspect"
 
@@ -128,14 +129,12 @@ def orchestra(root: Path, *words: str, **more: str) -> str:
 
 @slow
 def test_the_command_measures_an_endpoint_and_a_checkpoint_that_it_serves(tmp_path: Path) -> None:
-    root = tmp_path / "workspace"
-    for name in ("data/catalogue", "data/domains", "models/base"):
-        shutil.copytree(ROOT / name, root / name)
+    root = workspace(tmp_path / "workspace")
+    shutil.copytree(ROOT / "models/base", root / "models/base")
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, root)
-    corpus = root / "data/generated/corpus.jsonl"
-    corpus.parent.mkdir()
-    corpus.write_text(json.dumps({"id": "1", "title": "Cubes", "text": "A cube has twelve edges."}) + "\n")
+    for name in DOMAINS:
+        shutil.copytree(ROOT / "data/domains" / name, root / "data/domains" / name, dirs_exist_ok=True)
     file, rows = published("hle", tmp_path, pairs("hle")[:4]), [row["id"] for row in pairs("hle")[:3]]
     told = ("evaluate", "--benchmark", "hle", "--harness", "inspect", "--data", str(file), "--limit", "3")
     with serving(player("hle")) as double:
