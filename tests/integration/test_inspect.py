@@ -26,7 +26,8 @@ from tests.support.benchmarks import MODEL, ROOT, evaluation, pairs, player, pub
 from tests.support.endpoint import completion, serving
 from tests.support.real_gateway import listening
 from tests.support.scripts import call
-from tests.support.serving_world import backend, codec, workspace
+from tests.support.serving_world import backend, workspace
+from tests.support.worlds import codec
 
 JUDGE = "o3-mini-2025-01-31"
 DOMAINS = load_params(ROOT / "params.yaml").world.domains

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlflow.models import MetricThreshold
-from mlflow.models.evaluation import EvaluationResult
+from mlflow import models
+from mlflow.models import evaluation as mlflow_evaluation
 from mlflow.models.evaluation.validation import ModelValidationFailedException
 
 from orchestra.promotion.gate import gate
 from tests.unit.promotion.test_gate import GOOD, THRESHOLDS, champion, evidence, pair
 
+# They have no annotations.
+MetricThreshold: Any = models.MetricThreshold
+EvaluationResult: Any = mlflow_evaluation.EvaluationResult
 FLOORS = {
     "accuracy": (ge, THRESHOLDS.min_accuracy),
     "valid": (ge, THRESHOLDS.min_valid),
@@ -29,11 +32,11 @@ FLOORS = {
 """Every floor and ceiling of promote.* over a metric."""
 
 
-def told(metrics: dict[str, Any]) -> EvaluationResult:
+def told(metrics: dict[str, Any]) -> Any:
     return EvaluationResult(metrics=metrics, artifacts={})
 
 
-def passes(thresholds: dict[str, MetricThreshold], ours: dict[str, Any], theirs: dict[str, Any] | None = None) -> bool:
+def passes(thresholds: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any] | None = None) -> bool:
     """What MLflow says."""
     try:
         mlflow.validate_evaluation_results(thresholds, told(ours), None if theirs is None else told(theirs))
@@ -42,7 +45,7 @@ def passes(thresholds: dict[str, MetricThreshold], ours: dict[str, Any], theirs:
     return True
 
 
-def floors() -> dict[str, MetricThreshold]:
+def floors() -> dict[str, Any]:
     return {name: MetricThreshold(threshold=bar, greater_is_better=sign is ge) for name, (sign, bar) in FLOORS.items()}
 
 
