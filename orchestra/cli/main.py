@@ -59,6 +59,7 @@ for command in (
     cli_schedule.plan,
     cli_schedule.sweep,
     cli_schedule.notify,
+    cli_schedule.webhook,
     cli_upkeep.backup,
     cli_upkeep.restore,
     cli_upkeep.push,

@@ -24,8 +24,12 @@ from orchestra.system.processes import services
 from orchestra.system.storage import DATABASES, MLFLOW, PREFECT, RESTORING, check_database
 from orchestra.types import Record
 
-FOLDERS = (".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger")
-"""What the databases speak of: checkpoints, artifacts, records. A restore adds to them and removes nothing."""
+FOLDERS = (
+    *(".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger"),
+    ".state/webhooks",
+)
+"""What the databases speak of: checkpoints, artifacts, records, the key of webhooks' secrets. A restore adds and
+removes nothing."""
 ANOTHER = "take another backup"
 CONTENTS = "contents.json"
 """The last file of a backup: without it the backup was cut off."""

@@ -1,6 +1,8 @@
 """The servers of `make up` on 127.0.0.1: Prefect, MLflow, facts for Prometheus, and the worker of the schedules."""
 
+import base64
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +24,10 @@ ASK_TIMEOUT_S = 0.7
 WORKER_POOL = ".state/worker_pool"
 """Names the pool of the schedules' worker; no file: nothing is scheduled."""
 METRICS_PORT = 9464
+WEBHOOK_KEY = ".state/webhooks/key"
+"""Under it MLflow keeps the secrets of webhooks. Without one each start of it makes its own, and cannot read them."""
+WEBHOOKS_KEPT_S = 1
+"""So long MLflow's server may remember who wants an event; its own 60 s would miss what follows a registration."""
 HEALTH = {
     "prefect": "/api/health",
     "mlflow": "/health",
@@ -135,11 +141,26 @@ def _commands(
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
         extra = environment(load_params(root / "params.yaml").storage) if (root / "params.yaml").is_file() else {}
-        found["mlflow"] = (mlflow, mlflow_port, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **extra})
+        extra |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **_webhook_settings(root)}
+        found["mlflow"] = (mlflow, mlflow_port, extra)
     if find_spec("prometheus_client") is not None:
         metrics = [sys.executable, "-m", "tasks.records.metrics", "--port", str(metrics_port)]
         found["metrics"] = (metrics, metrics_port, {})
     return found
+
+
+def _webhook_settings(root: Path) -> dict[str, str]:
+    """What MLflow's server needs to sign webhooks with the same secrets after a restart; the user's own come first."""
+    file = root / WEBHOOK_KEY
+    if not file.is_file():
+        # Fernet's form of a key.
+        atomic.write_private(file, base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
+    file.chmod(0o600)  # A restored one may have another mode.
+    ours = {
+        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": file.read_text(encoding="utf-8"),
+        "MLFLOW_WEBHOOK_CACHE_TTL": str(WEBHOOKS_KEPT_S),
+    }
+    return {name: os.environ.get(name) or value for name, value in ours.items()}
 
 
 def _start_worker(root: Path, pool: str) -> str:

@@ -114,7 +114,7 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
 
     `other`: those of a harness, whose code decided, in place of ours.
     """
-    attempts, spec = evaluation.attempts() if other is None else other.attempts, evaluation.spec
+    attempts, spec = evaluation.attempts() if other is None else _ordered(evaluation, other), evaluation.spec
     second = spec.protocol.second_judge
     agreed = judge_again(evaluation, attempts, wanted.agreement, second) if second and wanted.agreement else None
     judging = evaluation.judging
@@ -144,6 +144,12 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
     print("\n".join(table(results(evaluation.root))))
     screen(f"evaluate: {folder.relative_to(evaluation.root)} holds the attempts, the failures and the figures")
     return summary
+
+
+def _ordered(evaluation: Evaluation, other: Harnessed) -> list[Attempt]:
+    """Its attempts as the questions stand in the file: inspect lists them as they ended."""
+    place = {question.id: index for index, question in enumerate(evaluation.questions)}
+    return sorted(other.attempts, key=lambda attempt: place[attempt.item])
 
 
 def log(root: Path, summary: Summary, folder: Path) -> None:

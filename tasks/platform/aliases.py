@@ -1,4 +1,7 @@
-"""What the registry's aliases name, read in milliseconds: MLflow's own client takes seconds to import."""
+"""What the registry's aliases name, read in milliseconds, and moved through MLflow's server, which tells webhooks.
+
+MLflow's own client takes seconds to import.
+"""
 
 import contextlib
 import os
@@ -7,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.errors import ServiceError
-from tasks.platform.tracking import tracking_uri
+from orchestra.system.servers import address
+from tasks.platform.tracking import connect, own_database, tracking_uri
 
 TIMEOUT_S = 1.0
+MOVE_TIMEOUT_S = 30.0
+"""A move waits for the database; nobody reads a screen meanwhile."""
+LISTENERS = (
+    "SELECT DISTINCT name FROM webhooks JOIN webhook_events USING (webhook_id) WHERE deleted_timestamp IS NULL "
+    "AND status = 'ACTIVE' AND entity = 'model_version_alias' AND action = 'created' ORDER BY name"
+)
 
 
 def aliases(root: Path, model_name: str) -> dict[str, int]:
@@ -23,11 +33,8 @@ def aliases(root: Path, model_name: str) -> dict[str, int]:
         return _of_database(Path(uri.removeprefix("sqlite:///")), model_name)
     if uri.startswith(("http://", "https://")):
         return _of_server(uri.rstrip("/"), model_name)
-    from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
-
-    registry = Registry(root, model_name)
-    found = {alias: registry.at(alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
-    return {alias: version.number for alias, version in found.items() if version is not None}
+    models = connect(root).search_registered_models(f"name = '{model_name}'")
+    return {alias: int(number) for alias, number in models[0].aliases.items()} if models else {}
 
 
 def made_at(root: Path, model_name: str, number: int) -> float | None:
@@ -41,6 +48,35 @@ def made_at(root: Path, model_name: str, number: int) -> float | None:
         reply = _get(uri.rstrip("/"), "model-versions", name=model_name, version=str(number))
         return None if reply is None else int(reply["model_version"]["creation_timestamp"]) / 1000
     return None
+
+
+def move(root: Path, model_name: str, alias: str, number: int) -> bool:
+    """Let the workspace's own MLflow server point an alias at a version, so that it tells webhooks of it.
+
+    False where no such server runs or it did not do it: then nothing tells of the move.
+    """
+    server = address(root, "mlflow") if own_database(root) else None
+    if server is None:
+        return False
+    import httpx
+
+    asked = {"name": model_name, "alias": alias, "version": str(number)}
+    try:
+        where = f"{server}/api/2.0/mlflow/registered-models/alias"
+        reply = httpx.post(where, json=asked, timeout=MOVE_TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return reply.status_code == 200
+
+
+def listeners(root: Path) -> list[str]:
+    """Webhooks in the workspace's own database that want to hear of moved aliases; none where it cannot be read now."""
+    uri = tracking_uri(root)
+    if not uri.startswith("sqlite:///"):
+        return []
+    with contextlib.suppress(ServiceError):
+        return [str(name) for (name,) in _asked(Path(uri.removeprefix("sqlite:///")), LISTENERS)]
+    return []
 
 
 def _of_database(file: Path, model_name: str) -> dict[str, int]:

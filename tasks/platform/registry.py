@@ -10,12 +10,16 @@ from typing import Any, ParamSpec, TypeVar
 from orchestra.errors import DataError, ServiceError
 from orchestra.files.checkpoint import hash_dir, keep, verify_kept
 from orchestra.system.storage import storage_failure
+from orchestra.system.workspace import Screen
 from orchestra.types import Record
+from tasks.platform.aliases import listeners, move
 from tasks.platform.tracking import connect, experiment, own_database
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+screen = Screen()
+UNTOLD = "warning: webhooks ({}) are not told that {}: MLflow's server did not move the alias (orchestra up)"
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 CHECKPOINT = "checkpoint_hash"
 PROMOTED = "promoted"
@@ -163,11 +167,17 @@ class Registry:
 
     @_named
     def point(self, alias: str, version: ModelVersion) -> bool:
-        """Let an alias name a version; whether that changed anything."""
+        """Let an alias name a version; whether that changed anything.
+
+        A server tells webhooks of it: the team's, or that of `orchestra up`.
+        """
         now = self.at(alias)
         if now is not None and now.number == version.number:
             return False
-        self.client.set_registered_model_alias(self.model_name, alias, str(version.number))
+        if not move(self.root, self.model_name, alias, version.number):
+            self.client.set_registered_model_alias(self.model_name, alias, str(version.number))
+            if untold := listeners(self.root):
+                screen(UNTOLD.format(", ".join(untold), f"{alias} is version {version.number}"))
         return True
 
     @_named

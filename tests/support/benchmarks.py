@@ -7,7 +7,7 @@ from typing import Any
 from orchestra.config.schema import load_params
 from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
-from tests.support.endpoint import answer
+from tests.support.endpoint import completion
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data/benchmarks"
@@ -48,14 +48,19 @@ def published(benchmark: str, folder: Path, rows: list[Row] | None = None) -> Pa
     return file
 
 
+def text_of(content: str | list[Row]) -> str:
+    """What a message says: OpenAI's clients write it as one string or, as inspect does, in parts."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
 def player(benchmark: str) -> Any:
     """What the endpoint replies: the response to a question, and the judge's words about it."""
     rows = pairs(benchmark)
 
     def reply(request: Row) -> Any:
-        said = request["messages"][-1]["content"]
+        said = text_of(request["messages"][-1]["content"])
         (row,) = [row for row in rows if f"({row['id']})" in said]
-        return (200, answer(row["response"] if request["model"] == MODEL else row["reply"]), 0)
+        return (200, completion(request, row["response"] if request["model"] == MODEL else row["reply"]), 0)
 
     return reply
 

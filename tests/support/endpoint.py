@@ -20,6 +20,15 @@ def answer(content: Any = "Kelmar", **message: Any) -> dict[str, Any]:
     return {"choices": [choice], "usage": counts}
 
 
+def completion(request: dict[str, Any], content: str) -> dict[str, Any]:
+    """A chat completion with every field that OpenAI's schema wants, for clients that check it."""
+    told = answer(content)
+    counts = told["usage"] | {"total_tokens": 107}
+    choices = [{"index": 0, **choice} for choice in told["choices"]]
+    kept = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_790_000_000, "model": request["model"]}
+    return {**kept, "choices": choices, "usage": counts}
+
+
 class Double(ThreadingHTTPServer):
     """Plays the script and keeps what it was asked, and with which keys."""
 

@@ -1,4 +1,4 @@
-"""`orchestra schedule`, `plan`, `sweep` and `notify`: what the engineer sets up and asks before anything runs."""
+"""`orchestra schedule`, `plan`, `sweep`, `notify` and `webhook`: what the engineer sets up before anything runs."""
 
 from typing import Annotated
 
@@ -68,3 +68,24 @@ def notify(
         )
     workspace()
     hand_over("flows.notify", *([] if url is None else [url]), *["--remove"] * remove)
+
+
+def webhook(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the webhook; without one: list them.")] = None,
+    url: Annotated[str | None, typer.Argument(metavar="URL", help="Who is told; registers or changes it.")] = None,
+    event: Annotated[
+        list[str] | None, typer.Option(metavar="EVENT", help="Of MLflow; default: an alias was set or removed.")
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="Send an example now.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Tell it no more.")] = False,
+) -> None:
+    """Let MLflow's server tell a receiver of moved aliases (champion), signed with ORCHESTRA_WEBHOOK_SECRET."""
+    fix = "orchestra webhook NAME URL, NAME --test or NAME --remove"
+    if (url is not None) + test + remove != (name is not None):
+        raise ConfigError("name one thing to do with one webhook", where="webhook", fix=fix)
+    if event and url is None:
+        raise ConfigError("events belong to an address", where="--event", fix=fix)
+    workspace()
+    words = [word for word in (name, url) if word is not None]
+    options = [word for one in event or [] for word in ("--event", one)]
+    hand_over("tasks.records.webhooks", *words, *options, *["--test"] * test, *["--remove"] * remove)
