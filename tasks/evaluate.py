@@ -29,7 +29,7 @@ from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.catalogue import catalogue_files
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Price
-from tasks.platform.ledger import open_budget, tell
+from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
 
@@ -37,14 +37,14 @@ def main(stage: Stage) -> None:
     params, root = stage.params, stage.root
     examples = heldout(stage)
     budget = open_budget(stage)
-    toolkit = Toolkit.from_params(params, root, budget=budget)
+    toolkit = Toolkit.from_params(params, root, budget=budget, cassette=KeptReplies(stage))
     check_names(params, root)
     folders = {name: root / "models" / name for name in params.evaluate.policies if is_checkpoint(name, root)}
     for folder in folders.values():
         verify_manifest(folder)
     with players(stage) as build:
         _measure(stage, examples, toolkit, folders, build)
-    tell(stage, budget)
+    tell(stage, budget, toolkit.cassette)
 
 
 def _measure(stage: Stage, examples: list[Example], toolkit: Toolkit, folders: dict[str, Path], build: Build) -> None:
@@ -58,8 +58,6 @@ def _measure(stage: Stage, examples: list[Example], toolkit: Toolkit, folders: d
     episodes = running.evaluate(
         contenders, examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
     )
-    if toolkit.cassette is not None:
-        stage.say(toolkit.cassette.summary())
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed

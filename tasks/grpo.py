@@ -17,9 +17,10 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
+from orchestra.training.resume import MARKER
 from orchestra.types import Example
 from tasks.platform.checkpoints import save_checkpoint
-from tasks.platform.ledger import open_budget, tell
+from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def train(stage: Stage) -> None:
     params, settings = stage.params, stage.params.grpo
     codec = Codec.load(stage.root / BASE)
     budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
-    toolkit = Toolkit.from_params(params, stage.root, budget=budget)
+    work = stage.work_dir()
+    replies = KeptReplies(stage, rank=distributed.rank(), since=lambda: last_saved(work / "checkpoints"))
+    toolkit = Toolkit.from_params(params, stage.root, budget=budget, cassette=replies)
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
@@ -75,7 +78,6 @@ def train(stage: Stage) -> None:
         return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
 
     meter = stage.progress(settings.steps, "grpo")
-    work = stage.work_dir()
     steps_file = work / "steps.jsonl"
 
     def log(metrics: dict[str, float], step: int) -> None:
@@ -112,7 +114,7 @@ def train(stage: Stage) -> None:
             save_checkpoint(stage, written, codec, "models/grpo", base=BASE, base_dir=stage.root / BASE, data=data)
     if distributed.rank() != 0:
         return
-    tell(stage, budget)
+    tell(stage, budget, toolkit.cassette)
     if result.resumed_from:
         stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:
@@ -127,6 +129,12 @@ def train(stage: Stage) -> None:
         "kept_step": result.kept_step,
     }
     stage.write_json("reports/grpo.json", facts | means)
+
+
+def last_saved(checkpoints: Path) -> str:
+    """The step of the last whole checkpoint, from which a training that was killed goes on."""
+    steps = [int(mark.parent.name.rpartition("-")[2]) for mark in checkpoints.glob(f"checkpoint-*/{MARKER}")]
+    return f"step {max(steps, default=0)}"
 
 
 def remember_simulated(work: Path, budget: Budget) -> bool:

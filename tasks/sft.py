@@ -15,7 +15,7 @@ from orchestra.training import distributed
 from orchestra.training.sft import sft_row
 from orchestra.training.teacher import teacher_policy
 from tasks.platform.checkpoints import save_checkpoint
-from tasks.platform.ledger import open_budget, tell
+from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
 DATA = "data/validated/train.jsonl"
@@ -47,7 +47,7 @@ def teach(stage: Stage) -> Taught:
     params = stage.params
     codec = Codec.load(params.model.folder(stage.root))
     budget = open_budget(stage)
-    toolkit = Toolkit.from_params(params, stage.root, budget=budget)
+    toolkit = Toolkit.from_params(params, stage.root, budget=budget, cassette=KeptReplies(stage))
     data = stage.root / DATA
     examples, _ = split_watched(read_examples(data), params.grpo.eval_examples, where=str(data))
     teacher = teacher_policy(toolkit.catalogue, params.sft.teacher, params.sft.seed, codec.turn)
@@ -55,7 +55,7 @@ def teach(stage: Stage) -> Taught:
     options = RolloutOptions(params.rollout, toolkit.catalogue.policy_price, on_progress=meter.advance)
     episodes = rollout(examples, teacher, codec, toolkit, options)
     kept = [e for e in episodes if e.counted and well_formed(e)]
-    tell(stage, budget)
+    tell(stage, budget, toolkit.cassette)
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")
     facts = {

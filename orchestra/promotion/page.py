@@ -122,7 +122,7 @@ def markdown(subject: PageSubject) -> str:
     approval = subject.decision.approval
     asked = [] if approval is None else [approval.line]
     lines = [f"**{subject.decision.name}**", *asked, *sentences(subject)]
-    lines.append("The page: artifact `decision/decision.html`.")
+    lines.append("The decision page: artifact `decision/decision.html`.")
     return "\n\n".join([*lines, f"Made with {SIMULATED}."] if subject.comparison.simulated else lines)[:4900]
 
 

@@ -23,6 +23,8 @@ ASK_TIMEOUT_S = 0.7
 """A server that takes longer to say that it is well is slow: status says so, and waits for no one."""
 WORKER_POOL = ".state/worker_pool"
 """Names the pool of the schedules' worker; no file: nothing is scheduled."""
+ORDERING = {"PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.server.ordering"}
+"""How the server of Prefect orders events."""
 METRICS_PORT = 9464
 WEBHOOK_KEY = ".state/webhooks/key"
 """Under it MLflow keeps the secrets of webhooks. Without one each start of it makes its own, and cannot read them."""
@@ -137,7 +139,7 @@ def _commands(
     ]
     found = {}
     if not os.environ.get("PREFECT_API_URL"):
-        found["prefect"] = (prefect, prefect_port, {"PREFECT_UI_API_URL": f"{address}/api"})
+        found["prefect"] = (prefect, prefect_port, {"PREFECT_UI_API_URL": f"{address}/api", **ORDERING})
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
         extra = environment(load_params(root / "params.yaml").storage) if (root / "params.yaml").is_file() else {}

@@ -76,10 +76,11 @@ class Toolkit:
         budget: Budget | None = None,
         index: SearchIndex | None = None,
         book: AnswerBook | None = None,
+        cassette: Cassette | None = None,
     ) -> Self:
         """The tools of a workspace's parameters; raises `ConfigError` when the catalogue, a price or a domain is
         missing."""
-        return cls.of(params.world, root, data_dir, budget=budget, index=index, book=book)
+        return cls.of(params.world, root, data_dir, budget=budget, index=index, book=book, cassette=cassette)
 
     @classmethod
     def of(
@@ -91,8 +92,9 @@ class Toolkit:
         budget: Budget | None = None,
         index: SearchIndex | None = None,
         book: AnswerBook | None = None,
+        cassette: Cassette | None = None,
     ) -> Self:
-        """The same, of one section of the parameters; ORCHESTRA_CASSETTE names the cassette."""
+        """The same, of one section of the parameters; the cassette that ORCHESTRA_CASSETTE names comes first."""
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
         folders = {name: root / "data/domains" / name for name in world.domains}
         for name, folder in folders.items():
@@ -103,7 +105,7 @@ class Toolkit:
             folders,
             data_dir or root / "data/generated",
             root=root,
-            cassette=Cassette.from_environment(),
+            cassette=Cassette.from_environment() or cassette,
             budget=budget,
             index=index,
             book=book,

@@ -1,15 +1,17 @@
-"""The run's ledger: one budget for everything that a stage calls, under the cap of params.yaml."""
+"""The run's ledger: one budget for all that a stage calls, under the cap of params.yaml; what was paid for is kept."""
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from pathlib import Path
+from typing import Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
 from orchestra.files.jsonl import read_jsonl
+from orchestra.tools.replay.cassette import Cassette, Slot, scope
 from orchestra.types import Charge, add_up
 from tasks.platform.stage import Stage
 
@@ -84,11 +86,27 @@ def open_budget(stage: Stage, folder: Path | None = None, *, rank: int = 0, rank
     return Budget(own, cap, stage.name)
 
 
+class KeptReplies(Cassette):
+    """What a stage was replied, in its work folder: where it was killed, it goes on without paying for that again."""
+
+    def __init__(self, stage: Stage, *, rank: int = 0, since: Callable[[], str] = str) -> None:
+        """A file for each rank. `since` names what the stage would go on from now: requests are numbered from there, as
+        they will be when it does."""
+        super().__init__(stage.work_dir() / f"replies{f'{RANK}{rank}' if rank else ''}.jsonl")
+        self._since = since
+
+    def slot(self, request: dict[str, Any], entry: str = "", **more: Any) -> Slot:
+        with scope(self._since()):
+            return super().slot(request, entry, **more)
+
+
 def _spent(file: Path) -> Decimal:
     return total(read_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
 
 
-def tell(stage: Stage, budget: Budget) -> None:
-    """Say and log what the run has spent so far, by component."""
+def tell(stage: Stage, budget: Budget, replies: Cassette | None = None) -> None:
+    """Say and log what the run has spent so far, by component; and what a cassette has spared or recorded."""
+    if replies is not None and (replies.replayed or not isinstance(replies, KeptReplies)):
+        stage.say(replies.summary())
     stage.say(f"spent in this run: {budget.summary()}")
     stage.log_metrics({f"spent/{name}_usd": float(part.cost_usd) for name, part in budget.by_component().items()})

@@ -1,0 +1,1 @@
+"""What Prefect's server loads of ours."""
