@@ -29,9 +29,9 @@ def event(age: timedelta, follows: ReceivedEvent | None = None) -> ReceivedEvent
 async def arrived(ordering: Base, one: ReceivedEvent, seen: list[ReceivedEvent]) -> None:
     """As the server does with each event."""
 
-    async def handle(waiter: ReceivedEvent, depth: int = 0) -> None:
-        async with ordering.preceding_event_confirmed(handle, waiter, depth):
-            seen.append(waiter)
+    async def handle(event: ReceivedEvent, depth: int = 0) -> None:
+        async with ordering.preceding_event_confirmed(handle, event, depth):
+            seen.append(event)
 
     await handle(one)
 
