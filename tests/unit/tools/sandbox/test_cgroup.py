@@ -196,7 +196,7 @@ def test_the_kernel_ends_a_program_whose_processes_hold_too_much_together(
         named.append(draw(length))
         return named[-1]
 
-    monkeypatch.setattr(cgroup.secrets, "token_hex", token_hex)
+    monkeypatch.setattr("orchestra.tools.sandbox.cgroup.secrets.token_hex", token_hex)
 
     async def ask() -> Run:
         return await Sandbox(limits=Limits(seconds=60, total_memory_bytes=128 << 20)).run(code)
