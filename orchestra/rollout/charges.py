@@ -29,13 +29,18 @@ def worst_turn_usd(conversation: Conversation, most: int, price: Price) -> Decim
     return cost_of(costliest, Usage(input_tokens=conversation.length, output_tokens=most))
 
 
-def policy_charge(conversation: Conversation, generation: Generation, price: Price) -> Charge:
-    """What one turn costs."""
-    usage = generation.usage or Usage(
+def policy_usage(conversation: Conversation, generation: Generation) -> Usage:
+    """Tokens of one turn: as the endpoint counts them, else those of the conversation and of the turn."""
+    return generation.usage or Usage(
         input_tokens=conversation.length,
         cached_input_tokens=generation.cached_tokens,
         output_tokens=len(generation.ids),
     )
+
+
+def policy_charge(conversation: Conversation, generation: Generation, price: Price) -> Charge:
+    """What one turn costs."""
+    usage = policy_usage(conversation, generation)
     modelled_s = round(len(generation.ids) * SECONDS_PER_TOKEN, 6)
     return Charge(
         component=Component.POLICY,

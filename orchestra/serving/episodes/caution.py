@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from orchestra.rollout.charges import policy_usage
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
-from orchestra.types import Usage
 
 CANNOT_KNOW = "I cannot know that."
 
@@ -59,9 +59,5 @@ class CautiousPolicy:
         """The turn, or what stands in its place; the tokens of a doubted turn are paid for all the same."""
         if confidence(written.logprobs) >= self.least:
             return written
-        usage = written.usage or Usage(
-            input_tokens=conversation.length,
-            cached_input_tokens=written.cached_tokens,
-            output_tokens=len(written.ids),
-        )
+        usage = policy_usage(conversation, written)
         return replace(written, ids=list(self.instead), logprobs=[], stop="stop", usage=usage)
