@@ -111,9 +111,8 @@ class RewardParams(Section):
 
     @model_validator(mode="after")
     def _fixed_units_are_given(self) -> Self:
-        given = (self.unit_usd is not None, self.unit_s is not None)
-        if given != ((True, True) if self.unit == "fixed" else (False, False)):
-            raise ValueError("unit_usd and unit_s are both given where unit is fixed, and only there")
+        if self.unit == "fixed" and (self.unit_usd is None or self.unit_s is None):
+            raise ValueError("unit_usd and unit_s are both given where unit is fixed")
         return self
 
     def resolved(self) -> Self:

@@ -24,14 +24,14 @@ def _experts(toolbox: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
 
 def dollars_of(toolbox: Sequence[ToolSpec], shape: RewardParams) -> Ends | None:
     """Of one call of the cheapest and the most expensive expert, at the prices of the example; or `unit_usd`."""
-    if shape.unit_usd is not None:
+    if shape.unit == "fixed" and shape.unit_usd is not None:
         return (-shape.unit_usd * shape.unit_ceiling, 0.0)
     return _ends([float(spec.call_usd) for spec in _experts(toolbox)], shape.unit_ceiling)
 
 
 def seconds_of(toolbox: Sequence[ToolSpec], shape: RewardParams) -> Ends | None:
     """Of one call of the fastest and the slowest expert; or `unit_s`."""
-    if shape.unit_s is not None:
+    if shape.unit == "fixed" and shape.unit_s is not None:
         return (-shape.unit_s * shape.unit_ceiling, 0.0)
     return _ends([spec.latency_s for spec in _experts(toolbox)], shape.unit_ceiling)
 

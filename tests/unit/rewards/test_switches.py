@@ -327,9 +327,14 @@ def test_with_fixed_units_the_reward_can_be_utility(
         assert value(reward) == pytest.approx(utility(outcome(one, asked), wish, measure), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "given_ones", [{"unit": "fixed"}, {"unit": "fixed", "unit_usd": 1.0}, {"unit_usd": 1.0, "unit_s": 1.0}]
-)
+@pytest.mark.parametrize("given_ones", [{}, {"unit_usd": 1.0}, {"unit_s": 1.0}])
 def test_fixed_units_are_given_where_they_are_used(given_ones: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="both given where unit is fixed"):
-        RewardParams(**given_ones)
+        RewardParams(unit="fixed", **given_ones)
+
+
+def test_units_that_are_not_in_use_change_nothing() -> None:
+    rows: list[dict[str, Any]] = [{"cost_usd": cost} for cost in (1, 2)]
+    tools, shape = (spec("one", 1, 1), spec("other", 2, 1)), RewardParams(unit="example", unit_ceiling=1)
+    beside = shape.model_copy(update={"unit_usd": 9.0, "unit_s": 9.0})
+    assert score(rows, CHEAP, beside, tools) == score(rows, CHEAP, shape, tools)
