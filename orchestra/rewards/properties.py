@@ -30,6 +30,9 @@ GROUPS = 12
 """Drawn groups that each vector is tried on."""
 TOLERANCE = 1e-9
 
+RESOLVED = 1e-12
+"""The least share of the weights that a reward in double precision can tell from nothing."""
+
 
 def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str]:
     """Try the properties on every distinct vector P; raises `DataError` naming the first one that breaks.
@@ -113,7 +116,8 @@ def broken_property(
         (LIMIT, _episode(cost_usd=1), _episode(cost_usd=2)),
     ):
         better, worse = _values(score([one, other]))
-        if weighed.get(name, 0.0) > 0 and better <= worse:
+        # A weight that floating point loses beside the others changes no reward.
+        if weighed.get(name, 0.0) > RESOLVED * sum(weighed.values()) and better <= worse:
             return f"of two solved episodes the one with less {name} does not have the higher reward"
     return None
 
