@@ -22,7 +22,7 @@ from orchestra.rewards.advantages import Group, step_advantages
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.synthesis.preferences.sentences import NEUTRAL, stated
 from orchestra.tools.base import UNSURE
-from orchestra.training.choice_means import ChoiceMeans
+from orchestra.training.branching.means import ChoiceMeans
 from orchestra.training.choices import ANSWER, NAMED, OTHERS, SEARCH, WORDS, Candidate, carried_out
 from orchestra.training.teacher import MOST_CALLS, candidates
 from orchestra.types import Charge, Component, Episode, Example, StopReason, ToolCall, ToolKind, Turn, Verdict
@@ -33,15 +33,14 @@ STATES = ("first", "nothing", "unsure", "one", "agree", "differ", "found")
 INSTEAD = ("cheapest", ANSWER)
 Key = tuple[str, str]
 """A kind of wish, and what is known so far."""
-EXAMPLE = {"unit": "example", "unit_usd": None, "unit_s": None}
 APART = {"spent": "solved", "homogeneity": "part", "liked": "use", "min_group_std": 0.01, "branch": None}
 SETTINGS: dict[str, dict[str, object]] = {
     "outcome alone": {"reward": "outcome", "branch": None},
     "published Eq. 1-3": {"published": True},
-    "absolute scale, no std": {**APART, **EXAMPLE, "scale": "none"},
-    "absolute scale, the step's std": {**APART, **EXAMPLE, "scale": "batch"},
+    "absolute scale, no std": {**APART, "unit": "example", "scale": "none"},
+    "absolute scale, the step's std": {**APART, "unit": "example", "scale": "batch"},
     "parts apart, of the solved": {
-        **APART, **EXAMPLE, "unit": "group", "among": "solved", "scale": "group", "normalise": "normalise_then_sum",
+        **APART, "unit": "group", "among": "solved", "scale": "group", "normalise": "normalise_then_sum",
     },
     "as configured": {},
 }  # fmt: skip
@@ -182,13 +181,11 @@ def smoothed(
     means: ChoiceMeans, played: Sequence[tuple[Example, list[tuple[Episode, list[Step]]]]], found: list[list[float]]
 ) -> list[list[float]]:
     """The advantages of branched groups over the groups before (`Branch.mean_of`)."""
-    every = []
+    groups = []
     for (_, group), advantages in zip(played, found, strict=True):
         gains = {made[0].among[0]: advantage for (_, made), advantage in zip(group, advantages, strict=True)}
-        key = group[0][1][0].key
-        means.add(key, gains)
-        every.append((key, gains))
-    return [list(means.smoothed(key, gains).values()) for key, gains in every]
+        groups.append((group[0][1][0].key, gains))
+    return [list(gains.values()) for gains in means.learn(groups)]
 
 
 def branched(

@@ -17,7 +17,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
-from orchestra.training.resume import MARKER
+from orchestra.training.resume import complete
 from orchestra.types import Example
 from tasks.platform.checkpoints import save_checkpoint
 from tasks.platform.ledger import KeptReplies, open_budget, tell
@@ -133,8 +133,7 @@ def train(stage: Stage) -> None:
 
 def last_saved(checkpoints: Path) -> str:
     """The step of the last whole checkpoint, from which a training that was killed goes on."""
-    steps = [int(mark.parent.name.rpartition("-")[2]) for mark in checkpoints.glob(f"checkpoint-*/{MARKER}")]
-    return f"step {max(steps, default=0)}"
+    return f"step {max(complete(checkpoints), default=0)}"
 
 
 def remember_simulated(work: Path, budget: Budget) -> bool:

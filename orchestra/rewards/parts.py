@@ -7,11 +7,15 @@ from orchestra.rewards.registry import Ends, feature
 from orchestra.types import Episode, Preference, ToolKind, ToolSpec
 
 
-def _ends(values: Sequence[float], ceiling: float) -> Ends | None:
-    """Ends of a cost: minus the smallest value is worth 1; 0 lies `ceiling` times the way to minus the largest one.
+def _ends(values: Sequence[float], fixed: float | None, shape: RewardParams) -> Ends | None:
+    """Ends of a cost: minus the smallest value is worth 1; 0 lies `unit_ceiling` times the way to minus the largest.
 
-    The way begins at no cost where there is but one value. None: all are 0.
+    The way begins at no cost where there is but one value. None: all are 0. With fixed units it goes from no cost to
+    `fixed`, whatever the values.
     """
+    ceiling = shape.unit_ceiling
+    if shape.unit == "fixed" and fixed is not None:
+        return (-ceiling * fixed, 0.0)
     most, least = max(values, default=0.0), min(values, default=0.0)
     best = least if least < most else 0.0
     return None if most <= 0 else (-best - ceiling * (most - best), -best)
@@ -24,16 +28,12 @@ def _experts(toolbox: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
 
 def dollars_of(toolbox: Sequence[ToolSpec], shape: RewardParams) -> Ends | None:
     """Of one call of the cheapest and the most expensive expert, at the prices of the example; or `unit_usd`."""
-    if shape.unit == "fixed" and shape.unit_usd is not None:
-        return (-shape.unit_usd * shape.unit_ceiling, 0.0)
-    return _ends([float(spec.call_usd) for spec in _experts(toolbox)], shape.unit_ceiling)
+    return _ends([float(spec.call_usd) for spec in _experts(toolbox)], shape.unit_usd, shape)
 
 
 def seconds_of(toolbox: Sequence[ToolSpec], shape: RewardParams) -> Ends | None:
     """Of one call of the fastest and the slowest expert; or `unit_s`."""
-    if shape.unit == "fixed" and shape.unit_s is not None:
-        return (-shape.unit_s * shape.unit_ceiling, 0.0)
-    return _ends([spec.latency_s for spec in _experts(toolbox)], shape.unit_ceiling)
+    return _ends([spec.latency_s for spec in _experts(toolbox)], shape.unit_s, shape)
 
 
 @feature("outcome", weight="outcome", level="outcome", of_solved=False)

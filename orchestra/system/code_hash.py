@@ -58,7 +58,7 @@ CODE: dict[Result, tuple[str, ...]] = {
         *SERVER,
         "orchestra/statistics",
         "orchestra/synthesis/questions/topic_words.py",
-        "orchestra/training/branch.py",
+        "orchestra/training/branching/points.py",
         "orchestra/training/choices.py",
         "orchestra/training/teacher.py",
         "tasks/evaluate.py",

@@ -28,6 +28,8 @@ ORDERING = {"PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.server.ordering"}
 METRICS_PORT = 9464
 WEBHOOK_KEY = ".state/webhooks/key"
 """Under it MLflow keeps the secrets of webhooks. Without one each start of it makes its own, and cannot read them."""
+ENCRYPTION_KEY = "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY"
+"""MLflow's variable for that key."""
 WEBHOOKS_KEPT_S = 1
 """So long MLflow's server may remember who wants an event; its own 60 s would miss what follows a registration."""
 HEALTH = {
@@ -159,7 +161,7 @@ def _webhook_settings(root: Path) -> dict[str, str]:
         atomic.write_private(file, base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
     file.chmod(0o600)  # A restored one may have another mode.
     ours = {
-        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": file.read_text(encoding="utf-8"),
+        ENCRYPTION_KEY: file.read_text(encoding="utf-8"),
         "MLFLOW_WEBHOOK_CACHE_TTL": str(WEBHOOKS_KEPT_S),
     }
     return {name: os.environ.get(name) or value for name, value in ours.items()}

@@ -24,12 +24,16 @@ def complete_marker() -> Any:
     return CompleteMarker()
 
 
+def complete(folder: Path) -> dict[int, Path]:
+    """The checkpoints that carry the marker, by step."""
+    marked = (mark.parent for mark in folder.glob(f"checkpoint-*/{MARKER}"))
+    return {int(path.name.rpartition("-")[2]): path for path in marked}
+
+
 def last_complete(folder: Path) -> Path | None:
-    """The newest checkpoint that carries the marker; half-written ones are deleted."""
-    found: dict[int, Path] = {}
+    """The newest whole checkpoint; half-written ones are deleted."""
+    found = complete(folder)
     for path in folder.glob("checkpoint-*"):
-        if (path / MARKER).is_file():
-            found[int(path.name.rpartition("-")[2])] = path
-        elif rank() == 0:
+        if path not in found.values() and rank() == 0:
             shutil.rmtree(path, ignore_errors=True)
     return found[max(found)] if found else None

@@ -19,9 +19,9 @@ from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
-from orchestra.training.branch import Plan, first_turns, tried
-from orchestra.training.branch import plan as branches
-from orchestra.training.choice_means import ChoiceMeans
+from orchestra.training.branching.means import ChoiceMeans
+from orchestra.training.branching.plan import Plan, first_turns, tried
+from orchestra.training.branching.plan import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
 from orchestra.training.engine.ahead import Ahead
 from orchestra.training.health import measure
@@ -252,18 +252,20 @@ class Rounds:
         self, rows: Sequence[Row], advantages: list[list[float]], branch: Branch, means: ChoiceMeans
     ) -> list[list[float]]:
         """The advantages of branched groups over the groups before (`Branch.mean_of`)."""
-        learned = []
-        for (group, (rewards, _), plan), found in zip(rows, advantages, strict=True):
+        counted = []
+        for place, (group, (rewards, _), plan) in enumerate(rows):
+            if plan is None:
+                continue
             out = {sample for sample, reward in enumerate(rewards) if reward.value is None}
-            gains = plan.gains(found, branch.weights, out) if plan is not None else {}
-            key = (self.examples[group[0].example_id].preference.kind, plan.said if plan is not None else "")
-            if gains:
-                means.add(key, gains)
-            learned.append((key, gains, out))
-        return [
-            plan.paid(means.smoothed(key, gains), branch.weights, out) if plan is not None and gains else found
-            for (_, _, plan), found, (key, gains, out) in zip(rows, advantages, learned, strict=True)
-        ]
+            if gains := plan.gains(advantages[place], branch.weights, out):
+                kind = self.examples[group[0].example_id].preference.kind
+                counted.append((place, plan, out, ((kind, plan.said), gains)))
+        smooth = means.learn([one for *_, one in counted])
+        paid = {
+            place: plan.paid(gains, branch.weights, out)
+            for (place, plan, out, _), gains in zip(counted, smooth, strict=True)
+        }
+        return [paid.get(place, own) for place, own in enumerate(advantages)]
 
     def _mask(self, episode: Episode, plan: Plan | None) -> list[int]:
         branch = self.settings.branch

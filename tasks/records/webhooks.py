@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
-from orchestra.system.servers import address
+from orchestra.system.servers import ENCRYPTION_KEY, WEBHOOK_KEY, address
 from orchestra.system.storage import MLFLOW
 from orchestra.text import one_line
 from tasks.platform.commands import run_command
@@ -23,7 +23,6 @@ from tasks.platform.tracking import own_database, tracking_uri
 
 SECRET = "ORCHESTRA_WEBHOOK_SECRET"
 """Shared with the receiver, which proves by it that MLflow sent a request."""
-KEY = "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY"
 EVENTS = ("model_version_alias.created", "model_version_alias.deleted")
 """Told by default: an alias was set, also where it stood elsewhere before; an alias was removed."""
 PAGE = "docs/how-to/webhooks.md"
@@ -52,7 +51,7 @@ class Webhooks:
         """Every webhook, the oldest first; `DataError` where the server cannot read their secrets."""
         if names := unreadable(self.root):
             what = f"the secrets of {', '.join(names)} were kept with another key"
-            fix = f"start MLflow's server with that key ({KEY}), or orchestra webhook NAME --remove"
+            fix = f"start MLflow's server with that key ({ENCRYPTION_KEY}), or orchestra webhook NAME --remove"
             raise DataError(what, where=self.url, fix=fix)
         found, token = list[Any](), None
         with self._named():
@@ -142,12 +141,10 @@ def unreadable(root: Path) -> list[str]:
     """Webhooks of the workspace's own database whose secrets its key does not open."""
     from cryptography.fernet import Fernet, InvalidToken
 
-    from orchestra.system.servers import WEBHOOK_KEY
-
     file = root / WEBHOOK_KEY
     if not own_database(root) or not file.is_file():
         return []
-    cipher, names = Fernet(os.environ.get(KEY) or file.read_text(encoding="utf-8")), []
+    cipher, names = Fernet(os.environ.get(ENCRYPTION_KEY) or file.read_text(encoding="utf-8")), []
     query = "SELECT name, secret FROM webhooks WHERE deleted_timestamp IS NULL AND secret IS NOT NULL ORDER BY name"
     with contextlib.closing(sqlite3.connect(f"file:{root / MLFLOW}?mode=ro", uri=True)) as database:
         for name, secret in database.execute(query):

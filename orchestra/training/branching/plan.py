@@ -24,10 +24,8 @@ With `entropy` a choice also earns for being rare. Rewards of few groups differ 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,11 +34,10 @@ from typing import TYPE_CHECKING
 
 from orchestra.config.reward import Branch
 from orchestra.config.schema import Rollout
-from orchestra.errors import CallError
-from orchestra.rollout.parse import THINK_CLOSE, parse_turn
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.forced import Beginning
-from orchestra.types import Episode, Example, ToolKind, Turn
+from orchestra.training.branching import points
+from orchestra.types import Episode, Example, Turn
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
@@ -182,9 +179,9 @@ def _plans(
     """By example id, the plan of each turn that was sampled."""
     tried = []
     for conversation, turn in turns:
-        found = ways(conversation, turn, codec, limits, branch)
-        said = _said(codec.decode(turn), conversation.example, branch)
-        tried.append(_Tried(conversation, found, _shared(list(found.values())), said))
+        found = points.ways(conversation, turn, codec, limits, branch)
+        said = points.said(codec.decode(turn), conversation.example, branch)
+        tried.append(_Tried(conversation, found, points.shared(list(found.values())), said))
     scores = _scores(policy, tried)
     return {
         one.conversation.example.id: _plan(one, score, policy.seed, branch, size)
@@ -249,66 +246,6 @@ def first_turns(
     room = [max(1, min(limits.max_turn_tokens, limits.max_tokens - c.length)) for c in conversations]
     turns = asyncio.run(generated()) if conversations else []
     return {one.id: turn.ids if turn.stop == "stop" else [] for one, turn in zip(examples, turns, strict=True)}
-
-
-def ways(
-    conversation: Conversation, turn: list[int], codec: Codec, limits: Rollout, branch: Branch
-) -> dict[str, tuple[int, ...]]:
-    """Tokens of the turn up to the end of each choice, by choice; {} without a choice point.
-
-    The turn that was sampled must be written in the tokens that its text is encoded in, and no way may need more tokens
-    than a turn and an episode may have.
-    """
-    text = codec.decode(turn)
-    point = _point(text, conversation.example, branch)
-    if point is None or codec.turn(text) != turn:
-        return {}
-    start, end, choices = point
-    found = {}
-    room = min(limits.max_turn_tokens, limits.max_tokens - conversation.length)
-    for name, written in choices.items():
-        ids, whole = codec.turn(text[:start] + written + text[end:])[:-1], start + len(written)
-        # The fewest tokens that hold it whole: a longer beginning never decodes to a shorter text.
-        count = 1 + bisect_left(range(1, len(ids)), whole, key=lambda n: len(codec.decode(ids[:n])))
-        if count < room and codec.decode(ids[:count])[:whole] == text[:start] + written:
-            found[name] = tuple(ids[:count])
-    return found
-
-
-def _point(text: str, example: Example, branch: Branch) -> tuple[int, int, dict[str, str]] | None:
-    """Where the choice stands in a turn's text (start, end), and what would be written for each; None: nowhere.
-
-    What ends a name or word belongs to it, so that gpt-5 and gpt-5-mini are two choices.
-    """
-    if branch.at == "word":
-        end = text.find(f"\n{THINK_CLOSE}") + 1
-        start = text.rfind("\n", 0, max(0, end - 1)) + 1
-        line = text[start : end - 1] if end else ""
-        ending = [word for word in branch.words if f" {line}".endswith((f" {word}", f"-{word}"))]
-        written = max(ending, key=len, default=None)
-        choices = {word: f"{word}\n" for word in branch.words}
-        return None if written is None else (end - 1 - len(written), end, choices)
-    try:
-        call = parse_turn(text).call
-    except CallError:
-        return None
-    experts = [spec.name for spec in example.toolbox if spec.kind is ToolKind.EXPERT]
-    if call is None or call.name not in experts:
-        return None
-    quoted = json.dumps(call.name)
-    start = text.find(quoted, text.find("<tool_call>"))
-    return (start, start + len(quoted), {name: json.dumps(name) for name in experts}) if start >= 0 else None
-
-
-def _said(text: str, example: Example, branch: Branch) -> str:
-    """What the line of the choice says before it; "" where the choice is an expert's name."""
-    point = _point(text, example, branch)
-    return text[: point[0]].rpartition("\n")[2] if point is not None and branch.at == "word" else ""
-
-
-def _shared(ways: Sequence[tuple[int, ...]]) -> int:
-    """How many tokens all ways begin with."""
-    return next((n for n, tokens in enumerate(zip(*ways, strict=False)) if len(set(tokens)) > 1), 0)
 
 
 def _scores(policy: TransformersPolicy, tried: Sequence[_Tried]) -> list[list[float]]:

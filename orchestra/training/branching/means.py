@@ -7,7 +7,7 @@ what it earned in its own group. That is a critic with one number for each choic
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 ROUNDS = 8
@@ -18,7 +18,7 @@ PRIOR = 4
 Key = tuple[str, str]
 """The kind of preference, and what the thought says before the choice."""
 Gains = Mapping[str, float]
-"""The reward of each choice of a group, less the group's mean."""
+"""The reward of each choice of a group, less the group's mean; at least one choice."""
 
 
 class ChoiceMeans:
@@ -49,16 +49,22 @@ class ChoiceMeans:
             found = {choice: sum(each) / (len(each) + PRIOR) for choice, each in left.items()}
         return found
 
-    def smoothed(self, key: Key, gains: Gains) -> dict[str, float]:
-        """The gains to learn from: the means of these choices, and the share `own` of what this group differs by."""
-        if not gains:
-            return {}
-        means = self.means(key)
-        level = fmean(means.get(choice, 0.0) for choice in gains)
+    def learn(self, groups: Sequence[tuple[Key, Gains]]) -> list[dict[str, float]]:
+        """Count the groups of a step in; what each is to learn from, in order.
+
+        That is the means of its choices, and the share `own` of what the group differs by.
+        """
+        for key, gains in groups:
+            self.add(key, gains)
+        means = {key: self.means(key) for key, _ in groups}
+        return [self._smoothed(means[key], gains) for key, gains in groups]
+
+    def _smoothed(self, means: Gains, gains: Gains) -> dict[str, float]:
+        level = fmean(means[choice] for choice in gains)
         middle = fmean(gains.values())
         found = {}
         for choice, gain in gains.items():
-            mean = means.get(choice, 0.0) - level
+            mean = means[choice] - level
             found[choice] = mean + self.own * (gain - middle - mean)
         return found
 

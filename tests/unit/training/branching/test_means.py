@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.training.choice_means import ChoiceMeans
+from orchestra.training.branching.means import ChoiceMeans
 
 KEY = ("cheap", "cheap saving-")
 WORTH = {"cheapest": 0.3, "best": 0.1, "strongest": -0.1, "search": 0.2}
@@ -53,7 +53,7 @@ def test_what_a_group_learns_from_adds_up_to_0(before: list[dict[str, float]], g
         means = ChoiceMeans(3, own)
         for one in before:
             means.add(KEY, one)
-        found = means.smoothed(KEY, gains)
+        (found,) = means.learn([(KEY, gains)])
         assert found.keys() == gains.keys() and sum(found.values()) == pytest.approx(0, abs=1e-9)
         if own == 1.0:
             middle = fmean(gains.values())
@@ -61,12 +61,11 @@ def test_what_a_group_learns_from_adds_up_to_0(before: list[dict[str, float]], g
 
 
 def test_the_own_share_is_how_much_of_a_group_s_chance_is_left() -> None:
-    means, rng = filled(500), random.Random(7)
-    groups = [group(rng, 0.4, size=4) for _ in range(200)]
+    rng = random.Random(7)
+    groups = [(KEY, group(rng, 0.4, size=4)) for _ in range(200)]
 
     def spread(own: float) -> float:
-        means.own = own
-        return pstdev(means.smoothed(KEY, gains)["best"] for gains in groups)
+        return pstdev(gains["best"] for gains in filled(500, own).learn(groups))
 
     assert spread(0.0) == pytest.approx(0) and spread(0.25) == pytest.approx(spread(1.0) / 4)
 

@@ -1,17 +1,11 @@
-"""Branched groups: where the choice stands, what each episode begins with, and what the policy learns from them."""
+"""Plans: what each episode of a group begins with, and what the policy learns from it."""
 
-import copy
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from orchestra.config.reward import Branch, RewardParams
 from orchestra.config.schema import Rollout
@@ -19,91 +13,26 @@ from orchestra.errors import TrainingError
 from orchestra.rewards.advantages import advantages
 from orchestra.rewards.group import Reward
 from orchestra.rollout.loop import RolloutOptions, rollout
-from orchestra.rollout.parse import format_call
 from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
-from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branch import Plan, _depth, _said, _scores, _Tried, first_turns, plan, tried, ways
-from orchestra.training.grpo import train_grpo
-from orchestra.training.rollouts import Rounds, _open
-from orchestra.types import Episode, Example, Preference, ToolCall
-from tests.support.worlds import PRICE, catalogue, codec, episode, example, tiny_model, toolkit
-from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
-
-LIMITS = Rollout(max_turns=2, max_turn_tokens=120, max_tokens=1500)
-EXPERTS = ("gpt-5", "gpt-5-mini", "qwen3-32b")
-WORDS = ["cheap", "best", "wish"]
-AT_NAME, AT_WORD = Branch(at="expert"), Branch(at="word", words=WORDS)
-SIZE = 4
-
-
-CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
-
-
-def question(name: str = "e1") -> Example:
-    box = [catalogue().spec(expert) for expert in EXPERTS]
-    box = [spec.model_copy(update={"description": "x", "parameters": {}}) for spec in box]
-    return example(
-        name, instruction="who wrote Opal?", answer=None, kind="database", domain="mock", toolbox=box, preference=CHEAP
-    )
-
-
-def written(expert: str, word: str) -> str:
-    return format_call(ToolCall(name=expert), f"music\n{word}")
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
-    return toolkit(tmp_path_factory.mktemp("world"))
-
-
-@lru_cache
-def taught() -> PreTrainedModel:
-    """A tiny model that thinks of music and a word, calls one of two experts, and answers (any answer is right)."""
-    model = tiny_model(hidden=64)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    turns = [written("gpt-5", "best"), written("gpt-5", "cheap"), written("gpt-5-mini", "cheap")]
-    prompt, seen, answer = codec().prompt(question()), codec().observation("Tesk"), codec().turn("Tesk")
-    batch = []
-    for turn in map(codec().turn, turns):
-        own = [-100] * len(prompt) + turn + [-100] * len(seen) + answer
-        batch.append((torch.tensor([[*prompt, *turn, *seen, *answer]]), torch.tensor([own])))
-    for _ in range(40):
-        optimizer.zero_grad()
-        for ids, labels in batch:
-            model(input_ids=ids, labels=labels).loss.backward()
-        optimizer.step()
-    return model
-
-
-def policy() -> TransformersPolicy:
-    return TransformersPolicy("", name="p", model=taught(), temperature=1.0, eos_id=codec().eos_id)
-
-
-def plans(
-    items: list[Example], acting: TransformersPolicy, branch: Branch, limits: Rollout = LIMITS, *,
-    played: Sequence[Episode] = (), size: int = SIZE,
-) -> list[Plan | None]:  # fmt: skip
-    first = first_turns(items, acting, codec(), limits)
-    return plan(items, first, acting, codec(), limits, branch, size, played)
-
-
-def planned(branch: Branch, size: int = SIZE, limits: Rollout = LIMITS) -> tuple[TransformersPolicy, Plan]:
-    """The first seed's policy whose sampled turn has a choice point."""
-    for seed in range(10):
-        acting = policy()
-        acting.seed = seed
-        found = plans([question()], acting, branch, limits, size=size)[0]
-        if found is not None:
-            return acting, found
-    raise AssertionError("the taught model writes no choice")
-
-
-def episodes(tools: Toolkit, acting: TransformersPolicy, found: Plan) -> list[Episode]:
-    begun = {("e1", sample): found.beginning(sample) for sample in range(found.size)}
-    options = RolloutOptions(LIMITS, PRICE, samples=found.size)
-    return rollout([question()], ForcedPolicy(acting, begun), codec(), tools, options)
+from orchestra.training.branching.plan import _depth, _scores, _Tried, tried
+from tests.support.worlds import PRICE, codec, episode
+from tests.unit.training.branching.world import (
+    AT_NAME,
+    AT_WORD,
+    EXPERTS,
+    GREEDY,
+    LIMITS,
+    SIZE,
+    WORDS,
+    episodes,
+    planned,
+    plans,
+    policy,
+    question,
+    written,
+)
 
 
 def test_every_expert_is_called_first_once_and_the_turn_before_is_shared(tools: Toolkit) -> None:
@@ -134,13 +63,6 @@ def test_every_word_is_tried_and_ends_where_its_line_ends(tools: Toolkit) -> Non
     assert [text.split("\n")[2] for text in texts] == WORDS
     made = episodes(tools, acting, found)
     assert [one.turns[0].text.split("\n")[2] for one in made] == ["cheap", "best", "wish", "cheap"]
-
-
-def test_a_choice_keeps_the_reasons_that_it_begins_with() -> None:
-    turn = codec().turn(written("gpt-5", "unsure cheap doubt-saving-best"))
-    found = ways(Conversation(question(), codec().prompt(question())), turn, codec(), LIMITS, AT_WORD)
-    last = {word: codec().decode(ids).split("\n")[2] for word, ids in found.items()}
-    assert last == {word: f"unsure cheap doubt-saving-{word}" for word in WORDS}
 
 
 def test_the_chance_is_the_policy_s_own(tools: Toolkit) -> None:
@@ -242,40 +164,6 @@ def test_a_choice_that_is_hardly_ever_made_is_not_tried() -> None:
     assert sum(one.chance for one in likely.choices) == pytest.approx(1) and len(likely.choices) == 2
 
 
-def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
-    settings = SETTINGS.model_copy(update={"branch": branch, "scale": "none", "learning_rate": 1e-3, "eval_every": 4})
-    model, logs = copy.deepcopy(taught()), Logs()
-
-    def log(metrics: dict[str, float], step: int) -> None:
-        logs[step, "train"] = {k: v for k, v in metrics.items() if k.startswith("train/") and k != "train/step_time"}
-        if step == stop_at:
-            raise Killed
-
-    items = [question(f"e{i}") for i in range(4)]
-    arguments = (codec(), tools, items, settings, LIMITS, PRICE, work, log, lambda _: {"x": 1.0})
-    return model, train_grpo(model, *arguments), logs
-
-
-GREEDY = Branch(at="word", words=WORDS, weights="uniform", greedy=True)
-
-
-def test_what_follows_a_choice_can_be_greedy(tools: Toolkit) -> None:
-    settings = SETTINGS.model_copy(update={"branch": GREEDY})
-    for seed in range(10):
-        acting = policy()
-        acting.seed = seed
-        rounds = Rounds({"e1": question()}, codec(), tools, LIMITS, PRICE, settings, acting)
-        (group,), (found,) = rounds._episodes([question()])
-        if found is not None:
-            break
-    assert found is not None and acting.temperature == 1.0
-    # Four episodes of three choices: nothing is drawn after a choice, so the fourth is a copy that counts nothing.
-    texts = [[turn.text for turn in one.turns] for one in group]
-    assert texts[0] == texts[3] and texts[0] != texts[1] and [one.sample for one in group] == [0, 1, 2, 3]
-    assert found.played == 3 and found.shares("uniform") == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
-    assert found.shares("policy") == pytest.approx([*(choice.chance for choice in found.choices), 0])
-
-
 def test_with_entropy_nothing_moves_where_chances_are_the_exponentials_of_rewards() -> None:
     _, found = planned(GREEDY)
     heat = 0.1
@@ -309,49 +197,12 @@ def test_gains_are_advantages_without_shares_and_back(weights: str) -> None:
     assert found.paid(gains, weights, {1})[1] == 0
 
 
-def test_a_thought_s_line_says_what_comes_before_the_choice() -> None:
-    assert planned(AT_WORD)[1].said == "" and planned(AT_NAME)[1].said == ""
-    line = "unsure cheap doubt-saving-"
-    turn = codec().decode(codec().turn(written("gpt-5", f"{line}best")))
-    assert _said(turn, question(), AT_WORD) == line
-
-
-def test_an_episode_without_a_reward_earns_nothing_for_its_choice() -> None:
-    _, found = planned(GREEDY)
-    branch = GREEDY.model_copy(update={"entropy": 0.1})
-    rewards = [Reward(value, {}) for value in (0.2, None, 0.7, 0.2)]
-    opened = _open([0.5, 0.0, -0.5, 0.0], ([], (rewards, {}), found), branch)
-    bonus = found.bonus(0.1, "uniform")
-    assert opened == pytest.approx([0.5 + bonus[0], 0.0, -0.5 + bonus[2], 0.0])
-    assert _open([0.5, 0.0, -0.5, 0.0], ([], (rewards, {}), None), branch) == [0.5, 0.0, -0.5, 0.0]
-
-
 def test_a_copy_changes_no_advantage() -> None:
     rewards = [Reward(value, {}) for value in (0.2, 1.0, 0.7, 0.2)]
     shape = RewardParams(scale="none")
     played = advantages(rewards, min_std=0, clip=100, shape=shape, shares=[1 / 6, 1 / 3, 1 / 3, 1 / 6])
     copied = advantages(rewards, min_std=0, clip=100, shape=shape, shares=[1 / 3, 1 / 3, 1 / 3, 0])
     assert copied == pytest.approx([played[0] + played[3], *played[1:3], 0])
-
-
-SAMPLED = GREEDY.model_copy(update={"greedy": False})
-
-
-@pytest.mark.parametrize(
-    "branch", [AT_NAME, SAMPLED, SAMPLED.model_copy(update={"mean_of": 5})], ids=["name", "word", "means"]
-)
-def test_a_branched_training_learns_and_a_killed_one_continues_exactly(
-    tools: Toolkit, tmp_path: Path, branch: Branch
-) -> None:
-    whole, result, _ = train(tools, tmp_path / "whole", branch)
-    assert any(row["branched"] > 0 for row in result.history)
-    assert any(row.get("choice_entropy", 0) > 0 for row in result.history)
-    assert not same(whole, taught())
-    with pytest.raises(Killed):
-        train(tools, tmp_path / "cut", branch, stop_at=3)
-    continued, again, _ = train(tools, tmp_path / "cut", branch)
-    assert again.resumed_from == 2 and again.history == result.history
-    assert same(whole, continued)
 
 
 def test_what_the_policy_would_earn_is_logged_beside_what_was_tried() -> None:
@@ -394,23 +245,6 @@ def test_later_turns_are_tried_alike_however_few_episodes_have_them() -> None:
     drawn = Counter(_depth(played, random.Random(seed)) for seed in range(600))
     assert drawn.keys() == {1, 2, 3} and all(count / 600 == pytest.approx(1 / 3, abs=0.07) for count in drawn.values())
     assert _depth(played[:1], random.Random(0)) == _depth([], random.Random(0)) == 0
-
-
-def test_even_starts_begin_with_each_choice_alike_however_the_policy_prefers_one(tools: Toolkit) -> None:
-    """The taught model never writes `wish`; a third of the even starts do."""
-    branch = AT_WORD.model_copy(update={"starts": "even", "later": 1.0})
-    settings = SETTINGS.model_copy(update={"branch": branch, "group_size": SIZE})
-    acting, drawn = policy(), Counter[str]()
-    rounds = Rounds({"e1": question()}, codec(), tools, LIMITS, PRICE, settings, acting)
-    for seed in range(120):
-        acting.seed = seed
-        for beginning in rounds._starts(
-            [question()], first_turns([question()], acting, codec(), LIMITS), branch
-        ).values():
-            assert beginning.before == ()
-            drawn[codec().decode(list(beginning.ids)).replace("</think>", "").split()[-1]] += 1
-    assert drawn.keys() == set(WORDS) and drawn.total() > 60
-    assert all(count / drawn.total() == pytest.approx(1 / 3, abs=0.15) for count in drawn.values())
 
 
 def test_a_call_that_gets_another_reply_when_it_is_made_again_is_refused(tools: Toolkit) -> None:

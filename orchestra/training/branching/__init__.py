@@ -1,0 +1,1 @@
+"""Groups that try every choice once: where a choice stands, what the episodes begin with, what a choice earned."""
