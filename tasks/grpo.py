@@ -1,6 +1,7 @@
 """The grpo stage: GRPO from the SFT checkpoint over the one loop, with a development check every few steps."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,13 @@ from tasks.platform.stage import Stage, run
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from orchestra.training.engine.sync import RolloutEngine
+    from orchestra.training.grpo import GrpoResult
+
 BASE = "models/sft"
 DEEPSPEED = "models/recipes/deepspeed"
+STEPS = "steps.jsonl"
+"""In the work folder: a line of measures for each step, again where a training continued."""
 CANARIES = 4
 """Prompts that the trainer and its rollout server both score."""
 
@@ -78,27 +84,17 @@ def train(stage: Stage) -> None:
         return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
 
     meter = stage.progress(settings.steps, "grpo")
-    steps_file = work / "steps.jsonl"
 
     def log(metrics: dict[str, float], step: int) -> None:
         stage.log_metrics(metrics, step)
         remember_simulated(work, budget)
-        atomic.append_text(steps_file, json.dumps({"step": step, **metrics}) + "\n")
+        atomic.append_text(work / STEPS, json.dumps({"step": step, **metrics}) + "\n")
         if "train/reward" in metrics:
             shown = {k: metrics.get(f"train/{k}", 0.0) for k in ("reward", "accuracy", "valid", "cost_usd")}
             meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
 
     deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
-    engine = None
-    if settings.engine == "vllm":
-        from orchestra.training.engine.canary import MOST_TOKENS
-        from orchestra.training.engine.sync import RolloutEngine
-
-        prompts = [codec.prompt(example) for example in examples[:CANARIES]]
-        engine = RolloutEngine(
-            stage.root, work, stage.root / BASE, codec, settings, [ids[:MOST_TOKENS] for ids in prompts],
-            max_len=params.rollout.max_tokens, say=stage.say,
-        )  # fmt: skip
+    engine = rollout_engine(stage, codec, examples) if settings.engine == "vllm" else None
     try:
         result = train_grpo(
             model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed, engine
@@ -112,18 +108,34 @@ def train(stage: Stage) -> None:
                 restore(trained, result.kept or stage.root / BASE)
             written = released(trained, settings)
             save_checkpoint(stage, written, codec, "models/grpo", base=BASE, base_dir=stage.root / BASE, data=data)
-    if distributed.rank() != 0:
-        return
-    tell(stage, budget, toolkit.cassette)
+    if distributed.rank() == 0:
+        tell(stage, budget, toolkit.cassette)
+        report(stage, result, simulated=remember_simulated(work, budget))
+
+
+def rollout_engine(stage: Stage, codec: Codec, examples: Sequence[Example]) -> "RolloutEngine":
+    """The server that plays the episodes, with prompts of the first examples to prove its weights by."""
+    from orchestra.training.engine.canary import MOST_TOKENS
+    from orchestra.training.engine.sync import RolloutEngine
+
+    prompts = [codec.prompt(example) for example in examples[:CANARIES]]
+    return RolloutEngine(
+        stage.root, stage.work_dir(), stage.root / BASE, codec, stage.params.grpo,
+        [ids[:MOST_TOKENS] for ids in prompts], max_len=stage.params.rollout.max_tokens, say=stage.say,
+    )  # fmt: skip
+
+
+def report(stage: Stage, result: "GrpoResult", *, simulated: bool) -> None:
+    """Say how the training ended, and write its reports."""
     if result.resumed_from:
         stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:
         kept = f"the model is that of step {result.kept_step}"
         stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")
-    stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(steps_file))
-    means = averages(result.history[: result.kept_step // settings.num_iterations][-10:])
+    stage.write_text("reports/grpo_steps.jsonl", _last_of_each_step(stage.work_dir() / STEPS))
+    means = averages(result.history[: result.kept_step // stage.params.grpo.num_iterations][-10:])
     facts = {
-        "simulated": remember_simulated(work, budget),
+        "simulated": simulated,
         "steps": result.steps,
         "stopped": result.stopped or "",
         "kept_step": result.kept_step,

@@ -88,11 +88,7 @@ def train_grpo(
     checkpoints = work / "checkpoints"
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
-        means = checkpoint / MEANS
-        rounds.resume(
-            json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")),
-            json.loads(means.read_text(encoding="utf-8")) if means.is_file() else (),
-        )
+        _take_up(rounds, checkpoint)
     arguments = _arguments(settings, limits, work, deepspeed)
     rows = training_rows(examples, settings)
     rounds.order = [row["prompt"][0]["example_id"] for row in rows]
@@ -126,10 +122,7 @@ def train_grpo(
     finally:
         rounds.close()
     stopped = watcher.stopped[0] if watcher.stopped else None
-    if stopped is not None and stopped.startswith("infrastructure"):
-        raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")
-    if not all(math.isfinite(row["reward"]) for row in rounds.history):
-        raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
+    _refuse_failed(stopped, rounds)
     good = (watcher.best.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
     return GrpoResult(
         steps=trainer.state.global_step,
@@ -140,6 +133,23 @@ def train_grpo(
         kept=good[1],
         whole=whole,
     )
+
+
+def _take_up(rounds: Rounds, checkpoint: Path) -> None:
+    """Go on from what the rounds before that checkpoint left beside its weights."""
+    means = checkpoint / MEANS
+    rounds.resume(
+        json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")),
+        json.loads(means.read_text(encoding="utf-8")) if means.is_file() else (),
+    )
+
+
+def _refuse_failed(stopped: str | None, rounds: Rounds) -> None:
+    """Raises `TrainingError` where no weights of the training are worth keeping."""
+    if stopped is not None and stopped.startswith("infrastructure"):
+        raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")
+    if not all(math.isfinite(row["reward"]) for row in rounds.history):
+        raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")
 
 
 def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | None) -> Any:
