@@ -1,4 +1,4 @@
-"""`orchestra evaluate`: a model on a published benchmark, and what was measured so far."""
+"""`orchestra evaluate`: a model on a published benchmark. `orchestra learn`: the claims over training seeds."""
 
 import os
 from enum import StrEnum
@@ -97,3 +97,37 @@ def evaluate(
         os.environ["ORCHESTRA_TASK_RUNNER"] = runner
         hand_over("flows", "benchmark", *options)
     hand_over("tasks.experiments.benchmark", *options)
+
+
+def learn(
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
+    ablations: Annotated[bool, typer.Option("--ablations", help="Add arms that lack a part of the reward.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option(help="Number of held-out examples; default: evaluate.examples.")
+    ] = None,
+    probe_examples: Annotated[
+        int | None, typer.Option(help="Number of topic examples for the probes; default: all.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run again even if results are kept.")] = False,
+    split: Annotated[
+        str, typer.Option(help="Examples to measure on: dev for tuning, heldout, or the sealed test set.")
+    ] = "dev",
+    join: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A seed that was measured elsewhere.")] = None,
+    freeze: Annotated[
+        int | None, typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of that size; stop.")
+    ] = None,
+) -> None:
+    """Measure the claims over training seeds; write docs/claims.md and the README's table."""
+    workspace()
+    if freeze is not None:
+        hand_over("tasks.experiments.sealed", str(freeze))
+    options = ["--seeds", seeds, "--split", split, *(word for file in join or [] for word in ("--join", file))]
+    for assignment in set_ or []:
+        options += ["--set", assignment]
+    options += [] if examples is None else ["--examples", str(examples)]
+    options += [] if probe_examples is None else ["--probe-examples", str(probe_examples)]
+    hand_over("tasks.experiments.learn", *options, *["--ablations"] * ablations, *["--force"] * force)

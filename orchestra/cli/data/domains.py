@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestra.cli.common import workspace
-from orchestra.cli.writer import (
+from orchestra.cli.data.writer import (
     VERSION,
     Cap,
     CassetteMode,

@@ -1,16 +1,17 @@
-"""`orchestra data`: import data through the data gate, export data, and count what a file holds."""
+"""`orchestra synthesize`: make examples. `orchestra data`: import, export and count them."""
 
 import json
 import os
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import workspace
-from orchestra.cli.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_chat
+from orchestra.cli.common import RunnerOption, hand_over, workspace
+from orchestra.cli.data.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_chat
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
 from orchestra.types import Split
@@ -199,3 +200,52 @@ def card_(
 
     counts = Tally.of(example for file in files for example in stream(file)).counts()
     print(json.dumps(counts, indent=2) if as_json else plain("\n".join(lines(counts))))
+
+
+def synthesize(
+    examples: Annotated[
+        int | None, typer.Option(min=2, help="Number of training and held-out examples; default: params.yaml.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; default: data/generated.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Use this seed in place of synthesize.seed.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
+    ] = None,
+    runner: RunnerOption = None,
+) -> None:
+    """Make any number of examples on all cores; after a kill, the same command continues."""
+    from orchestra.config.overrides import effective
+    from orchestra.config.schema import params_file
+    from orchestra.synthesis.dataset import workers as pool
+    from orchestra.synthesis.dataset.shards import sized
+    from orchestra.system.environment import cores
+    from orchestra.system.workspace import Screen, locked
+
+    here, root = Path.cwd(), workspace()
+    folder = root / "data/generated" if out is None else here / out
+    assignments = [*(set_ or []), *([] if seed is None else [f"synthesize.seed={seed}"])]
+    if runner is not None:
+        if workers is not None:
+            raise ConfigError(
+                "--workers and --runner exclude each other", where="synthesize", fix="--runner processes:2"
+            )
+        os.environ["ORCHESTRA_TASK_RUNNER"] = runner
+        options = [word for assignment in assignments for word in ("--set", assignment)]
+        options += [] if examples is None else ["--examples", str(examples)]
+        hand_over("flows", "synthesize", "--out", str(folder), *options)
+    params = effective(params_file(root), assignments)
+    params = params if examples is None else sized(params, examples)
+    total = params.synthesize.train_examples + params.synthesize.heldout_examples
+    screen, began, said = Screen(), time.monotonic(), 0.0
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if done == total or time.monotonic() - said > 0.5:
+            said = time.monotonic()
+            screen(f"synthesize: {done}/{total} examples ({100 * done // total}%), {said - began:.0f} s")
+
+    with locked(root):
+        pool.synthesize(params, root, folder, workers=workers or cores(), on_progress=progress, say=screen)
+    screen(f"synthesize: {folder} holds them")

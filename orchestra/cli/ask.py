@@ -1,0 +1,83 @@
+"""`orchestra ask`, `orchestra chat` and `orchestra mcp`: three ways to the served model."""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestra.cli.common import parse_usd, workspace
+from orchestra.cli.welcome import welcome
+from orchestra.errors import ConfigError
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="The question, in words.")],
+    preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars to spend.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Most turns; default: rollout.max_turns.")] = None,
+    domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
+    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
+) -> None:
+    """Ask the served model; print its tool calls, its answer and the bill."""
+    from orchestra.serving import client
+
+    reply = client.ask(
+        question,
+        preference,
+        budget_usd=None if budget is None else parse_usd(budget, "--budget"),
+        max_turns=max_turns,
+        domain=domain,
+        url=url or client.gateway_url(workspace()),
+    )
+    # JSON in ASCII: exact, and nothing in it steers a terminal.
+    print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
+    for line in welcome(workspace()):
+        print(line, file=sys.stderr)
+
+
+def chat(
+    preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars of an answer.")] = None,
+    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+) -> None:
+    """Talk with the served model: its tool calls and its answer as they come."""
+    from orchestra.serving import client
+    from orchestra.serving.chat import HELP, TerminalChat
+
+    root = workspace()
+    base, headers, verify = client.access(root, url)
+    usd = None if budget is None else f"{parse_usd(budget, '--budget'):f}"
+    talk = TerminalChat(base, headers, lambda text: print(text, end="", flush=True), preference, usd, verify)
+    print(HELP)
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while talk.say(input("> ")):
+            pass
+
+
+def mcp(
+    http: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Ask this checkpoint in process, not the gateway.")] = None,
+) -> None:
+    """Run an MCP server with one tool, the orchestrator; it returns answer, cost and calls."""
+    import asyncio
+
+    from orchestra.config.schema import load_params
+    from orchestra.serving import mcp_server
+
+    if url is not None and checkpoint is not None:
+        raise ConfigError("--url and --checkpoint exclude each other", where="mcp", fix="leave one out")
+    here, root = Path.cwd(), workspace()
+    answerer: mcp_server.Answerer = mcp_server.Deployed(root, url)
+    if checkpoint is not None:
+        answerer = mcp_server.InProcess.load(root, here / checkpoint, load_params())
+    if http is not None:
+        mcp_server.serve_http(answerer, http)
+    else:
+        asyncio.run(mcp_server.serve_stdio(answerer))

@@ -1,0 +1,103 @@
+"""Running the pipeline: run, status, monitor, up, stop and doctor."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from orchestra.cli.common import hand_over, workspace
+from orchestra.errors import ConfigError, ServiceError
+
+
+def run(
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Put this profile in force first; params/ keeps your edits.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change params.yaml first: grpo.seed=1.")
+    ] = None,
+    force: Annotated[
+        list[str] | None, typer.Option(metavar="STAGE", help="Run this stage even if it is current.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+) -> None:
+    """Run every stale stage, ask the promotion gate, serve the champion."""
+    from orchestra.cli.readiness import refuse
+    from orchestra.config import profiles
+    from orchestra.config.overrides import apply
+    from orchestra.config.schema import load_params
+    from orchestra.system.workspace import locked
+
+    root = workspace()
+    if os.environ.get("ORCHESTRA_PARAMS"):
+        what = "the pipeline reads params.yaml only, since DVC watches that file"
+        raise ConfigError(what, where="ORCHESTRA_PARAMS", fix="unset it, and name the profile: --profile")
+    if profile is not None:
+        with locked(root):
+            print("".join(f"{line}\n" for line in profiles.put_in_force(root, profile)), end="")
+    for line in apply(root / "params.yaml", set_) if set_ else []:
+        print(f"params.yaml: {line}")
+    refuse(root, load_params(root / "params.yaml"))
+    options = [word for stage in force or [] for word in ("--force", stage)]
+    hand_over("flows", "retrain", *options, *(["--until", until] if until else []))
+
+
+def status() -> None:
+    """Show what failed and the command to type, what runs now, servers, registry, and which stages are stale."""
+    workspace()
+    hand_over("flows.status")
+
+
+def monitor() -> None:
+    """Check that the served model is the champion and answers."""
+    workspace()
+    hand_over("flows", "monitor")
+
+
+def up(
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the facts for Prometheus.")] = 9464,
+) -> None:
+    """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
+    from orchestra.system.servers import start
+
+    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
+        print(line)
+
+
+def stop(
+    name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, metrics, …")] = None,
+) -> None:
+    """End the servers of this workspace."""
+    from orchestra.system.processes import services, stop_services
+
+    root = workspace()
+    running = {service.name for service in services(root)}
+    if unknown := set(name or []) - running:
+        raise ServiceError(f"{', '.join(sorted(unknown))} does not run", where=str(root), fix="orchestra status")
+    ended = stop_services(root, *(name or []))
+    print("\n".join(f"ended {service.name} (pid {service.pid})" for service in ended) or "nothing runs")
+
+
+def doctor(
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Examine it for this profile; default: the one in force."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List what this machine lacks, with the command that fixes it. Exit code 1: the pipeline cannot run."""
+    from orchestra.cli import doctor as examination
+
+    findings = examination.examine(workspace(), profile)
+    if as_json:
+        print(examination.as_json(findings))
+    else:
+        marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+        for finding in findings:
+            print(f"{marks[finding.level]}  {finding.what}: {finding.found}")
+            if finding.fix:
+                print(f"         fix: {finding.fix}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
