@@ -1,6 +1,7 @@
 """The command `orchestra`: every verb under the heading of what it is for."""
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-VERBS = {
+VERBS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
     "Run the pipeline": {
         "run": pipeline.run,
         "plan": schedule.plan,
