@@ -41,8 +41,13 @@ def shares_of_experts(root: Path) -> bias.BiasAnalysis:
     return bias.BiasAnalysis(simulated=comparison.simulated, examples=len(examples), shares=tuple(rows))
 
 
-def over_settings(root: Path, policy: str, turns: list[int], count: int | None) -> frontier.FrontierAnalysis:
-    """That policy over the first held-out examples under every setting; a killed analysis continues."""
+def over_settings(
+    root: Path, policy: str, turns: list[int], budgets: list[float], count: int | None
+) -> frontier.FrontierAnalysis:
+    """That policy over the first held-out examples under every setting; a killed analysis continues.
+
+    `budgets`: dollars an episode, which the policy is told where params.yaml says so (`rollout.tell_budget`).
+    """
     stage = Stage.open("analyse", root)
     params, examples = stage.params, heldout(stage)[:count]
     one = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": [policy]})})
@@ -54,9 +59,10 @@ def over_settings(root: Path, policy: str, turns: list[int], count: int | None) 
     points, simulated = [], False
     with players(stage, folder) as build:
         player = contender(policy, root, toolkit.catalogue.policy_price, toolkit, build)
-        for setting in frontier.settings([*(turns or FEW_TURNS), usual], usual, list(kinds)):
+        for setting in frontier.settings([*(turns or FEW_TURNS), usual], usual, list(kinds), budgets):
             asked = frontier.given(examples, kinds[setting.preference], seed) if setting.preference else examples
-            limits = params.rollout.model_copy(update={"max_turns": setting.max_turns})
+            changed = {} if setting.budget_usd is None else {"budget_usd": setting.budget_usd}
+            limits = params.rollout.model_copy(update={"max_turns": setting.max_turns, **changed})
             file = folder / f"{setting.series}-{setting.name}.jsonl".replace(" ", "-")
             stage.say(f"{setting.series}: {setting.name}")
             found = running.evaluate([player], asked, toolkit, limits, file=file, on_progress=on_progress(stage))

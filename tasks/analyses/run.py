@@ -74,6 +74,7 @@ def options() -> argparse.ArgumentParser:
     over = kinds.add_parser("frontier")
     over.add_argument("--policy", default=TRAINED)
     over.add_argument("--turns", type=int, action="append", default=[])
+    over.add_argument("--budget", type=float, action="append", default=[])
     over.add_argument("--examples", type=int)
     for name in ("unseen-tools", "unseen-prices", "preferences"):
         one = kinds.add_parser(name)
@@ -120,7 +121,7 @@ def main(arguments: list[str]) -> None:
         made = shares_of_experts(root)
         result = AnalysisResult("bias", made, bias.table(made), partial(bias.plot, made), bias.metrics(made))
     elif told.kind == "frontier":
-        tried = over_settings(root, told.policy, told.turns, told.examples)
+        tried = over_settings(root, told.policy, told.turns, told.budget, told.examples)
         drawn = partial(frontier.plot, tried)
         result = AnalysisResult("frontier", tried, frontier.table(tried), drawn, frontier.metrics(tried))
     else:

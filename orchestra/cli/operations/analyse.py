@@ -32,13 +32,15 @@ def frontier(
     turns: Annotated[
         list[int] | None, typer.Option(min=1, help="A turn limit to try; default: 1, 2, 3 and rollout.max_turns.")
     ] = None,
+    budget: Annotated[list[str] | None, typer.Option(metavar="USD", help="A budget of an episode to try.")] = None,
     examples: Annotated[
         int | None, typer.Option(min=1, help="Number of held-out examples; default: evaluate.examples.")
     ] = None,
 ) -> None:
-    """Measure cost and accuracy over turn limits and what users weigh; after a kill, the same command continues."""
+    """Measure cost and accuracy over turn limits, preferences and budgets; after a kill, the same command continues."""
     workspace()
     options = ["--policy", policy, *(word for limit in turns or [] for word in ("--turns", str(limit)))]
+    options += [word for text in budget or [] for word in ("--budget", f"{parse_usd(text, '--budget'):f}")]
     hand_over(MODULE, "frontier", *options, *([] if examples is None else ["--examples", str(examples)]))
 
 

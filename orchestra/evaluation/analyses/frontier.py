@@ -1,4 +1,4 @@
-"""The cost-accuracy frontier of one policy over turn limits, and over what users weigh.
+"""The cost-accuracy frontier of one policy over turn limits, over what users weigh, and over budgets.
 
 The same examples are attempted under every setting, so that the points are paired. A preference of the set stands for
 its kind: every example is given the words and weights of one of that kind.
@@ -13,19 +13,23 @@ from orchestra.statistics.frontier import hull
 from orchestra.statistics.intervals import Interval, mean_interval
 from orchestra.types import Episode, Example, Preference, Record
 
-HEADER = ("setting", "accuracy", "95 % interval", "¢ / example", "s / example", "turns", "weights (o, c, l)")
-TURNS, PREFERENCE = "turn limit", "preference"
+HEADER = (
+    "setting", "accuracy", "95 % interval", "¢ / example", "s / example", "turns", "weights (o, c, l)", "of the budget",
+)  # fmt: skip
+TURNS, PREFERENCE, BUDGET = "turn limit", "preference", "budget"
 
 
 class FrontierSetting(Record):
-    """What is attempted: at most so many turns, or everybody with a preference of that kind."""
+    """What is attempted: at most so many turns, everybody with a preference of that kind, or a budget."""
 
     series: str
-    """`turn limit` or `preference`."""
+    """`turn limit`, `preference` or `budget`."""
     name: str
     max_turns: int
     preference: str = ""
     """The kind given to every example; empty: each keeps its own."""
+    budget_usd: float | None = None
+    """Dollars that an episode may spend; None: `rollout.budget_usd` of params.yaml."""
 
 
 class FrontierPoint(Record):
@@ -52,10 +56,20 @@ class FrontierAnalysis(Record):
     points: tuple[FrontierPoint, ...]
 
 
-def settings(turns: Sequence[int], max_turns: int, kinds: Sequence[str]) -> list[FrontierSetting]:
-    """The turn limits with everybody's own preference, then the kinds of preference at the usual limit."""
+def settings(
+    turns: Sequence[int], max_turns: int, kinds: Sequence[str], budgets: Sequence[float] = ()
+) -> list[FrontierSetting]:
+    """The turn limits with everybody's own preference, then the kinds of preference and the budgets at the usual limit.
+
+    `budgets`: dollars an episode.
+    """
     limits = [FrontierSetting(series=TURNS, name=f"{n} turn{'s' * (n > 1)}", max_turns=n) for n in sorted(set(turns))]
-    return limits + [FrontierSetting(series=PREFERENCE, name=k, max_turns=max_turns, preference=k) for k in kinds]
+    wishes = [FrontierSetting(series=PREFERENCE, name=k, max_turns=max_turns, preference=k) for k in kinds]
+    caps = [
+        FrontierSetting(series=BUDGET, name=f"{b:g} USD", max_turns=max_turns, budget_usd=b)
+        for b in sorted(set(budgets))
+    ]
+    return limits + wishes + caps
 
 
 def by_kind(examples: Sequence[Example]) -> dict[str, list[Preference]]:
@@ -99,11 +113,13 @@ def table(analysis: FrontierAnalysis) -> list[tuple[str, ...]]:
 
 
 def plot(analysis: FrontierAnalysis, file: Path) -> None:
-    """Accuracy over dollars, a line for the turn limits and points for the preferences, with the frontier of all."""
+    """Accuracy over dollars: lines for turn limits and budgets, points for preferences, and the frontier of all."""
     figure, axes = blank_figure(8, 5)
     shown = [one for one in analysis.points if one.accuracy.value is not None]
-    for series, style in ((TURNS, "o-"), (PREFERENCE, "s")):
+    for series, style in ((TURNS, "o-"), (PREFERENCE, "s"), (BUDGET, "^-")):
         found = [one for one in shown if one.setting.series == series]
+        if not found:
+            continue
         places = [_place(one) for one in found]
         axes.plot([x for x, _ in places], [y for _, y in places], style, label=series)
         for one, (x, y) in zip(found, places, strict=True):
@@ -148,4 +164,5 @@ def _row(one: FrontierPoint) -> tuple[str, ...]:
         f"{one.latency_s.value or 0.0:.1f}",
         f"{one.turns:.2f}",
         ", ".join(f"{weight:.2f}" for weight in one.weights),
+        f"{100 * (one.cost_usd.value or 0.0) / budget:.0f} %" if (budget := one.setting.budget_usd) else "—",
     )

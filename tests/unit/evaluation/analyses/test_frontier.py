@@ -34,6 +34,16 @@ def test_turn_limits_come_first_and_then_the_kinds_that_suit_any_example() -> No
     ]
 
 
+def test_budgets_come_last_and_say_which_share_is_spent() -> None:
+    made = settings([2], 2, [], [0.05, 0.002, 0.05])
+    assert [(one.name, one.budget_usd) for one in made] == [("2 turns", None), ("0.002 USD", 0.002), ("0.05 USD", 0.05)]
+    spent = point(made[2], [episode(cost_usd=0.02), episode(cost_usd=0.03)], EXAMPLES[:2], 50, 0)
+    rows = table(
+        FrontierAnalysis(policy="grpo", simulated=True, points=(point(made[0], [episode()], EXAMPLES, 50, 0), spent))
+    )
+    assert [row[-1] for row in rows[1:]] == ["—", "50 %"]
+
+
 def test_everybody_gets_a_preference_of_the_kind_and_stays_the_same_example() -> None:
     asked = given(EXAMPLES, [CHEAP, TIGHT], 0)
     assert [one.id for one in asked] == [one.id for one in EXAMPLES]

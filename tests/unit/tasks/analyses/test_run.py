@@ -72,6 +72,9 @@ def test_the_frontier_goes_on_after_a_kill_and_is_the_same(here: Path, monkeypat
         ("2 turns", 2),
         ("neutral", 2),
     ]
+    analyse.main([*asked, "--budget", "0.000001"])
+    last = told(here, "frontier")["points"][-1]
+    assert (last["setting"]["series"], last["setting"]["budget_usd"], last["accuracy"]["value"]) == ("budget", 1e-6, 0)
     with pytest.raises(ConfigError, match="no policy named nobody"):
         analyse.main(["frontier", "--policy", "nobody"])
 
