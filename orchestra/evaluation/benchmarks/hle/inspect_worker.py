@@ -14,6 +14,8 @@ from typing import Any
 KEY, JUDGE_KEY = "ORCHESTRA_MODEL_KEY", "ORCHESTRA_JUDGE_KEY"
 SERVICE = "orchestra"
 GRADER = "grader"
+RETRIES = 5
+"""Of a request that fails; the library's default is to ask without end."""
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -57,7 +59,7 @@ def evaluated(asked: dict[str, Any]) -> Any:
         judge["model"],
         base_url=asked["judge_url"],
         api_key=os.environ.get(JUDGE_KEY) or "none",
-        config=GenerateConfig(**judge["config"]),
+        config=GenerateConfig(**judge["config"], max_retries=RETRIES),
         responses_api=False,
     )
     model = get_model(
@@ -71,6 +73,7 @@ def evaluated(asked: dict[str, Any]) -> Any:
         log_dir=asked["log_dir"],
         max_connections=asked["concurrency"],
         max_samples=asked["concurrency"],
+        max_retries=RETRIES,
         log_model_api=True,
         fail_on_error=False,
         display="none",
@@ -81,6 +84,10 @@ def evaluated(asked: dict[str, Any]) -> Any:
 
 def told(sample: Any) -> dict[str, Any]:
     """A sample: its answer, its score, and what both models were asked and said."""
+    from inspect_ai.log import resolve_sample_attachments
+
+    # Longer texts lie beside the sample, and its events name them.
+    sample = resolve_sample_attachments(sample, "full")
     score = next(iter((sample.scores or {}).values()), None)
     value = score.value if score is not None and isinstance(score.value, dict) else {}
     calls = [event for event in sample.events if event.event == "model" and event.call is not None]
