@@ -105,15 +105,15 @@ def agreement(folder: Path, file: Path, prompts: Sequence[Sequence[int]]) -> int
 
 
 def _greedy(model: PreTrainedModel, prompt: Sequence[int]) -> list[int]:
+    """The likeliest tokens one by one, past an end too: the more tokens, the more is compared."""
     import torch
 
-    ids = torch.tensor([list(prompt)], device=model.device)
-    generate: Any = model.generate
+    ids, past, found = torch.tensor([list(prompt)], device=model.device), None, list[int]()
     with torch.inference_mode():
-        # Past the end too: the more tokens, the more is compared.
-        made = generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=GREEDY_TOKENS,
-                        max_new_tokens=GREEDY_TOKENS)  # fmt: skip
-    found: list[int] = made[0, len(prompt) :].tolist()
+        while len(found) < GREEDY_TOKENS:
+            out = model(input_ids=ids, past_key_values=past, use_cache=True)
+            ids, past = out.logits[:, -1:].argmax(dim=-1), out.past_key_values
+            found.append(int(ids.item()))
     return found
 
 

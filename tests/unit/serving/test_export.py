@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from orchestra.cli.main import app
 from orchestra.errors import ConfigError, DataError
+from orchestra.files.jsonl import write_jsonl
 from orchestra.rollout.render import Codec
 from orchestra.serving import export
 from orchestra.serving.export import agreement, export_gguf, write_gguf
@@ -69,6 +72,18 @@ def test_what_the_file_says_of_the_model_and_its_vocabulary(tmp_path: Path) -> N
     written = [codec.tokenizer.convert_ids_to_tokens(number) for number in range(len(codec.tokenizer))]
     assert tokens[: len(written)] == written
     assert fields["tokenizer.chat_template"].contents() == (BASE / "chat_template.jinja").read_text(encoding="utf-8")
+
+
+def test_the_command_compares_on_heldout_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).touch()
+    (tmp_path / "data/validated").mkdir(parents=True)
+    write_jsonl(tmp_path / "data/validated/heldout.jsonl", [example(f"e{number}") for number in range(2)])
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["export", str(BASE), "made.gguf"])
+    assert done.exit_code == 0, done.output
+    assert "made.gguf: f32; after 2 of 2 prompts the same 32 greedy tokens" in done.output.replace("\n", "")
+    assert "hand it token ids" in done.output and (tmp_path / "made.gguf").stat().st_size > 10_000_000
 
 
 @pytest.mark.parametrize(
