@@ -9,7 +9,7 @@ import typer
 from orchestra import __version__
 from orchestra.cli import ask, decide, evaluate, keys, launch, pipeline, prices
 from orchestra.cli.data import domains, examples, index, tools
-from orchestra.cli.operations import analyse, retraining, runs, schedule, upkeep
+from orchestra.cli.operations import analyse, export, retraining, runs, schedule, upkeep
 from orchestra.errors import EXIT_ERROR, OrchestraError
 from orchestra.system.environment import quiet
 from orchestra.system.storage import storage_named
@@ -46,6 +46,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
         "approve": decide.approve,
         "refuse": decide.refuse,
         "release": decide.release,
+        "export": export.export,
     },
     "Schedule and watch": {
         "schedule": schedule.schedule,

@@ -5,15 +5,17 @@ import math
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS
-from orchestra.evaluation.benchmarks.hle.harness import PYTHON, Harnessed, harnessed
+from orchestra.evaluation.benchmarks.hle.harness import PYTHON, Harnessed, _answered, harnessed
+from orchestra.evaluation.benchmarks.hle.inspect_worker import RETRIES
 from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.report import results
 from orchestra.evaluation.benchmarks.run import Evaluation
@@ -83,11 +85,44 @@ def test_on_fixed_answers_inspect_decides_as_our_runner_does(both: tuple[Harness
 
 
 @slow
-@pytest.mark.xfail(strict=True, reason="inspect keeps texts of over 100 characters beside the sample: attachment://…")
 def test_the_judge_is_told_the_same_by_both(both: tuple[Harnessed, Evaluation, list[str]]) -> None:
     official, made, _ = both
     told = {one.item: one.judged.prompt for one in official.attempts if one.judged is not None}
     assert told == {one.item: one.judged.prompt for one in made.attempts() if one.judged is not None}
+
+
+@slow
+def test_a_dead_endpoint_ends_in_one_line_after_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five tries more, 3 to 48 s apart with up to 3 s at random: some 110 s, and the library's own start."""
+    tries: list[float] = []
+
+    def gone(request: dict[str, Any]) -> Any:
+        tries.append(time.monotonic())
+        return (503, {"error": {"message": "gone", "type": "server_error", "param": None, "code": None}}, 0)
+
+    with serving(gone) as double:
+        monkeypatch.setenv(URL, double.url)
+        file = published("hle", tmp_path, pairs("hle")[:2])
+        with pytest.raises(ServiceError, match="none of 2 questions came through") as told:
+            harnessed(evaluation("hle", file, here(tmp_path), double.url))
+    assert told.value.where == double.url and "judge" in str(told.value.fix)
+    # Two questions, each asked once and RETRIES times more; the judge was never reached.
+    assert len(tries) == 2 * (1 + RETRIES) and {request["model"] for request in double.asked} == {MODEL}
+    assert max(tries) - min(tries) < 180
+
+
+WITH_ERROR = {"error": "APIConnectionError: Connection error."}
+WHERE = {"log_dir": "logs", "url": "http://model", "judge_url": "http://judge"}
+
+
+def test_what_measured_no_model_is_an_error_and_a_few_failures_are_none() -> None:
+    _answered([WITH_ERROR, {"error": None}], {"status": "success"}, WHERE)
+    with pytest.raises(ServiceError, match=r"none of 2 questions came through: APIConnectionError.*http://model"):
+        _answered([WITH_ERROR, WITH_ERROR], {"status": "success"}, WHERE)
+    with pytest.raises(ServiceError, match=r"inspect ended with error: 20 samples failed.*logs"):
+        _answered([WITH_ERROR], {"status": "error", "error": "20 samples failed"}, WHERE)
+    with pytest.raises(ServiceError, match=r"inspect ended with cancelled: APIConnectionError"):
+        _answered([WITH_ERROR], {"status": "cancelled", "error": None}, WHERE)
 
 
 def calculates(conversation: Conversation) -> str:

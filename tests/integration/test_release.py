@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from safetensors.torch import load_file, save_file
 
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
@@ -73,6 +74,18 @@ def test_a_damaged_checkpoint_is_refused_and_the_champion_serves_on(root: Path, 
     assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
     serving = read(root / SERVING)
     assert serving is not None and serving.version == "1"
+
+
+def test_weights_that_are_no_numbers_are_refused(root: Path, deployed: Deployment) -> None:
+    bad = checkpoint(root, 6, "7")
+    weights = bad.folder / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.norm.weight"] *= float("nan")
+    save_file(tensors, weights, metadata={"format": "pt"})
+    manifest(bad.folder)
+    with pytest.raises(DataError, match="log-probabilities are not finite"):
+        release(root, bad)
+    assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
 
 
 def test_a_release_that_fails_after_the_switch_is_taken_back(root: Path, deployed: Deployment) -> None:

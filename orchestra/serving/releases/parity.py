@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ class Proof:
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
         policy = TransformersPolicy(folder, name="reference", model=model)
         proof.canaries, proof.episodes = asyncio.run(proof._work(policy))
+        _numbers(proof.canaries, folder)
         _usable(proof.episodes)
         return proof
 
@@ -93,6 +95,14 @@ class Proof:
         options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
         episodes = await run_episodes(self.examples, policy, self.codec, self.toolkit, options)
         return canaries, episodes
+
+
+def _numbers(canaries: Sequence[Generation], folder: Path) -> None:
+    """Raises `DataError` where a log-probability is no number: a release in process compares nothing, so that nothing
+    else would see it."""
+    if not all(math.isfinite(logprob) for canary in canaries for logprob in canary.logprobs):
+        what = "the model's log-probabilities are not finite: its weights are broken"
+        raise DataError(what, where=str(folder), fix="train it again, and promote that one")
 
 
 def _usable(episodes: Sequence[Episode]) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
@@ -69,8 +69,7 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
             "concurrency": evaluation.concurrency,
         }
         *samples, last = _run(python, asked)
-    if last["status"] != "success":
-        raise ServiceError(f"inspect ended with {last['status']}", where=asked["log_dir"], fix="see its log")
+    _answered(samples, last, asked)
     price = None if model.price is None else model.price_of(model.price)
     attempts = [attempt_of(sample, judge, model.price_of(judge.price), price) for sample in samples]
     return Harnessed(attempts, last["figures"], SCORER.format(**last["versions"]))
@@ -88,6 +87,19 @@ def _check(evaluation: Evaluation) -> None:
         raise ConfigError(what, where="--harness", fix="leave out --judge, --trials and --only")
     if evaluation.model.model in REFERENCES:
         raise ConfigError("hle has no such agent", where="--model", fix="name a model")
+
+
+def _answered(samples: Sequence[Mapping[str, Any]], last: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raises `ServiceError` when inspect gave up, and when no question came through: no model was measured then."""
+    failures = [one_line(sample["error"])[:300] for sample in samples if sample["error"]]
+    if last["status"] != "success":
+        why = one_line(last.get("error") or (failures or ["it does not say why"])[-1])[:300]
+        raise ServiceError(f"inspect ended with {last['status']}: {why}", where=asked["log_dir"], fix="see its log")
+    if samples and len(failures) == len(samples):
+        fix = f"see that it and the judge at {asked['judge_url']} answer"
+        raise ServiceError(
+            f"none of {len(samples)} questions came through: {failures[-1]}", where=asked["url"], fix=fix
+        )
 
 
 def _run(python: Path, asked: Mapping[str, Any]) -> list[dict[str, Any]]:

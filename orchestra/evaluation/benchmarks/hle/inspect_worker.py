@@ -14,6 +14,10 @@ from typing import Any
 KEY, JUDGE_KEY = "ORCHESTRA_MODEL_KEY", "ORCHESTRA_JUDGE_KEY"
 SERVICE = "orchestra"
 GRADER = "grader"
+RETRIES = 5
+"""Of a request that fails, 3 s after the first try and twice as late each time; the library's default has no end."""
+MOST_FAILED, MOST_SHARE = 20, 0.05
+"""Questions, and their share: where as many fail for good as the larger of both, the endpoint counts as dead."""
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -57,22 +61,25 @@ def evaluated(asked: dict[str, Any]) -> Any:
         judge["model"],
         base_url=asked["judge_url"],
         api_key=os.environ.get(JUDGE_KEY) or "none",
-        config=GenerateConfig(**judge["config"]),
+        config=GenerateConfig(**judge["config"], max_retries=RETRIES),
         responses_api=False,
     )
     model = get_model(
         f"openai-api/{SERVICE}/{asked['model']}", base_url=asked["url"], api_key=os.environ.get(KEY) or "none"
     )
+    task = task_of(asked["files"], config)
+    questions = min(len(task.dataset), asked["limit"] or len(task.dataset))
     (log,) = evaluate(
-        task_of(asked["files"], config),
+        task,
         model=model,
         model_roles={GRADER: grader},
         limit=asked["limit"],
         log_dir=asked["log_dir"],
         max_connections=asked["concurrency"],
         max_samples=asked["concurrency"],
+        max_retries=RETRIES,
         log_model_api=True,
-        fail_on_error=False,
+        fail_on_error=max(MOST_FAILED, int(MOST_SHARE * questions)),
         display="none",
         ctl_server=False,
     )
@@ -81,6 +88,10 @@ def evaluated(asked: dict[str, Any]) -> Any:
 
 def told(sample: Any) -> dict[str, Any]:
     """A sample: its answer, its score, and what both models were asked and said."""
+    from inspect_ai.log import resolve_sample_attachments
+
+    # Longer texts lie beside the sample, and its events name them.
+    sample = resolve_sample_attachments(sample, "full")
     score = next(iter((sample.scores or {}).values()), None)
     value = score.value if score is not None and isinstance(score.value, dict) else {}
     calls = [event for event in sample.events if event.event == "model" and event.call is not None]
@@ -116,7 +127,8 @@ def main() -> None:
     scores = log.results.scores if log.results is not None else []
     figures = {name: metric.value for score in scores for name, metric in score.metrics.items()}
     versions = {name: version(name) for name in ("inspect_ai", "inspect_evals")}
-    print(json.dumps({"status": log.status, "figures": figures, "versions": versions}), file=out, flush=True)
+    last = {"status": log.status, "figures": figures, "versions": versions}
+    print(json.dumps(last | {"error": None if log.error is None else log.error.message}), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,19 @@ def test_a_world_or_a_yardstick_that_moved_is_refused(root: Path, params: Params
         frozen_commit(root, params)
 
 
+@pytest.mark.parametrize("file", ["benchmarks/hle/scorer.py", "benchmarks/base.py", "benchmarks/new.yaml"])
+def test_a_published_benchmark_may_change(root: Path, params: Params, file: str) -> None:
+    (root / "orchestra/evaluation/benchmarks/hle").mkdir(parents=True)
+    (root / "orchestra/evaluation/benchmarks/base.py").write_text("FIRST = 1")
+    commit = frozen(root, params)
+    (root / "orchestra/evaluation" / file).write_text("another scorer")
+    assert frozen_commit(root, params)[0] == commit
+    # Its neighbours stay frozen, whatever they are called.
+    (root / "orchestra/evaluation/benchmarks_of_ours.py").write_text("BAR = 2")
+    with pytest.raises(DataError, match="the world has changed"):
+        frozen_commit(root, params)
+
+
 def test_parameters_of_the_world_are_frozen_and_those_of_training_are_not(root: Path, params: Params) -> None:
     frozen(root, params)
     frozen_commit(root, params.model_copy(update={"grpo": params.grpo.model_copy(update={"steps": 1})}))
