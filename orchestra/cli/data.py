@@ -47,7 +47,7 @@ def import_(
     licence_field: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of a row's licence.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of the topic.")] = None,
     judged: Annotated[
-        bool, typer.Option("--judged", help="Accept answers that only a judge can check; always so with world.judge.")
+        bool, typer.Option("--judged", help="Accept answers that only a judge can check; implied by world.judge.")
     ] = False,
     tools: Annotated[Path | None, typer.Option(help="ToolScale's tools, as an OpenAI tools array (JSON).")] = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and continue.")] = False,
@@ -145,10 +145,10 @@ def preferences(
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
-    """Write ways to state a preference, for `synthesize.preferences`."""
+    """Write sentences that state a preference, for `synthesize.preferences`."""
     import asyncio
 
     from orchestra.config.schema import load_params
@@ -182,7 +182,7 @@ def export_(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
     to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
 ) -> None:
-    """Write examples in the schema of nvidia/ToolScale; an import gives the same examples back."""
+    """Write examples in the schema of nvidia/ToolScale; importing the file gives the same examples."""
     from orchestra.synthesis.imports.export import export
 
     print(f"{export(file, to)} examples in {to}")

@@ -99,10 +99,11 @@ def common(
 @app.command()
 def run(
     profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Put this profile in force first; params/ keeps your edits.")
+        str | None, typer.Option(metavar="NAME", help="Switch to this profile first; params/ keeps your edits.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change params.yaml first: grpo.seed=1.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change this key of params.yaml first, such as grpo.seed=1."),
     ] = None,
     force: Annotated[
         list[str] | None, typer.Option(metavar="STAGE", help="Run this stage even if it is current.")
@@ -144,13 +145,16 @@ def learn(
     probe_examples: Annotated[
         int | None, typer.Option(help="Number of topic examples for the probes; default: all.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run again even if results are kept.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again even if results are stored.")] = False,
     split: Annotated[
         str, typer.Option(help="Examples to measure on: dev for tuning, heldout, or the sealed test set.")
     ] = "dev",
-    join: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A seed that was measured elsewhere.")] = None,
+    join: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="The result of a seed that was measured elsewhere.")
+    ] = None,
     freeze: Annotated[
-        int | None, typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of that size; stop.")
+        int | None,
+        typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of this size, then stop."),
     ] = None,
 ) -> None:
     """Measure the claims over training seeds; write docs/claims.md and the README's table."""
@@ -172,7 +176,7 @@ def synthesize(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write; default: data/generated.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed in place of synthesize.seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Use this seed instead of synthesize.seed.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
@@ -193,7 +197,9 @@ def synthesize(
     if runner is not None:
         if workers is not None:
             raise ConfigError(
-                "--workers and --runner exclude each other", where="synthesize", fix="--runner processes:2"
+                "--workers and --runner exclude each other",
+                where="synthesize",
+                fix="give one of them, such as --runner processes:2",
             )
         os.environ["ORCHESTRA_TASK_RUNNER"] = runner
         options = [word for assignment in assignments for word in ("--set", assignment)]
@@ -226,8 +232,8 @@ def status() -> None:
 def ask(
     question: Annotated[str, typer.Argument(help="The question, in words.")],
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars to spend.")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Most turns; default: rollout.max_turns.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars to spend.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="The most turns; default: rollout.max_turns.")] = None,
     domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
@@ -252,10 +258,10 @@ def ask(
 @app.command()
 def chat(
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars of an answer.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars for one answer.")] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
 ) -> None:
-    """Talk with the served model: its tool calls and its answer as they come."""
+    """Talk with the served model, and see its tool calls and answers as they come."""
     from orchestra.serving import client
     from orchestra.serving.chat import HELP, TerminalChat
 
@@ -275,7 +281,9 @@ def mcp(
         int | None, typer.Option(metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Ask this checkpoint in process, not the gateway.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Ask this checkpoint in this process instead of the gateway.")
+    ] = None,
 ) -> None:
     """Run an MCP server with one tool, the orchestrator; it returns answer, cost and calls."""
     import asyncio
@@ -306,7 +314,7 @@ def monitor() -> None:
 def up(
     prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the facts for Prometheus.")] = 9464,
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus.")] = 9464,
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
     from orchestra.system.servers import start
@@ -334,11 +342,11 @@ def stop(
 def doctor(
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Examine it for this profile; default: the one in force."),
+        typer.Option(metavar="NAME", help="Check for this profile; default: the present one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what this machine lacks, with the command that fixes it. Exit code 1: the pipeline cannot run."""
+    """List what this machine lacks, with the command that fixes each. Exit code 1: the pipeline cannot run."""
     from orchestra.cli import doctor as examination
 
     findings = examination.examine(workspace(), profile)
