@@ -101,7 +101,7 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
     root = Path.cwd()
     if not 0 < len(by.strip()) <= 200 or len(reason) > 1000:
         what = "a name has 1 to 200 characters, and a reason at most 1000"
-        raise ConfigError(what, where="--by and --reason", fix="write them shorter, and the name at all")
+        raise ConfigError(what, where="--by and --reason", fix="give a name, and shorten both")
     with under_way(root, alone=True) as journal:
         with journal.stage("answer") as note:
             said = {"approve": approve, "by": by.strip(), "reason": reason.strip()}

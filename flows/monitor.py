@@ -54,7 +54,7 @@ def check_answer(root: Path) -> float:
     released = last_deployment(root)
     sample = released.sample if released is not None else None
     if released is None or sample is None:
-        raise ServiceError("no release left a question to ask", where=LAST, fix="orchestra release")
+        raise ServiceError("the last release stored no test question", where=LAST, fix="orchestra release")
     reply = ask(
         sample.question,
         released.preference,

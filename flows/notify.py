@@ -53,7 +53,9 @@ def add(root: Path, url: str) -> list[str]:
     from prefect.types import SecretDict
 
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url!r} is no address of the web", where="notify", fix="https://hooks.slack.com/…")
+        raise ConfigError(
+            f"{url!r} is not a web address", where="notify", fix="give an address such as https://hooks.slack.com/…"
+        )
     with connected(root):
         remove(root)
         block: Any = CustomWebhookNotificationBlock(

@@ -72,11 +72,15 @@ def check(rollback: bool, to: int | None, canary: float | None, shadow: float | 
         raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
     if sum((rollback, canary is not None, shadow is not None)) > 1:
         what = "--rollback, --canary and --shadow exclude each other"
-        raise ConfigError(what, where="release", fix="leave all but one out")
+        raise ConfigError(what, where="release", fix="keep only one of them")
     for name, percent in (("--canary", canary), ("--shadow", shadow)):
         if percent is not None and not 0 < percent <= (50 if name == "--canary" else 100):
             most = "50" if name == "--canary" else "100"
-            raise ConfigError(f"{percent:g} is no share", where=name, fix=f"percent, above 0 and up to {most}")
+            raise ConfigError(
+                f"{percent:g} is not a valid percentage",
+                where=name,
+                fix=f"give a percentage above 0 and at most {most}",
+            )
 
 
 @flow(name="release")

@@ -58,7 +58,7 @@ def sweep(overrides: list[str]) -> State[Any]:
     root = Path.cwd()
     combinations = points(overrides)
     if len(combinations) < 2:
-        raise ConfigError("one combination is no sweep", where="--set", fix="write --set section.key=1,2,3")
+        raise ConfigError("a sweep needs more than one combination", where="--set", fix="write --set section.key=1,2,3")
     for assignments in combinations:
         effective(root / "params.yaml", assignments)
     with under_way(root, alone=True) as journal:

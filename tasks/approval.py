@@ -97,7 +97,7 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     if champion is not None and champion.number == version.number:
         if said.approve and asked.state == "approved":
             return Answered(approval=asked, changed=False)
-        raise DataError("it serves already", where=where, fix="orchestra release --rollback takes it out")
+        raise DataError("this version already serves", where=where, fix="orchestra release --rollback takes it out")
     if ROLLED_BACK in version.tags:
         fix = f"orchestra release --to {version.number}"
         raise DataError("a person took it out of service", where=where, fix=fix)

@@ -16,8 +16,8 @@ from orchestra.errors import ConfigError
 def ask(
     question: Annotated[str, typer.Argument(help="The question, in words.")],
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars to spend.")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Most turns; default: rollout.max_turns.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars to spend.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="The most turns; default: rollout.max_turns.")] = None,
     domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
@@ -41,10 +41,10 @@ def ask(
 
 def chat(
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars of an answer.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars for one answer.")] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
 ) -> None:
-    """Talk with the served model: its tool calls and its answer as they come."""
+    """Talk with the served model, and see its tool calls and answers as they come."""
     from orchestra.serving import client
     from orchestra.serving.chat import HELP, TerminalChat
 
@@ -63,7 +63,9 @@ def mcp(
         int | None, typer.Option(metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Ask this checkpoint in process, not the gateway.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Ask this checkpoint in this process instead of the gateway.")
+    ] = None,
 ) -> None:
     """Run an MCP server with one tool, the orchestrator; it returns answer, cost and calls."""
     import asyncio

@@ -13,20 +13,26 @@ TRIALS = (1, 2, 4, 8)
 
 
 def power(
-    difference: Annotated[float, typer.Option(metavar="POINTS", help="The difference in accuracy to see.")] = 2.0,
-    power: Annotated[float, typer.Option(help="The chance to see it when it is there.")] = 0.8,
+    difference: Annotated[
+        float, typer.Option(metavar="POINTS", help="The difference in accuracy to detect, in points.")
+    ] = 2.0,
+    power: Annotated[float, typer.Option(help="The chance of detecting it.")] = 0.8,
     disagreement: Annotated[
         float | None,
         typer.Option(
-            metavar="PERCENT", help="Examples on which the two models end differently; default: as last evaluated."
+            metavar="PERCENT",
+            help="Share of examples on which the models' outcomes differ; default: from the last evaluation.",
         ),
     ] = None,
     noise: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="Examples on which two trials of one model end differently.")
+        float | None,
+        typer.Option(metavar="PERCENT", help="Share of examples on which two trials of one model differ."),
     ] = None,
-    against: Annotated[str, typer.Option(metavar="POLICY", help="Compare the trained model with it.")] = "sft",
+    against: Annotated[
+        str, typer.Option(metavar="POLICY", help="The policy to compare the trained model with.")
+    ] = "sft",
 ) -> None:
-    """Show how many examples and trials a difference in accuracy needs, on the same examples, at 95 %."""
+    """Show how many examples and trials are needed to detect a difference in accuracy, at 95 %."""
     from orchestra.evaluation.report import EVALUATION, TRAINED, label, read_verdicts
     from orchestra.statistics.power import Contrast, contrast_of, difference_seen, examples_needed
 
@@ -58,19 +64,19 @@ def power(
 
 
 VersionArgument = Annotated[
-    int | None, typer.Argument(metavar="VERSION", help="Number of the version; default: the one that waits.")
+    int | None, typer.Argument(metavar="VERSION", help="The version's number; default: the version that waits.")
 ]
-ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Your name, recorded; default: your login.")]
-ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, recorded.")]
+ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Your name, for the record; default: your login.")]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the record.")]
 
 
 def approve(version: VersionArgument = None, by: ByOption = None, reason: ReasonOption = "") -> None:
-    """Approve a version that waits for a person: it is champion, and serves."""
+    """Approve a waiting version: it becomes champion and serves."""
     _answer(version, by, reason)
 
 
 def refuse(version: VersionArgument = None, by: ByOption = None, reason: ReasonOption = "") -> None:
-    """Refuse a version that waits for a person: the champion serves on."""
+    """Refuse a waiting version: the champion keeps serving."""
     _answer(version, by, reason, "--refuse")
 
 
@@ -92,8 +98,10 @@ def explain(
 
 
 def report(
-    version: Annotated[int | None, typer.Argument(help="Its last decision; default: the last decision of all.")] = None,
-    only_print: Annotated[bool, typer.Option("--print", help="Print the page's path, open nothing.")] = False,
+    version: Annotated[
+        int | None, typer.Argument(help="Open this version's last decision; default: the newest decision.")
+    ] = None,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the page's path and open nothing.")] = False,
 ) -> None:
     """Open the decision page."""
     import webbrowser
@@ -109,12 +117,12 @@ def report(
 
 def release(
     rollback: Annotated[bool, typer.Option("--rollback", help="Serve the previous champion.")] = False,
-    to: Annotated[int | None, typer.Option(metavar="VERSION", help="Serve this version; it was champion once.")] = None,
+    to: Annotated[int | None, typer.Option(metavar="VERSION", help="Serve this version, a former champion.")] = None,
     canary: Annotated[
         float | None, typer.Option(metavar="PERCENT", help="Try it on this share of the traffic first.")
     ] = None,
     shadow: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="Only try it, on copies of this share of the traffic.")
+        float | None, typer.Option(metavar="PERCENT", help="Only test it, on copies of this share of the traffic.")
     ] = None,
     why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, kept in MLflow.")] = "",
 ) -> None:
@@ -129,6 +137,6 @@ def release(
 
 
 def traces() -> None:
-    """Write the gateway's new traces to MLflow: sampled, redacted, the old ones deleted."""
+    """Write the gateway's new traces to MLflow, sampled and redacted, and delete old ones there."""
     workspace()
     hand_over("tasks.records.traces")

@@ -25,39 +25,44 @@ def evaluate(
         str | None,
         typer.Option(help="A version's number, a checkpoint's folder, a gateway's URL, or MODEL@URL with --price."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first questions only; default: all.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of questions, the first ones; default: all.")] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Attempts at each question; default: the protocol's.")
+        int | None, typer.Option(min=1, help="Number of attempts at each question; default: the protocol's.")
     ] = None,
     data: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="The published files; default: from the hub.")
+        list[Path] | None, typer.Option(metavar="FILE", help="The published file; default: a download from the hub.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="A subject or domain only, such as retail.")
+        list[str] | None, typer.Option(metavar="GROUP", help="Only this subject or domain, such as retail.")
     ] = None,
-    user: Annotated[Player, typer.Option(help="tau2: who plays the user; solo: tasks that need none.")] = Player.MODEL,
+    user: Annotated[
+        Player, typer.Option(help="tau2: the user's part: model, scripted, or solo (only tasks without a user).")
+    ] = Player.MODEL,
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="A chat endpoint's row in the price book.")
     ] = None,
-    judge: Annotated[str | None, typer.Option(metavar="MODEL", help="Another judge; not comparable then.")] = None,
+    judge: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Another judge; the result is then not comparable.")
+    ] = None,
     judge_price: Annotated[
-        str | None, typer.Option(metavar="PROVIDER/MODEL", help="That judge's row in the price book.")
+        str | None, typer.Option(metavar="PROVIDER/MODEL", help="The judge's row in the price book.")
     ] = None,
     agreement: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Answers that a second judge judges again, for Cohen's kappa.")
+        int,
+        typer.Option(min=0, metavar="N", help="Number of answers that a second judge reads too, for Cohen's kappa."),
     ] = 0,
     cap_usd: Annotated[
-        str | None, typer.Option(metavar="USD", help="Most dollars in all; what was made is kept.")
+        str | None, typer.Option(metavar="USD", help="Most dollars in total; finished attempts are kept.")
     ] = None,
     question_usd: Annotated[
-        str | None, typer.Option(metavar="USD", help="Most dollars of one question at a gateway.")
+        str | None, typer.Option(metavar="USD", help="Most dollars for one question to a gateway.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Attempts at once in a process.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, help="Number of parallel attempts in a process.")] = 8,
     retry_failures: Annotated[
-        bool, typer.Option("--retry-failures", help="Attempt again what has no verdict.")
+        bool, typer.Option("--retry-failures", help="Repeat the attempts without a verdict.")
     ] = False,
     harness: Annotated[
-        str | None, typer.Option(help="hle: inspect has inspect_evals ask and score; default: our runner.")
+        str | None, typer.Option(help="hle: inspect lets inspect_evals ask and score; default: orchestra's runner.")
     ] = None,
     runner: RunnerOption = None,
 ) -> None:
@@ -112,13 +117,16 @@ def learn(
     probe_examples: Annotated[
         int | None, typer.Option(help="Number of topic examples for the probes; default: all.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run again even if results are kept.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again even if results are stored.")] = False,
     split: Annotated[
         str, typer.Option(help="Examples to measure on: dev for tuning, heldout, or the sealed test set.")
     ] = "dev",
-    join: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A seed that was measured elsewhere.")] = None,
+    join: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="The result of a seed that was measured elsewhere.")
+    ] = None,
     freeze: Annotated[
-        int | None, typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of that size; stop.")
+        int | None,
+        typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of this size, then stop."),
     ] = None,
 ) -> None:
     """Measure the claims over training seeds; write docs/claims.md and the README's table."""

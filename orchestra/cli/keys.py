@@ -40,12 +40,16 @@ def _open() -> _Open:
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose key it is.")],
-    per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute; default: no limit.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="USD", help="Most dollars a period; default: no limit.")] = None,
-    period: Annotated[Every, typer.Option(help="How long the budget lasts.")] = Every.TOTAL,
+    name: Annotated[str, typer.Argument(help="The key's owner.")],
+    per_minute: Annotated[
+        int | None, typer.Option(min=1, help="The most requests per minute; default: no limit.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="USD", help="The most dollars per period; default: no limit.")
+    ] = None,
+    period: Annotated[Every, typer.Option(help="The period of the budget.")] = Every.TOTAL,
 ) -> None:
-    """Create a key and print it; it is shown this once. From the first key on, every caller needs one."""
+    """Create a key and print it, only this once. From the first key on, every caller needs one."""
     from orchestra.serving.shared.keys import operator_key
 
     opened = _open()
@@ -68,7 +72,7 @@ def list_keys(as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
 
 @app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `orchestra keys list` has it.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as shown by `orchestra keys list`.")],
 ) -> None:
     """Revoke a key: the next request with it is refused."""
     key = _open().keys.revoke(key_id)

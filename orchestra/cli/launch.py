@@ -20,15 +20,15 @@ SUBMIT = {Cluster.SLURM: ["sbatch"], Cluster.KUBERNETES: ["kubectl", "create", "
 
 def launch(
     on: Annotated[Cluster, typer.Option(help="The scheduler.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of each machine.")] = 8,
-    hours: Annotated[int, typer.Option(min=1, help="The scheduler ends the job then.")] = 24,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs per machine.")] = 8,
+    hours: Annotated[int, typer.Option(min=1, help="The time limit of the job, in hours.")] = 24,
     image: Annotated[str, typer.Option(help="Kubernetes: the image that has this package installed.")] = "",
     claim: Annotated[str, typer.Option(help="Kubernetes: the volume claim that holds the workspace.")] = "",
-    submit: Annotated[bool, typer.Option("--submit", help="Hand it to the scheduler.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to write it; default: the screen.")] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Submit the job to the scheduler.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: the screen.")] = None,
 ) -> None:
-    """Write the job that trains params.yaml's model on several machines; --submit hands it to the scheduler."""
+    """Write a job that trains params.yaml's model on several machines; --submit submits it to the scheduler."""
     from orchestra.config.schema import load_params, params_file
     from orchestra.files import atomic
     from orchestra.system.jobs import Machines, sbatch_script, train_job
@@ -40,7 +40,7 @@ def launch(
     else:
         for value, option in ((image, "--image"), (claim, "--claim")):
             if not value:
-                raise ConfigError("a TrainJob needs it", where=option, fix=f"give {option} NAME")
+                raise ConfigError("a Kubernetes TrainJob needs this option", where=option, fix=f"give {option} NAME")
         text = train_job(params, machines, image, claim)
     if submit and out is None:
         out = root / ("work/launch.sbatch" if on is Cluster.SLURM else "work/launch.yaml")
@@ -60,7 +60,11 @@ def _submit(command: list[str]) -> None:
     import subprocess
 
     if shutil.which(command[0]) is None:
-        raise ServiceError(f"no {command[0]} here", where="launch", fix="submit the written file where it is")
+        raise ServiceError(
+            f"{command[0]} is not installed", where="launch", fix="submit the written file on a machine that has it"
+        )
     ended = subprocess.run(command, check=False)
     if ended.returncode:
-        raise ServiceError(f"{command[0]} refused (exit code {ended.returncode})", where="launch", fix="see above")
+        raise ServiceError(
+            f"{command[0]} refused (exit code {ended.returncode})", where="launch", fix="read its output above"
+        )

@@ -11,10 +11,11 @@ from orchestra.errors import ConfigError, ServiceError
 
 def run(
     profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Put this profile in force first; params/ keeps your edits.")
+        str | None, typer.Option(metavar="NAME", help="Switch to this profile first; params/ keeps your edits.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change params.yaml first: grpo.seed=1.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change this key of params.yaml first, such as grpo.seed=1."),
     ] = None,
     force: Annotated[
         list[str] | None, typer.Option(metavar="STAGE", help="Run this stage even if it is current.")
@@ -57,7 +58,7 @@ def monitor() -> None:
 def up(
     prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the facts for Prometheus.")] = 9464,
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus.")] = 9464,
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
     from orchestra.system.servers import start
@@ -83,11 +84,11 @@ def stop(
 def doctor(
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Examine it for this profile; default: the one in force."),
+        typer.Option(metavar="NAME", help="Check for this profile; default: the present one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what this machine lacks, with the command that fixes it. Exit code 1: the pipeline cannot run."""
+    """List what this machine lacks, with the command that fixes each. Exit code 1: the pipeline cannot run."""
     from orchestra.cli import doctor as examination
 
     findings = examination.examine(workspace(), profile)

@@ -37,7 +37,7 @@ def check(
 ) -> None:
     """Find tools without a price, prices without a recent check, and figures without a source.
 
-    Exit code 1 when there is something to fix.
+    Exit code 1 if there is anything to fix.
     """
     from orchestra.config.schema import load_params
     from orchestra.tools.catalogue.catalogue import read_catalogue

@@ -126,7 +126,9 @@ class Forecaster:
 
         params, settings, root = self.stage.params, self.stage.params.grpo, self.stage.root
         if settings.processes > 1 or settings.strategy != "ddp":
-            raise ConfigError("a sample runs in one process", where="forecast", fix="--set grpo.processes=1 first")
+            raise ConfigError(
+                "a sample runs in one process", where="forecast", fix="set grpo.processes: 1 in params.yaml first"
+            )
         codec, price = Codec.load(root / grpo.BASE), self.toolkit.catalogue.policy_price
         examples, watched = split_watched(read_examples(self._train_file), settings.eval_examples, where="forecast")
         model = load_model(root / grpo.BASE)

@@ -78,7 +78,9 @@ def load(file: Path, wanted: SeedSetting, taken: Sequence[int]) -> SeedFile:
     try:
         found = SeedFile.model_validate_json(gzip.decompress(file.read_bytes()))
     except (OSError, EOFError, zlib.error, ValidationError):
-        raise DataError("is no file of a seed", where=str(file), fix="name one that orchestra learn wrote") from None
+        raise DataError(
+            "is not the result of a seed", where=str(file), fix="name one that orchestra learn wrote"
+        ) from None
     if found.seed in taken:
         raise DataError(f"seed {found.seed} is there already", where=str(file), fix="leave it out of --seeds")
     own, theirs = wanted.model_dump(), found.setting.model_dump()

@@ -78,7 +78,9 @@ class Options:
             number = getattr(found, name)
             if number is not None and number < 1:
                 raise ConfigError(
-                    f"{number} is not a number of examples", where=f"--{name.replace('_', '-')}", fix="≥ 1"
+                    f"{number} is not a number of examples",
+                    where=f"--{name.replace('_', '-')}",
+                    fix="give a number of at least 1",
                 )
         return cls(
             tuple(map(int, seeds)),
@@ -155,7 +157,7 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
         columns = learning.columns(options.seeds)
         results = columns.get(OURS.name, [])
         if not results:
-            raise ConfigError("no seed reached the end", where="learn", fix=learning.failures[0])
+            raise ConfigError("every seed failed", where="learn", fix=learning.failures[0])
         settings = params.evaluate
         rows = side_by_side(columns, learning.examples, bootstrap=settings.bootstrap, seed=settings.seed)
         facts = gather(learning, options, results, commit, load)

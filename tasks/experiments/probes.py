@@ -19,7 +19,9 @@ def main(stage: Stage) -> None:
     """models/grpo, data/validated/heldout.jsonl → reports/probes.json; continues after a kill."""
     if len(sys.argv) != 2 or not sys.argv[1].isdigit():
         raise ConfigError(
-            "how many examples?", where="tasks.experiments.probes", fix="python -m tasks.experiments.probes 200"
+            "the number of examples is missing",
+            where="tasks.experiments.probes",
+            fix="python -m tasks.experiments.probes 200",
         )
     params, root = stage.params, stage.root
     toolkit = Toolkit.from_params(params, root)

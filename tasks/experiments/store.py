@@ -177,7 +177,7 @@ def _failure(stage: str, code: int, tail: Sequence[str], log: Path) -> StageErro
         return StageKilled(f"ended by a signal ({code})", where=stage, fix="run the same command again: it continues")
     said = [line for line in tail if line.startswith("error: ")] or list(tail)[-1:] or [f"exit code {code}"]
     text = re.sub(rf"^(error: )?({re.escape(stage)}: )?", "", said[-1])
-    return StageError(f"{text} (all it said: {log})", where=stage)
+    return StageError(f"{text} (full output: {log})", where=stage)
 
 
 def _seconds(folder: Path) -> float:

@@ -171,7 +171,7 @@ def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
     if said and said[-1].startswith(CAPPED):
         return StageCapped(said[-1].removeprefix(CAPPED), where=name)
     if said:
-        return StageError(f"{said[-1]} (all it said: .state/logs/{name}.log)", where=name)
+        return StageError(f"{said[-1]} (full output: .state/logs/{name}.log)", where=name)
     text = "\n".join(tail)
     ended = re.search(r"exited with (-?\d+)", text)
     if (ended and (int(ended[1]) < 0 or int(ended[1]) > 128)) or code < 0:

@@ -94,7 +94,11 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
         store = _SharedFolder(storage)
         latest = store.latest()
         if latest is None:
-            raise DataError("nothing was pushed there", where=storage.url, fix="orchestra push, on the other machine")
+            raise DataError(
+                "the store is empty: no machine has pushed to it",
+                where=storage.url,
+                fix="orchestra push, on the other machine",
+            )
         own = (root / LOCK).is_file() and (root / LOCK).read_text(encoding="utf-8") != latest.lock
         own = own or bool(latest.state and (root / MLFLOW).is_file())
         if own and _known(root) not in (latest.id, PULLING + latest.id) and not replace:
@@ -129,7 +133,7 @@ class _SharedFolder:
             return None
         except ValidationError:
             raise DataError(
-                "not a list of ours", where=f"{self.url}/{LATEST}", fix="orchestra push --replace"
+                "is not a list that orchestra push wrote", where=f"{self.url}/{LATEST}", fix="orchestra push --replace"
             ) from None
 
     def write(self, name: str, content: bytes) -> None:

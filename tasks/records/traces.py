@@ -65,7 +65,11 @@ def export(root: Path, deploy: Deploy) -> Exported:
         before_ms = int(1000 * (time.time() - 86_400 * deploy.gateway.trace_days))
         deleted = int(client.delete_traces(where, max_timestamp_millis=before_ms))
     except MlflowException as error:
-        raise ServiceError(f"MLflow did not take the traces: {error}", where=tracking_uri(root)) from None
+        raise ServiceError(
+            f"MLflow did not take the traces: {error}",
+            where=tracking_uri(root),
+            fix="see the log of MLflow's server; orchestra status",
+        ) from None
     return Exported(seen, written, deleted)
 
 

@@ -130,7 +130,9 @@ def server(root: Path) -> str:
         return uri.rstrip("/")
     if not own_database(root):
         what = "MLflow's database is used without a server, and only a server sends webhooks"
-        raise ConfigError(what, where="MLFLOW_TRACKING_URI", fix="mlflow server over that database, and its address")
+        raise ConfigError(
+            what, where="MLFLOW_TRACKING_URI", fix="start mlflow server over that database, and set its address"
+        )
     found = address(root, "mlflow")
     if found is None:
         raise ServiceError("MLflow's server does not run, and only it sends webhooks", where=MLFLOW, fix="orchestra up")

@@ -35,4 +35,4 @@ def test_a_sweep_compares_and_shares_what_is_equal(plain: Workspace) -> None:
     assert not (plain.root / "dvc.lock").exists() and len(plain.orchestra("runs")) == 2
     names = {run.info.run_name for run in plain.runs()}
     assert len(names) > 2, "MLflow has the runs of both"
-    assert "one combination is no sweep" in plain.orchestra("sweep", "--set", "grpo.steps=1", code=2)[-1]
+    assert "a sweep needs more than one combination" in plain.orchestra("sweep", "--set", "grpo.steps=1", code=2)[-1]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Write, extend and check domains and their examples.")
 
 
-Count = Annotated[int, typer.Option(min=1, help="How many to make.")]
+Count = Annotated[int, typer.Option(min=1, help="The number to make.")]
 
 
 @app.command()
@@ -41,7 +41,7 @@ def subjects(
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
 ) -> None:
     """Ask a model for subjects of new domains."""
     from orchestra.synthesis.writers.domains import propose_subjects
@@ -63,7 +63,7 @@ def write(
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
     """Ask a model to write data/domains/NAME; after two repairs, refused parts are dropped."""
@@ -109,7 +109,7 @@ def examples(
         str, typer.Option(help="known (the solution, with mistakes), none, or a checkpoint's folder.")
     ] = "known",
     model_user: Annotated[bool, typer.Option("--model-user", help="The model also plays the users.")] = False,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
     """Make examples of a domain, by rule or by a model, filter them, and add them to a data-set version."""
@@ -135,7 +135,7 @@ def examples(
         generator = ModelGenerator(Writer(paid), seed, licence)
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.budget, Component.USER)) if model_user else None
     elif model_user:
-        raise ConfigError("no model to play them", where="--model-user", fix="name one with --model")
+        raise ConfigError("no model is named to play the users", where="--model-user", fix="name one with --model")
     tried_by = solver_named(solver, params, toolkit, root, user)
     maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
     made = maker.evolved(name, split, count) if evolve else maker.examples(name, split, count)

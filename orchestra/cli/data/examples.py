@@ -48,7 +48,7 @@ def import_(
     licence_field: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of a row's licence.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of the topic.")] = None,
     judged: Annotated[
-        bool, typer.Option("--judged", help="Accept answers that only a judge can check; always so with world.judge.")
+        bool, typer.Option("--judged", help="Accept answers that only a judge can check; implied by world.judge.")
     ] = False,
     tools: Annotated[Path | None, typer.Option(help="ToolScale's tools, as an OpenAI tools array (JSON).")] = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and continue.")] = False,
@@ -146,10 +146,10 @@ def preferences(
     version: VersionFolder = VERSION,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
-    """Write ways to state a preference, for `synthesize.preferences`."""
+    """Write sentences that state a preference, for `synthesize.preferences`."""
     import asyncio
 
     from orchestra.config.schema import load_params
@@ -183,7 +183,7 @@ def export_(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
     to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
 ) -> None:
-    """Write examples in the schema of nvidia/ToolScale; an import gives the same examples back."""
+    """Write examples in the schema of nvidia/ToolScale; importing the file gives the same examples."""
     from orchestra.synthesis.imports.export import export
 
     print(f"{export(file, to)} examples in {to}")
@@ -208,7 +208,7 @@ def synthesize(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write; default: data/generated.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed in place of synthesize.seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Use this seed instead of synthesize.seed.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="For this command only; params.yaml stays as it is."),
@@ -229,7 +229,9 @@ def synthesize(
     if runner is not None:
         if workers is not None:
             raise ConfigError(
-                "--workers and --runner exclude each other", where="synthesize", fix="--runner processes:2"
+                "--workers and --runner exclude each other",
+                where="synthesize",
+                fix="give one of them, such as --runner processes:2",
             )
         os.environ["ORCHESTRA_TASK_RUNNER"] = runner
         options = [word for assignment in assignments for word in ("--set", assignment)]

@@ -27,7 +27,7 @@ def list_(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List every tool with kind, provider, price, latency, and what it lacks here."""
+    """List every tool with kind, provider, price and latency, and what it lacks on this machine."""
     from orchestra.config.schema import load_params
     from orchestra.tools.catalogue.price_book import PriceBook
     from orchestra.tools.reports.availability import survey, table
@@ -62,10 +62,10 @@ def import_mcp(
     tool: Annotated[
         list[str] | None, typer.Option(help="Import only these tools; default: those in the catalogue, or all.")
     ] = None,
-    per_call: Annotated[str, typer.Option(metavar="USD", help="The price of a call, where there is none yet.")] = "0",
+    per_call: Annotated[str, typer.Option(metavar="USD", help="The price of a call, if the tool has none yet.")] = "0",
     latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="The expected seconds of new tools.")] = 1.0,
 ) -> None:
-    """Write tools of an MCP server into the catalogue, with its present schemas and words."""
+    """Write an MCP server's tools into the catalogue, with their present schemas and descriptions."""
     from orchestra.config.schema import load_params
     from orchestra.tools.catalogue.import_mcp import Freezer
     from orchestra.tools.mcp.session import Connection
@@ -107,12 +107,13 @@ def describe(
     data: Annotated[Path, typer.Option(help="The examples to draw from.")] = Path("data/validated/train.jsonl"),
     out: Annotated[Path, typer.Option(help="The folder of outcomes, ledger and cassette.")] = Path("work/describe"),
     model: Annotated[
-        str | None, typer.Option(help="The model that writes; default: a template over the measured skills.")
+        str | None,
+        typer.Option(help="The model that writes descriptions; default: a template over the measured figures."),
     ] = None,
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
     ] = None,
-    cap_usd: Annotated[str, typer.Option(metavar="USD", help="Most dollars to spend.")] = "1",
+    cap_usd: Annotated[str, typer.Option(metavar="USD", help="The most dollars to spend.")] = "1",
     write: Annotated[
         bool, typer.Option("--write", help="Write measurements and descriptions into the catalogue.")
     ] = False,

@@ -25,7 +25,7 @@ class CassetteMode(StrEnum):
 
 Model = Annotated[str, typer.Option(help=f"The model that writes; its address is ${URL}, its key ${KEY}.")]
 PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="The model's row in the price book.")]
-Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="Most dollars for the whole version.")]
+Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="The most dollars for the whole version.")]
 VersionFolder = Annotated[Path, typer.Option("--version", metavar="FOLDER", help="The data-set version.")]
 Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: replay recorded replies, record the rest.")]
 Licence = Annotated[str, typer.Option(help="The licence of the model's data.")]

@@ -12,10 +12,13 @@ app = typer.Typer(no_args_is_help=True, help="Analyses of the method, each with 
 
 Policies = Annotated[list[str] | None, typer.Option("--policy", help="A name in evaluate.policies; default: grpo.")]
 Reference = Annotated[str, typer.Option(help="The policy whose episodes are M0 of Eq. 5.")]
-Count = Annotated[int | None, typer.Option("--examples", min=1, help="The first examples only; default: all.")]
+Count = Annotated[
+    int | None, typer.Option("--examples", min=1, help="Number of examples, the first ones; default: all.")
+]
 Set = Annotated[str, typer.Option("--benchmark", help="own (the held-out examples), hle or frames.")]
 Files = Annotated[
-    list[Path] | None, typer.Option("--data", metavar="FILE", help="The published files; default: from the hub.")
+    list[Path] | None,
+    typer.Option("--data", metavar="FILE", help="The published file; default: a download from the hub."),
 ]
 
 
@@ -76,7 +79,7 @@ def preferences(
     benchmark: Set = "own",
     data: Files = None,
 ) -> None:
-    """Score preferences (Eq. 5-6) with the users' words and without; after a kill, the same command continues."""
+    """Score preference adherence (Eq. 5-6) with and without the users' words; continues after a kill."""
     _of_set("preferences", policy, reference, examples, benchmark, data)
 
 
@@ -84,9 +87,9 @@ def preferences(
 def judges(
     benchmark: Annotated[str, typer.Option(help="The benchmark whose stored answers are judged again.")],
     judge: Annotated[str, typer.Option(metavar="MODEL", help="The other judge, at $ORCHESTRA_JUDGE_URL.")],
-    judge_price: Annotated[str, typer.Option(metavar="PROVIDER/MODEL", help="Its row in the price book.")],
+    judge_price: Annotated[str, typer.Option(metavar="PROVIDER/MODEL", help="The judge's row in the price book.")],
     cap_usd: Annotated[
-        str | None, typer.Option(metavar="USD", help="Most dollars in all; what was made is kept.")
+        str | None, typer.Option(metavar="USD", help="Most dollars in total; finished attempts are kept.")
     ] = None,
 ) -> None:
     """Compare a strong judge's stored verdicts with another judge's; after a kill, the same command continues."""

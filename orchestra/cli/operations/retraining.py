@@ -20,7 +20,7 @@ def retraining() -> None:
 
 @app.command("list")
 def list_requests() -> None:
-    """List what asked for a retraining, which run answered, and why the next one does or does not begin."""
+    """List the requests for a retraining, the runs that answered them, and why the next one does or does not start."""
     root = workspace()
     params = load_params(root / "params.yaml")
     print("\n".join(requests.listed(root, params.retraining, runs(root))))
@@ -28,7 +28,7 @@ def list_requests() -> None:
 
 @app.command()
 def check() -> None:
-    """Look for drift, changed or stale prices, retired models and new data; each that is new becomes a request."""
+    """Look for drift, changed or stale prices, retired models and new data; each new finding becomes a request."""
     workspace()
     hand_over("flows.retraining", "check")
 
@@ -37,7 +37,7 @@ def check() -> None:
 def ask(
     why: Annotated[str, typer.Argument(metavar="WHY", help="The reason, in words.")],
 ) -> None:
-    """Ask for a retraining yourself; it begins when the rules allow it."""
+    """Request a retraining yourself; it starts when the rules allow it."""
     root = workspace()
     now = datetime.now(UTC)
     reason = requests.RetrainReason("person", now.isoformat(), why)
@@ -47,9 +47,9 @@ def ask(
 
 @app.command()
 def drop(
-    request: Annotated[str, typer.Argument(metavar="ID", help="Of the request, or its beginning.")],
+    request: Annotated[str, typer.Argument(metavar="ID", help="The request's id, or its beginning.")],
 ) -> None:
-    """Close a request; the same fact does not ask again."""
+    """Close a request; the same fact makes no further request."""
     root = workspace()
     found = requests.find_request(root, request)
     requests.drop(root, found)
@@ -60,20 +60,20 @@ def drop(
 def start(
     now: Annotated[bool, typer.Option("--now", help="Do not wait for the end of the cool-down.")] = False,
 ) -> None:
-    """Run the retraining that is asked for, if one may begin."""
+    """Run the requested retraining, if one may start."""
     workspace()
     hand_over("flows", "retrain", "--asked", "now" if now else "due")
 
 
 @app.command()
 def on() -> None:
-    """Let Prefect do it: the monitor looks every five minutes, and the worker starts what is due."""
+    """Turn automatic retraining on: the monitor looks every five minutes, and the worker starts what is due."""
     workspace()
     hand_over("flows.retraining", "on")
 
 
 @app.command()
 def off() -> None:
-    """Start nothing by itself any more; requests are still recorded where the monitor runs."""
+    """Turn automatic retraining off; a running monitor still records requests."""
     workspace()
     hand_over("flows.retraining", "off")

@@ -39,7 +39,7 @@ def list_runs(
 
 
 def why(run: RunArgument = None) -> None:
-    """Show why a run failed or did what it did: its stages, the cause, the runbook's entry, and the next command."""
+    """Show why a run ended as it did: its stages, the cause, the runbook's entry and the next command."""
     root = workspace()
     print("\n".join(explain(root, find(runs(root), run))))
 
@@ -47,10 +47,11 @@ def why(run: RunArgument = None) -> None:
 def rerun(
     run: RunArgument = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="STAGE", help="Run this stage again, and what it makes stale.")
+        str | None,
+        typer.Option("--from", metavar="STAGE", help="Run this stage again, and the stages that it makes stale."),
     ] = None,
 ) -> None:
-    """Run a run again with its options: finished stages are skipped, and training goes on from its checkpoint."""
+    """Repeat a run with its options: finished stages are skipped, and training continues from its checkpoint."""
     record = find(runs(workspace()), run)
     if record.lives:
         raise ConfigError("it still runs", where=record.name, fix=f"wait for it, or end it: kill {record.pid}")

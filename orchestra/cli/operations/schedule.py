@@ -9,17 +9,21 @@ from orchestra.errors import ConfigError
 
 
 def schedule(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the schedule; without one: list them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The schedule's name; without it: list the schedules.")
+    ] = None,
     cron: Annotated[str | None, typer.Option(metavar="CRON", help='Five fields: "0 3 * * *" is 3 am each day.')] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="For its runs only; params.yaml stays as it is."),
+        typer.Option("--set", metavar="KEY=VALUE", help="For runs of this schedule only; params.yaml stays as it is."),
     ] = None,
     flow: Annotated[str, typer.Option(help="What to run: retrain, monitor or release.")] = "retrain",
-    timezone: Annotated[str, typer.Option(metavar="NAME", help="Of the cron fields: Europe/Berlin.")] = "UTC",
+    timezone: Annotated[
+        str, typer.Option(metavar="NAME", help="The time zone of --cron, such as Europe/Berlin.")
+    ] = "UTC",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the schedule of that name.")] = False,
 ) -> None:
-    """Run on a schedule: starts Prefect's server, pool and worker, and deploys; or lists, or removes."""
+    """Run a flow on a schedule (starts Prefect's server, pool and worker), or list or remove schedules."""
     if name is None and (cron or set_ or remove):
         raise ConfigError(
             "the schedule has no name", where="schedule", fix='orchestra schedule nightly --cron "0 3 * * *"'
@@ -34,12 +38,14 @@ def schedule(
 
 
 def plan(
-    from_: Annotated[str | None, typer.Option("--from", metavar="STAGE", help="As if this stage ran again.")] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="STAGE", help="Plan as if this stage were forced.")
+    ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As if params.yaml said so.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Plan as if params.yaml had this value.")
     ] = None,
 ) -> None:
-    """Show what a run would do and why, with time and dollars; nothing runs."""
+    """Show which stages a run would run and why, with time and dollars; nothing runs."""
     workspace()
     options = [word for assignment in set_ or [] for word in ("--set", assignment)]
     hand_over("tasks.platform.plan", *(["--from", from_] if from_ else []), *options)
@@ -47,7 +53,8 @@ def plan(
 
 def sweep(
     set_: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE,VALUE", help="Values to try; several: every combination.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE,VALUE", help="Values to try; with several keys, every combination."),
     ],
 ) -> None:
     """Train and evaluate for every combination of values, in copies of the workspace, and compare them in a table."""
@@ -57,34 +64,40 @@ def sweep(
 
 def notify(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="A webhook, as Slack's: it gets JSON {text}.")
+        str | None,
+        typer.Argument(metavar="URL", help="The webhook's address, such as Slack's; it receives JSON {text}."),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Tell nobody any more.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the automations.")] = False,
 ) -> None:
-    """Tell a webhook of runs that fail, with cause, runbook and command, through Prefect automations."""
+    """Send failed runs to a webhook, with cause, runbook and command, through Prefect automations."""
     if (url is None) != remove:
         raise ConfigError(
-            "name an address, or --remove", where="notify", fix="orchestra notify https://hooks.slack.com/…"
+            "neither an address nor --remove is given", where="notify", fix="orchestra notify https://hooks.slack.com/…"
         )
     workspace()
     hand_over("flows.notify", *([] if url is None else [url]), *["--remove"] * remove)
 
 
 def webhook(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the webhook; without one: list them.")] = None,
-    url: Annotated[str | None, typer.Argument(metavar="URL", help="Who is told; registers or changes it.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The webhook's name; without it: list the webhooks.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="The receiver's address; registers or changes the webhook.")
+    ] = None,
     event: Annotated[
-        list[str] | None, typer.Option(metavar="EVENT", help="Of MLflow; default: an alias was set or removed.")
+        list[str] | None,
+        typer.Option(metavar="EVENT", help="An event of MLflow; default: an alias was set or removed."),
     ] = None,
     test: Annotated[bool, typer.Option("--test", help="Send an example now.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Tell it no more.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the webhook.")] = False,
 ) -> None:
-    """Let MLflow's server tell a receiver of moved aliases (champion), signed with ORCHESTRA_WEBHOOK_SECRET."""
+    """Let MLflow's server notify a receiver when an alias (champion) moves, signed with ORCHESTRA_WEBHOOK_SECRET."""
     fix = "orchestra webhook NAME URL, NAME --test or NAME --remove"
     if (url is not None) + test + remove != (name is not None):
-        raise ConfigError("name one thing to do with one webhook", where="webhook", fix=fix)
+        raise ConfigError("a webhook needs its name and exactly one action", where="webhook", fix=fix)
     if event and url is None:
-        raise ConfigError("events belong to an address", where="--event", fix=fix)
+        raise ConfigError("--event needs an address", where="--event", fix=fix)
     workspace()
     words = [word for word in (name, url) if word is not None]
     options = [word for one in event or [] for word in ("--event", one)]

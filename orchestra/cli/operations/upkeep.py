@@ -23,8 +23,10 @@ def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="The tar fi
             print(f"{name} is a server, {os.environ[variable]}: its database is backed up there")
 
 
-def restore(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `orchestra backup` wrote.")]) -> None:
-    """Bring a backup back, whole or not at all; the databases that were here are kept in .state/replaced-…"""
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `orchestra backup`.")],
+) -> None:
+    """Restore a backup, whole or not at all; the present databases are kept in .state/replaced-…"""
     from orchestra.system.backup import restore as bring_back
     from orchestra.system.workspace import locked
 
@@ -35,31 +37,31 @@ def restore(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `orc
 
 
 def push(
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Also over what another machine pushed meanwhile.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a newer push of another machine.")] = False,
 ) -> None:
-    """Copy outputs, checkpoints and the registry to the store of params.yaml (storage); each run ends with it."""
+    """Copy outputs, checkpoints and the registry to storage.url of params.yaml; each run ends with a push."""
     workspace()
     hand_over("tasks.records.shared", "push", *["--replace"] * replace)
 
 
 def pull(
-    replace: Annotated[bool, typer.Option("--replace", help="In place of this workspace's own results.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace this workspace's own results.")] = False,
 ) -> None:
-    """Bring back what was pushed last, whole: outputs of stages, checkpoints, the registry with its history."""
+    """Fetch the last push, complete: outputs of stages, checkpoints, the registry with its history."""
     workspace()
     hand_over("tasks.records.shared", "pull", *["--replace"] * replace)
 
 
 def gc(
-    delete: Annotated[bool, typer.Option("--delete", help="Delete what is shown; without it nothing is.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what is listed; without this option, only list it.")
+    ] = False,
     champions: Annotated[
-        int, typer.Option(min=1, help="Number of former champions whose checkpoints stay, the newest.")
+        int, typer.Option(min=1, help="Number of former champions, the newest, whose checkpoints stay.")
     ] = 3,
-    days: Annotated[float, typer.Option(min=0, help="What changed within so many days stays.")] = 30,
+    days: Annotated[float, typer.Option(min=0, help="Keep files that changed within this number of days.")] = 30,
 ) -> None:
-    """Show what nothing refers to any more: no alias, release, branch or open run. With --delete: delete it."""
+    """List the files that no alias, release, branch or open run refers to; --delete deletes them."""
     workspace()
     options = ["--champions", str(champions), "--days", str(days)]
     hand_over("tasks.records.leftovers", *options, *["--delete"] * delete)

@@ -46,7 +46,7 @@ def test_a_train_job_needs_an_image_and_a_volume() -> None:
 
 
 def test_it_is_handed_to_the_scheduler_or_said_that_there_is_none(workspace: Path) -> None:
-    with pytest.raises(ServiceError, match="no sbatch here"):
+    with pytest.raises(ServiceError, match="sbatch is not installed"):
         run(*SLURM, "--submit")
     sbatch = workspace / "sbatch"
     sbatch.write_text(f'#!/bin/sh\necho "$1" > {workspace}/submitted\n', encoding="utf-8")

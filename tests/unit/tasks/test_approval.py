@@ -64,7 +64,7 @@ def test_a_version_waits_for_a_person_and_serves_when_approved(root: Path) -> No
     again = approval.answer(stage(root), 1, YES)
     assert (again.changed, again.approval.by) == (False, "Ada"), "a release that failed is tried again"
     assert asked(root).name == "Unchanged"
-    with pytest.raises(DataError, match=r"serves already — orchestra release --rollback"):
+    with pytest.raises(DataError, match=r"already serves — orchestra release --rollback"):
         approval.answer(stage(root), 1, NO)
 
 

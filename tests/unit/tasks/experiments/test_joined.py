@@ -74,9 +74,9 @@ def test_a_seed_stands_in_a_table_once(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes | str) -> None:
     file = saved(tmp_path)
     file.write_bytes(file.read_bytes()[:-20] if isinstance(content, str) else content)
-    with pytest.raises(DataError, match="no file of a seed"):
+    with pytest.raises(DataError, match="not the result of a seed"):
         load(file, SETTING, [])
-    with pytest.raises(DataError, match="no file of a seed"):
+    with pytest.raises(DataError, match="not the result of a seed"):
         load(tmp_path / "missing", SETTING, [])
 
 

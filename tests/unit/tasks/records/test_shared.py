@@ -120,7 +120,7 @@ def test_an_upload_that_was_cut_off_is_never_seen(
             patch.setattr(_SharedFolder, step, lambda *_: (_ for _ in ()).throw(ConnectionResetError("cut")))
             with pytest.raises(ServiceError, match="cut — see storage in params"):
                 push(machine, storage)
-        with pytest.raises(DataError, match="nothing was pushed there"):
+        with pytest.raises(DataError, match="the store is empty"):
             pull(clone(machine, tmp_path / step), storage)
     push(machine, storage)
     pull(clone(machine, tmp_path / "whole"), storage)
