@@ -57,17 +57,29 @@ def sweep(
 
 def notify(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="A webhook, as Slack's: it gets JSON {text}.")
+        list[str] | None,
+        typer.Argument(metavar="URL…", help="A webhook, as Slack's (it gets JSON {text}); or mailto:ADDRESS,ADDRESS."),
+    ] = None,
+    smtp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The mail server: smtps://USER@HOST, or smtp:// with STARTTLS; password: ORCHESTRA_SMTP_PASSWORD.",
+        ),
+    ] = None,
+    sender: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Who mails are from; default: the mail server's user.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Tell nobody any more.")] = False,
 ) -> None:
-    """Tell a webhook of runs that fail, with cause, runbook and command, through Prefect automations."""
-    if (url is None) != remove:
+    """Tell webhooks and people of runs that fail, with cause, runbook and command, through Prefect automations."""
+    if (not url) != remove:
         raise ConfigError(
             "name an address, or --remove", where="notify", fix="orchestra notify https://hooks.slack.com/…"
         )
     workspace()
-    hand_over("flows.notify", *([] if url is None else [url]), *["--remove"] * remove)
+    options = [*(["--smtp", smtp] if smtp else []), *(["--sender", sender] if sender else [])]
+    hand_over("flows.notify", *(url or []), *options, *["--remove"] * remove)
 
 
 def webhook(
