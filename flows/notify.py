@@ -1,6 +1,8 @@
-"""`python -m flows.notify`: Prefect automations that tell a webhook of failed runs, and of versions that wait."""
+"""`python -m flows.notify`: Prefect automations that tell of failed runs, and of versions that wait."""
 
 import argparse
+import asyncio
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,10 @@ from typing import Any
 from flows._workspace import settings
 from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, ServiceError
+from orchestra.system.processes import services
 from orchestra.system.runs import AWAITING, SHORT
+from orchestra.text import one_line
 from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
@@ -33,38 +37,32 @@ BODY = f"""cause: {{{{ flow_run.state.message }}}}
 runbook: {RUNBOOK}
 type: orchestra why {{{{ flow_run.name }}}}
 then: orchestra rerun {{{{ flow_run.name }}}}"""
+FIRST_BODY = f"""Runs that fail and versions that wait are told to this address from now on.
+runbook: {RUNBOOK}
+end it: orchestra notify --remove"""
 WAITING_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version waits for a person's approval"
 WAITING_BODY = """read: orchestra report
 type: orchestra approve --by NAME --reason TEXT
 or: orchestra refuse --by NAME --reason TEXT"""
 
 
-def add(root: Path, url: str) -> list[str]:
-    """Tell this address of each flow's failures, at most once an hour; returns a line for each automation.
+def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None = None) -> list[str]:
+    """Tell these addresses of each flow's failures, at most once an hour; returns a line for each automation.
 
-    The address is kept as a secret of Prefect. The body is JSON with the one key `text`, which Slack, Mattermost and
-    Rocket.Chat take. Raises `ConfigError` for what is no address.
+    A webhook's address is kept as a secret of Prefect. Its body is JSON with the one key `text`, which Slack,
+    Mattermost and Rocket.Chat take. `mailto:` gets a first mail at once; its password is read where Prefect's server
+    runs. Raises `ConfigError` for what is no address, and `ServiceError` where the first mail is not taken.
     """
     from prefect.automations import Automation
-    from prefect.blocks.notifications import CustomWebhookNotificationBlock
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState, SendNotification
     from prefect.events.schemas.automations import EventTrigger, Posture
-    from prefect.types import SecretDict
 
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"{url!r} is not a web address", where="notify", fix="give an address such as https://hooks.slack.com/…"
-        )
+    blocks = _blocks(urls, smtp, sender)
     with connected(root):
+        _introduce(root, blocks)
         remove(root)
-        block: Any = CustomWebhookNotificationBlock(
-            name="orchestra",
-            url="{{url}}",
-            json_data={"text": "{{subject}}\n{{body}}"},
-            secrets=SecretDict({"url": url}),
-        )
-        saved = block.save(_name(root, "webhook"), overwrite=True)
+        saved = [block.save(_name(root, kind), overwrite=True) for kind, block in blocks.items()]
 
         def tell(name: str, description: str, flow: str, events: tuple[str, ...], subject: str, body: str) -> None:
             trigger = EventTrigger(
@@ -74,8 +72,8 @@ def add(root: Path, url: str) -> list[str]:
                 threshold=1,
                 within=QUIET,
             )
-            send = SendNotification(block_document_id=saved, subject=subject, body=body)
-            Automation(name=_name(root, name), description=description, trigger=trigger, actions=[send]).create()
+            send = [SendNotification(block_document_id=one, subject=subject, body=body) for one in saved]
+            Automation(name=_name(root, name), description=description, trigger=trigger, actions=send).create()
 
         lines = []
         for flow in ENTRYPOINTS:
@@ -99,6 +97,66 @@ def add(root: Path, url: str) -> list[str]:
     return [*lines, f"a run without a heartbeat for {SILENCE} is crashed, and told"]
 
 
+def _blocks(urls: list[str], smtp: str | None, sender: str | None) -> dict[str, Any]:
+    """Prefect's notification for each address, by the name it is kept under."""
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+    from prefect.types import SecretDict
+
+    from flows.server.mail import SCHEME, email
+
+    found: dict[str, Any] = {}
+    for place, url in enumerate(urls):
+        if url.startswith(SCHEME):
+            found[f"mail-{place}"] = email(url, smtp, sender)
+        elif url.startswith(("http://", "https://")):
+            found[f"webhook-{place}"] = CustomWebhookNotificationBlock(
+                name="orchestra",
+                url="{{url}}",
+                json_data={"text": "{{subject}}\n{{body}}"},
+                secrets=SecretDict({"url": url}),
+            )
+        else:
+            fix = "https://hooks.slack.com/… or mailto:oncall@example.org"
+            raise ConfigError(f"{url!r} is no address of the web and none of e-mail", where="notify", fix=fix)
+    if (smtp or sender) and not any(name.startswith("mail") for name in found):
+        raise ConfigError("nobody is told by e-mail", where="notify", fix="mailto:oncall@example.org, or no --smtp")
+    return found
+
+
+def _introduce(root: Path, blocks: dict[str, Any]) -> None:
+    """A first mail, so that a wrong password is found now and not at the first failure."""
+    from prefect.blocks.notifications import NotificationError
+
+    from flows.server.mail import PASSWORD, EmailNotification
+
+    for block in blocks.values():
+        if not isinstance(block, EmailNotification):
+            continue
+        _same_password(root, block.user, PASSWORD)
+        try:
+            with block.raise_on_failure():
+                asyncio.run(block.notify(FIRST_BODY, f"orchestra: failures of {root.name} are told here"))
+        except NotificationError as error:
+            where = f"{block.server}:{block.port} ({block.security})"
+            fix = f"check --smtp, --sender and {PASSWORD}"
+            raise ServiceError(one_line(error.log), where=where, fix=fix) from None
+
+
+def _same_password(root: Path, user: str | None, variable: str) -> None:
+    """Prefect's server of this workspace was started with the password that is set here; raises `ConfigError`."""
+    import psutil
+
+    if user is None:
+        return
+    if not (password := os.environ.get(variable)):
+        fix = f"export {variable}=…; orchestra stop prefect; orchestra up"
+        raise ConfigError(f"{variable} is not set, and {user} needs a password", where="notify", fix=fix)
+    server = next((one for one in services(root) if one.name == "prefect"), None)
+    if server is not None and psutil.Process(server.pid).environ().get(variable) != password:
+        what = f"Prefect's server was started without this {variable}"
+        raise ConfigError(what, where="notify", fix="orchestra stop prefect; orchestra up")
+
+
 def remove(root: Path) -> int:
     """Delete this workspace's automations; returns how many there were."""
     from prefect.client.orchestration import get_client
@@ -118,11 +176,16 @@ def _name(root: Path, what: str) -> str:
 def main(arguments: list[str]) -> None:
     """Add or remove."""
     parser = argparse.ArgumentParser(prog="python -m flows.notify", description=__doc__)
-    parser.add_argument("url", nargs="?")
+    parser.add_argument("urls", nargs="*")
+    parser.add_argument("--smtp")
+    parser.add_argument("--sender")
     parser.add_argument("--remove", action="store_true")
     told, root = parser.parse_args(arguments), Path.cwd()
     settings(root)
-    print("\n".join(add(root, told.url)) if told.url else f"{remove(root)} automations removed")
+    if told.urls:
+        print("\n".join(add(root, told.urls, told.smtp, told.sender)))
+    else:
+        print(f"{remove(root)} automations removed")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from orchestra.types import Episode
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
 from tasks.platform.ledger import LedgerTail
+from tasks.records import judged
 
 EPISODES = "reports/evaluation/episodes.jsonl"
 AUTOMATIONS = "monitoring/prefect/retraining.yaml"
@@ -58,12 +59,14 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
     serving, evaluated = read(root / SERVING), root / EPISODES
     if serving is None:
         return "nothing serves", None
+    spent = judged.look(root)
     current = sample(served(root / TRACES, serving.fingerprint, limit=WINDOW))
     if not evaluated.is_file() or current.episodes < MIN_EPISODES:
-        return f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})", None
+        what = f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
+        return f"{what}; {spent.line}", spent.signals or None
     reference = sample(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
-    signals = drift(reference, current)
-    return "; ".join(str(signal) for signal in signals) or "no drift", signals
+    signals = [*drift(reference, current), *spent.signals]
+    return f"{'; '.join(str(signal) for signal in signals) or 'no drift'}; {spent.line}", signals
 
 
 def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:

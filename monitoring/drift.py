@@ -12,7 +12,8 @@ WINDOW = 500
 """The latest episodes that are compared: what is older is no news."""
 CHECKS_A_MONTH = 8640
 """One in five minutes."""
-TESTS = 7
+TESTS = 8
+"""Those of `drift`, and that of dollars per solved (monitoring/spending.py)."""
 LEVEL = 1 / (CHECKS_A_MONTH * TESTS)
 """Error level of each test (Bonferroni): steady traffic raises one false alarm a month at most, on average.
 `python -m benchmarks.drift` measures fewer, since windows overlap."""

@@ -45,6 +45,16 @@ class Tracing(Section):
     `orchestra traces` writes them to MLflow without it."""
 
 
+class Judging(Section):
+    """Which served answers `orchestra monitor` judges: by a rule where the question is a held-out one, otherwise by
+    `world.judge`, where one is named."""
+
+    share: Fraction = 0.1
+    """Share of the requests."""
+    daily_usd: Factor = 1.0
+    """Dollars that the judge may cost in a day (UTC)."""
+
+
 class Canary(Section):
     """How a candidate is tried beside the champion, and what makes it worse."""
 
@@ -120,6 +130,8 @@ class Deploy(Section):
     """How vLLM runs the checkpoint."""
     tracing: Tracing = switch(Tracing())
     """Spans of requests."""
+    judging: Judging = switch(Judging())
+    """A sample of served answers gets a verdict, so that dollars per solved request are known."""
     canary: Canary = switch(Canary())
     """How a candidate is tried beside the champion."""
 

@@ -25,6 +25,7 @@ from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.catalogue.price_check import retired, stale_prices
 from tasks.platform.aliases import aliases, made_at
 from tasks.platform.commands import run_command
+from tasks.records.judged import figures
 from tasks.records.shared import KNOWN
 
 OWN = "metrics"
@@ -125,6 +126,24 @@ def retraining(root: Path) -> Found:
         yield _gauge("retraining_month_cap_usd", "Dollars that they may cost in a month", float(limits.monthly_usd))
 
 
+def spending(root: Path) -> Found:
+    """What a solved request costs, by the monitor's sample, and what experts charge against the catalogue's prices."""
+    found = figures(root)
+    if found is None:
+        return
+    yield _gauge("judged_answers", "Served answers with a verdict that are compared", found.verdicts)
+    per_solved = _gauge("usd_per_solved", "Dollars for each solved request", None, "side")
+    for side, usd in (("served", found.usd_per_solved), ("evaluated", found.evaluated_usd_per_solved)):
+        if found.by is not None:
+            per_solved.add_metric([side], float("inf") if usd is None else usd)
+    yield per_solved
+    yield _gauge("usd_per_solved_rose", "1 when it is above the evaluation's beyond chance", float(found.rose))
+    ratios = _gauge("price_ratio", "Dollars charged over dollars at today's price", None, "tool")
+    for tool, ratio in found.price_ratios.items():
+        ratios.add_metric([tool], float("inf") if ratio is None else ratio)
+    yield ratios
+
+
 def store(root: Path) -> Found:
     """Whether the store of params.yaml answers, and when this workspace last pushed or pulled."""
     storage = load_params(root / "params.yaml").storage
@@ -149,6 +168,7 @@ PARTS: dict[str, Callable[[Path], Found]] = {
     "champion": champion,
     "prices": prices,
     "retraining": retraining,
+    "spending": spending,
     "store": store,
 }
 

@@ -64,18 +64,29 @@ def sweep(
 
 def notify(
     url: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="URL…", help="A webhook such as Slack's (it gets JSON {text}), or mailto:ADDRESS,…"),
+    ] = None,
+    smtp: Annotated[
         str | None,
-        typer.Argument(metavar="URL", help="The webhook's address, such as Slack's; it receives JSON {text}."),
+        typer.Option(
+            metavar="URL",
+            help="The mail server: smtps://USER@HOST, or smtp:// with STARTTLS; password: ORCHESTRA_SMTP_PASSWORD.",
+        ),
+    ] = None,
+    sender: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="The sender of mails; default: the mail server's user.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the automations.")] = False,
 ) -> None:
-    """Send failed runs to a webhook, with cause, runbook and command, through Prefect automations."""
-    if (url is None) != remove:
+    """Send failed runs to webhooks and mailboxes, with cause, runbook and command, through Prefect automations."""
+    if (not url) != remove:
         raise ConfigError(
             "neither an address nor --remove is given", where="notify", fix="orchestra notify https://hooks.slack.com/…"
         )
     workspace()
-    hand_over("flows.notify", *([] if url is None else [url]), *["--remove"] * remove)
+    options = [*(["--smtp", smtp] if smtp else []), *(["--sender", sender] if sender else [])]
+    hand_over("flows.notify", *(url or []), *options, *["--remove"] * remove)
 
 
 def webhook(

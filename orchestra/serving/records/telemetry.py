@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,19 +111,42 @@ class Telemetry:
             self._sender.close()
 
 
-def served(folder: Path, fingerprint: str, limit: int = 1000) -> list[Episode]:
-    """The latest episodes that one release answered, newest day first, at most `limit`.
+@dataclass(frozen=True)
+class ServedAnswer:
+    """One request of one user message, with its episode."""
 
-    A line that a killed gateway left half-written is passed over.
-    """
+    trace_id: str
+    question: str
+    episode: Episode
+
+
+def served(folder: Path, fingerprint: str, limit: int = 1000) -> list[Episode]:
+    """The latest episodes that one release answered, newest day first, at most `limit`."""
     found: list[Episode] = []
+    for record in _records(folder, fingerprint):
+        with contextlib.suppress(ValueError):
+            found.append(Episode.model_validate(record["episode"]))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def answered(folder: Path, fingerprint: str) -> Iterator[ServedAnswer]:
+    """The same, newest first, with what was asked; conversations of several user messages are left out."""
+    for record in _records(folder, fingerprint):
+        with contextlib.suppress(ValueError):
+            asked = [m.text for m in ChatRequest.model_validate(record.get("request")).messages if m.role == "user"]
+            if len(asked) == 1:
+                yield ServedAnswer(record["trace_id"], asked[0], Episode.model_validate(record["episode"]))
+
+
+def _records(folder: Path, fingerprint: str) -> Iterator[dict[str, Any]]:
+    """Lines with an episode of one release, the newest first; one that a killed gateway left half-written is passed
+    over."""
     for file in sorted(folder.glob("*.jsonl"), reverse=True):
         # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
         for line in reversed(file.read_text(encoding="utf-8").split("\n")):
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
                 if record.get("fingerprint") == fingerprint and "episode" in record:
-                    found.append(Episode.model_validate(record["episode"]))
-            if len(found) >= limit:
-                return found
-    return found
+                    yield record

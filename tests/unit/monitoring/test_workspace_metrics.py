@@ -23,6 +23,7 @@ from orchestra.system.retraining import RetrainReason, ask
 from orchestra.system.runs import RunFailure, RunJournal, save
 from orchestra.system.servers import answers
 from tasks.platform.registry import CHAMPION, Registry
+from tasks.records.judged import FIGURES, JUDGED, SpendingFigures
 from tasks.records.metrics import PARTS, WorkspaceMetrics
 from tasks.records.shared import KNOWN
 from tests.support.stores import KEYS, s3_server
@@ -191,3 +192,27 @@ def test_the_server_answers_and_ends_with_sigterm(root: Path) -> None:
     finally:
         server.kill()
         server.wait()
+
+
+def test_what_a_solved_request_costs_and_what_experts_charge(root: Path) -> None:
+    assert not [name for name in facts(root) if name.startswith(("usd_per_solved", "price_ratio", "judged"))]
+    serving = Serving(
+        version="1", checkpoint="x", checkpoint_hash="x", engine="vllm", params={}, fingerprint="x", code="x"
+    )
+    write(root, serving)
+    kept = SpendingFigures(
+        fingerprint="x",
+        by="rule",
+        verdicts=70,
+        evaluated_usd_per_solved=0.02,
+        rose=True,
+        price_ratios={"gpt-5": 1.5, "free": None},
+    )
+    (root / JUDGED).mkdir(parents=True)
+    (root / JUDGED / FIGURES).write_text(kept.model_dump_json())
+    found = facts(root)
+    assert found["judged_answers"] == 70 and found["usd_per_solved_rose"] == 1
+    assert found["usd_per_solved{side=served}"] == float("inf") and found["usd_per_solved{side=evaluated}"] == 0.02
+    assert found["price_ratio{tool=gpt-5}"] == 1.5 and found["price_ratio{tool=free}"] == float("inf")
+    write(root, serving.model_copy(update={"fingerprint": "y"}))
+    assert "usd_per_solved_rose" not in facts(root), "figures of another release say nothing"

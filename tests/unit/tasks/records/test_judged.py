@@ -1,0 +1,170 @@
+"""Verdicts on served answers: who gives them, what they may cost, that none is paid twice, and both sides alike."""
+
+import json
+import shutil
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from monitoring.drift import MIN_EPISODES
+from orchestra.evaluation.report import TRAINED
+from orchestra.files.jsonl import write_jsonl
+from orchestra.serving.records.telemetry import TRACES
+from orchestra.serving.releases.state import Serving, write
+from orchestra.types import Episode
+from tasks.records import judged
+from tasks.records.judged import EPISODES, EVALUATION, HELDOUT, JUDGED, Sampler, drawn, figures, look
+from tests.support.endpoint import answer, serving
+from tests.support.worlds import ROOT, episode, example
+
+RELEASE = "f" * 64
+JUDGE = {"model": "judge-1", "price": "openai/gpt-5", "rubric": "frames", "max_output_tokens": 200}
+RIGHT, WRONG = "Explanation: so.\nDecision: TRUE", "Explanation: so.\nDecision: FALSE"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A release whose evaluation solved 3 of 4 at 1 cent each."""
+    shutil.copytree(ROOT / "data/catalogue", tmp_path / "data/catalogue")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    change(tmp_path, world={"domains": []}, deploy={"judging": {"share": 1.0}})
+    write(
+        tmp_path,
+        Serving(
+            version="1", checkpoint="x", checkpoint_hash="x", engine="vllm", params={}, fingerprint=RELEASE, code="x"
+        ),
+    )
+    examples = [example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1)) for n in range(100)]
+    episodes = [
+        episode(cost_usd="0.01", solved=bool(n % 4)).model_copy(update={"example_id": f"e{n}", "policy": TRAINED})
+        for n in range(100)
+    ]
+    for name, records in ((HELDOUT, examples), (EPISODES, episodes)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_jsonl(tmp_path / name, records)
+    return tmp_path
+
+
+def change(root: Path, **sections: dict[str, Any]) -> None:
+    params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    for name, values in sections.items():
+        params[name] = {**params[name], **values}
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+
+
+def request(root: Path, number: int, question: str, made: Episode, release: str = RELEASE) -> None:
+    record = {
+        "trace_id": f"{number:032x}",
+        "fingerprint": release,
+        "request": {"messages": [{"role": "user", "content": question}]},
+        "episode": json.loads(made.model_dump_json()),
+    }
+    (root / TRACES).mkdir(parents=True, exist_ok=True)
+    with (root / TRACES / "2026-01-01.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def known(root: Path, count: int, right: Callable[[int], bool], usd: str) -> None:
+    """Requests for held-out questions."""
+    for number in range(count):
+        said = str(number % 100 + 1) if right(number) else "no idea"
+        request(root, number, f"what is {number % 100}+1?", episode(cost_usd=usd, answer=said))
+
+
+def test_a_rule_judges_what_is_known_and_costs_nothing(root: Path) -> None:
+    known(root, MIN_EPISODES, lambda number: bool(number % 4), "0.01")
+    request(root, 1000, "who are you?", episode(cost_usd=1))
+    request(root, 1001, "what is 1+1?", episode(cost_usd=1, solved=None))
+    request(root, 1002, "what is 1+1?", episode(cost_usd=1), release="another")
+    spent = look(root)
+    assert spent.signals == [] and f"in {MIN_EPISODES} verdicts by rule" in spent.line
+    found = figures(root)
+    assert found is not None and found.by == "rule" and not found.rose
+    assert found.usd_per_solved == pytest.approx(0.0135, abs=1e-3) and found.evaluated_usd_per_solved == pytest.approx(
+        1 / 75
+    )
+    assert not list((root / JUDGED).glob("ledger-*"))
+    before = (root / JUDGED / f"{RELEASE}.jsonl").read_text()
+    look(root)
+    assert (root / JUDGED / f"{RELEASE}.jsonl").read_text() == before, "nothing is judged twice"
+
+
+def test_a_rise_is_told_with_both_figures(root: Path) -> None:
+    known(root, 200, lambda number: number % 4 == 0, "0.02")
+    (signal,) = look(root).signals
+    assert signal.name == "dollars per solved request" and signal.current == pytest.approx(0.08)
+    found = figures(root)
+    assert found is not None and found.rose and found.verdicts == 200
+
+
+def test_too_few_verdicts_say_so(root: Path) -> None:
+    known(root, MIN_EPISODES - 1, lambda number: False, "9")
+    spent = look(root)
+    assert spent.signals == [] and f"({MIN_EPISODES - 1} of {MIN_EPISODES})" in spent.line
+    found = figures(root)
+    assert found is not None and found.by is None and found.usd_per_solved is None
+
+
+def test_the_sample_is_the_share(root: Path) -> None:
+    names = [f"{number:032x}" for number in range(20_000)]
+    assert sum(drawn(name, 0.1) for name in names) / len(names) == pytest.approx(0.1, abs=0.01)
+    assert not any(drawn(name, 0.0) for name in names) and all(drawn(name, 1.0) for name in names)
+
+
+@pytest.fixture
+def asks(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With a judge, and requests that no rule knows."""
+    change(root, world={"judge": JUDGE, "domains": []})
+    monkeypatch.setattr(judged, "EVALUATED", 3)
+    for number in range(4):
+        request(root, number, f"riddle {number}?", episode(cost_usd="0.01", answer="x" if number else None))
+    return root
+
+
+def verdicts(root: Path) -> dict[str, bool]:
+    return {one.id: one.solved for one in Sampler(root, None, RELEASE).kept()}  # type: ignore[arg-type]
+
+
+def test_the_judge_judges_both_sides_and_the_unanswered_cost_nothing(
+    asks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(lambda body: answer(WRONG if "riddle 2" in body["messages"][0]["content"] else RIGHT)) as double:
+        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+        look(asks)
+        said = verdicts(asks)
+        assert [said[f"{EVALUATION}e{n}"] for n in range(3)] == [True] * 3
+        assert [said[f"{n:032x}"] for n in range(4)] == [False, True, False, True]
+        assert len(double.asked) == 6
+        look(asks)
+        assert len(double.asked) == 6, "none is paid for twice"
+    (ledger,) = (asks / JUDGED).glob("ledger-*")
+    charges = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert len(charges) == 6 and all(Decimal(one["cost_usd"]) > 0 for one in charges)
+
+
+def test_the_days_cap_holds_and_is_told(asks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(asks, deploy={"judging": {"share": 1.0, "daily_usd": 1e-6}})
+    with serving(lambda body: answer(RIGHT)) as double:
+        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+        line = look(asks).line
+        assert double.asked == []
+    assert "6 not judged: " in line and "USD are spent" in line
+    assert verdicts(asks) == {f"{0:032x}": False}, "what has no answer needs no judge"
+
+
+def test_a_judge_that_fails_is_told_and_no_verdict(asks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHESTRA_JUDGE_URL", raising=False)
+    assert "not judged: " in look(asks).line and verdicts(asks) == {}
+    with serving(lambda body: answer("I would rather not say.")) as double:
+        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+        assert "6 not judged: " in look(asks).line
+    assert verdicts(asks) == {f"{0:032x}": False}
+
+
+def test_nothing_serves(root: Path) -> None:
+    shutil.rmtree(root / ".state")
+    assert look(root).line == "nothing serves" and figures(root) is None
