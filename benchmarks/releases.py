@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.load import UserLoad
 from orchestra.config.schema import Params, load_params
@@ -29,6 +30,9 @@ from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.processes import remembered, stop_services
 from tests.support.serving_world import SMOKE, manifest, workspace
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "models/base/embedded"
@@ -86,7 +90,7 @@ def nudged(base: Path, folder: Path) -> Path:
     return changed(base, folder, lambda weight: weight * NUDGE)
 
 
-def changed(base: Path, folder: Path, change: Callable[..., object]) -> Path:
+def changed(base: Path, folder: Path, change: Callable[[Tensor], Tensor]) -> Path:
     """A copy of a checkpoint whose last norm is changed; its manifest agrees."""
     from safetensors.torch import load_file, save_file
 

@@ -125,7 +125,7 @@ def _blocks(urls: list[str], smtp: str | None, sender: str | None) -> dict[str, 
 
 def _introduce(root: Path, blocks: dict[str, Any]) -> None:
     """A first mail, so that a wrong password is found now and not at the first failure."""
-    from prefect.blocks.notifications import NotificationError
+    from prefect.blocks.abstract import NotificationError
 
     from flows.server.mail import PASSWORD, EmailNotification
 

@@ -11,7 +11,7 @@ import os
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from prefect.blocks.notifications import NotificationBlock, NotificationError
+from prefect.blocks.abstract import NotificationBlock, NotificationError
 from prefect.logging import LogEavesdropper
 
 from orchestra.errors import ConfigError
@@ -58,7 +58,8 @@ class EmailNotification(NotificationBlock):
         if self.user is not None:
             # Apprise takes both as parts of an address, and decodes them.
             login = {"user": quote(self.user, safe=""), "password": quote(os.environ[PASSWORD], safe="")}
-        mail = NotifyEmail(
+        made: Any = NotifyEmail  # Apprise has no types
+        mail = made(
             smtp_host=self.server,
             port=self.port,
             secure=self.security != "insecure",
@@ -114,9 +115,10 @@ def _split(smtp: str, fix: str) -> SplitResult:
 
 def _checked(address: str) -> str:
     """One address of a person, without a name; raises `ConfigError`."""
-    from apprise.utils.parse import is_email
+    from apprise.utils import parse
 
-    found = is_email(address.strip())
+    utilities: Any = parse  # Apprise has no types
+    found = utilities.is_email(address.strip())
     if not found or found["full_email"] != address.strip():
         raise ConfigError(f"{address!r} is no e-mail address", where="notify", fix="mailto:oncall@example.org")
     return address.strip()

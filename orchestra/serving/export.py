@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
     from transformers import PreTrainedModel
 
-WeightType = Literal["f32", "f16", "q8_0"]
+TYPES = ("f32", "f16", "q8_0")
+"""Of the weights in the file."""
 ARCHITECTURE = "qwen3"
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -38,14 +39,14 @@ class ExportReport:
     """Whether llama.cpp splits text as the checkpoint's tokenizer does; otherwise it must be handed token ids."""
 
 
-def export_gguf(folder: Path, target: Path, kind: WeightType, prompts: Sequence[Sequence[int]]) -> ExportReport:
+def export_gguf(folder: Path, target: Path, kind: str, prompts: Sequence[Sequence[int]]) -> ExportReport:
     """Write the checkpoint as `target`, whole or not at all, and compare both on the prompts.
 
     Raises `ConfigError` for what cannot be exported, and `DataError` when an f32 file does not write the same tokens:
     then nothing is left. With f16 and q8_0 the report says how many prompts are as before.
     """
-    if kind not in get_args(WeightType):
-        raise ConfigError(f"no type {kind}", where="--type", fix=f"one of: {', '.join(get_args(WeightType))}")
+    if kind not in TYPES:
+        raise ConfigError(f"no type {kind}", where="--type", fix=f"one of: {', '.join(TYPES)}")
     if not prompts:
         raise DataError("no prompt to compare on", where=str(folder), fix="run the validate stage")
     with atomic.whole_file(target) as partial:
@@ -57,7 +58,7 @@ def export_gguf(folder: Path, target: Path, kind: WeightType, prompts: Sequence[
     return ExportReport(same, len(prompts), reads_text)
 
 
-def write_gguf(folder: Path, target: Path, kind: WeightType) -> bool:
+def write_gguf(folder: Path, target: Path, kind: str) -> bool:
     """Write the file; returns whether llama.cpp reads text as the checkpoint does."""
     try:
         import gguf
@@ -191,7 +192,7 @@ def _weights(folder: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
                 yield name, tensors.get_tensor(name).float().numpy()
 
 
-def _add(writer: GGUFWriter, name: str, weight: np.ndarray[Any, Any], kind: WeightType) -> None:
+def _add(writer: GGUFWriter, name: str, weight: np.ndarray[Any, Any], kind: str) -> None:
     """Matrices in the wanted type; vectors, and what does not divide into blocks, as they are."""
     import numpy as np
     from gguf import GGMLQuantizationType, quants

@@ -197,10 +197,10 @@ class Sampler:
                 one.cancel()
             await asyncio.gather(*late, return_exceptions=True)
             await chat.aclose()
-        lost = [error for one in done if (error := one.exception()) is not None]
-        for error in lost:
-            if not isinstance(error, (BudgetError, JudgeError)):
-                raise error
+        lost = [failed for one in done if (failed := one.exception()) is not None]
+        for failed in lost:
+            if not isinstance(failed, (BudgetError, JudgeError)):
+                raise failed
         why = str(lost[0]) if lost else f"no reply within {JUDGE_S:g} s"
         missing = f" ({len(lost) + len(late)} not judged: {why})" if lost or late else ""
         return [one.result() for one in done if one.exception() is None], missing

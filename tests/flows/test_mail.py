@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.blocks.notifications import NotificationError
+from prefect.blocks.abstract import NotificationError
 
 from flows.server.mail import PASSWORD, EmailNotification, email
 from orchestra.errors import ConfigError

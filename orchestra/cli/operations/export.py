@@ -25,7 +25,7 @@ def export(
     verify_manifest(folder)
     codec = Codec.load(folder)
     prompts = [codec.prompt(one) for one in read_examples(root / "data/validated/heldout.jsonl")[:PROMPTS]]
-    report = export_gguf(folder, target, kind, prompts)  # type: ignore[arg-type]
+    report = export_gguf(folder, target, kind, prompts)
     print(f"{target}: {kind}; after {report.same} of {report.prompts} prompts the same {GREEDY_TOKENS} greedy tokens")
     if not report.reads_text:
         print("llama.cpp does not split text as this tokenizer does: hand it token ids, not text")
