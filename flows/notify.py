@@ -1,4 +1,4 @@
-"""`python -m flows.notify`: Prefect automations that tell a webhook of failed runs, and of versions that wait."""
+"""`python -m flows.notify`: Prefect automations that notify a webhook of failed runs and of waiting versions."""
 
 import argparse
 from datetime import timedelta

@@ -1,1 +1,1 @@
-"""What Prefect's server loads of ours."""
+"""Modules of this project that Prefect's server loads."""
