@@ -1,4 +1,4 @@
-"""The answer flow: a person approves or refuses a version that waits; what is approved serves.
+"""The answer flow: a person approves or refuses a waiting version; an approved version serves.
 
 Prefect suspends only runs of deployments: such a run takes the answer of a form in Prefect's UI. Any other run ends,
 and `orchestra approve` is the answer.

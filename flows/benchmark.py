@@ -1,6 +1,6 @@
-"""The benchmark flow: a task for each shard of questions, on the task runner that one setting names.
+"""The benchmark flow: one task per shard of questions, on the configured task runner.
 
-On a cluster the workspace must be a folder that every worker sees: attempts are written there.
+On a cluster, every worker must see the workspace, because attempts are written there.
 """
 
 import os

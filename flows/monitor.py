@@ -1,4 +1,4 @@
-"""The monitor flow: what serves is the champion, unharmed, and answers; otherwise the run fails with the reason."""
+"""The monitor flow: checks that the served model is the champion, is undamaged and answers; fails with the reason."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m flows.notify`: Prefect automations that tell of failed runs, and of versions that wait."""
+"""`python -m flows.notify`: Prefect automations that report failed runs and waiting versions."""
 
 import argparse
 import asyncio

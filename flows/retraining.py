@@ -1,4 +1,4 @@
-"""`python -m flows.retraining`: look for what asks for a retraining, and let Prefect start it."""
+"""`python -m flows.retraining`: looks for reasons to retrain, and lets Prefect start the retraining."""
 
 import argparse
 import contextlib

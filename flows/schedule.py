@@ -1,4 +1,4 @@
-"""`python -m flows.schedule`: runs on a schedule, with all they need: Prefect's server, pool, worker and deployment."""
+"""`python -m flows.schedule`: makes a schedule, with Prefect's server, pool, worker and deployment."""
 
 import argparse
 import asyncio

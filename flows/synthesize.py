@@ -1,7 +1,6 @@
-"""The synthesize flow: a task for each shard of a set of examples, on the task runner that one setting names.
+"""The synthesize flow: one task per shard of a set of examples, on the configured task runner.
 
-On a cluster the workspace must be a folder that every worker sees: shards are written there, and put together at the
-end.
+On a cluster, every worker must see the workspace: shards are written there and joined at the end.
 """
 
 import importlib

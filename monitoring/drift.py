@@ -1,4 +1,4 @@
-"""Whether what is served still behaves like what was evaluated: tests of scipy's over the latest episodes."""
+"""Tests whether the served model still behaves as evaluated: scipy's tests over the latest episodes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Facts that ask for a retraining: drift, changed or stale prices, retired models, new data."""
+"""Facts that request a retraining: drift, changed or stale prices, retired models, new data."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The judging of a candidate: whom it is compared with, and the gate's decision with what only the registry knows."""
+"""Judges a candidate: chooses the model to compare with, and adds the registry's facts to the gate's decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Bringing a version into service, taking it out, and back: aliases move, and deploy serves what they name."""
+"""Puts a version into service or takes it out: moves the aliases, and deploy serves the version that they name."""
 
 from orchestra.errors import DataError
 from orchestra.types import Record

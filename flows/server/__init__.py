@@ -1,3 +1,3 @@
-"""What Prefect's server loads of ours: its order of events, and e-mail as one of its notifications."""
+"""Modules of this project that Prefect's server loads: its order of events, and e-mail as a notification."""
 
 from flows.server.mail import EmailNotification as EmailNotification

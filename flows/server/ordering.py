@@ -1,4 +1,4 @@
-"""How long Prefect's server holds an event back for the one that it follows: half a minute, not a quarter of an hour.
+"""Makes Prefect's server hold an event back for its predecessor for 30 seconds at most, not for 15 minutes.
 
 A run begins with an event that follows the making of its schedule, which Prefect 3.8 never tells. Where both are less
 than five minutes apart, all events of the run are held back with it: nobody is told that it failed, and it seems to

@@ -1,4 +1,4 @@
-"""What a newcomer is told once: that the embedded model knows a made-up world only, and three questions to try."""
+"""The note for a newcomer, shown once: the embedded model knows only a made-up world; three questions to try."""
 
 import json
 from pathlib import Path

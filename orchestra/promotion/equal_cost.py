@@ -1,4 +1,4 @@
-"""The best rule at the candidate's own cost: why not a router instead of a trained model?"""
+"""The best rule at the candidate's own cost: shows whether a router could replace the trained model."""
 
 from collections.abc import Mapping
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""Backup of what a workspace knows and cannot make again: databases, registered checkpoints, artifacts, records."""
+"""Backup of the data that a workspace cannot make again: databases, registered checkpoints, artifacts, records."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Makes the embedded recipe (tokenizer, config) again, from the generated training examples: `make recipe`."""
+"""Makes the embedded recipe (tokenizer, config) from the generated training examples: `make recipe`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

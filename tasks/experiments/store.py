@@ -1,8 +1,8 @@
 """Stages run apart from the repository's own outputs, their results kept by a fingerprint of all that went in.
 
 Each run has a folder that looks like the repository: links to its code, catalogue, domains, recipes and base, a
-params.yaml of its own, and outputs of its own. The stage's real main runs there, as DVC would run it. A result that is
-there already is taken; a run that was killed goes on.
+params.yaml of its own, and outputs of its own. The stage's real main runs there, as DVC would run it. A finished result
+is reused; a killed run continues.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What `orchestra evaluate` is asked for: light, since the flows read it before anything else."""
+"""The options of `orchestra evaluate`. Imports nothing slow, because the flows read it first."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The evidence about versions, kept where the next candidate's gate finds it: in the workspace and in MLflow."""
+"""Stores the evidence about versions in the workspace and in MLflow, for the comparison with the next candidate."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The run's ledger: one budget for all that a stage calls, under the cap of params.yaml; what was paid for is kept."""
+"""The run's ledger: one budget for all calls of a stage, under the cap of params.yaml; every charge is kept."""
 
 import contextlib
 import json

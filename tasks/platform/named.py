@@ -1,4 +1,4 @@
-"""Whether everything that the parameters name exists: found out before the first stage, not hours later."""
+"""Checks before the first stage that everything named in the parameters exists."""
 
 from collections.abc import Iterator
 from datetime import date

@@ -1,4 +1,4 @@
-"""`orchestra plan`: which stages a run would run and why, and what that took and cost before, with nothing run."""
+"""`orchestra plan`: the stages that a run would run, the reasons, and their past time and cost; runs nothing."""
 
 import argparse
 from collections.abc import Mapping, Sequence

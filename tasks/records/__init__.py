@@ -1,1 +1,1 @@
-"""What operations leave in MLflow: releases, and the traces of requests."""
+"""Records of operations in MLflow: releases, checkpoints, and the traces of requests."""

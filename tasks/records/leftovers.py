@@ -1,4 +1,4 @@
-"""`orchestra gc`: what no alias, release, branch or open run refers to, shown first and deleted when asked."""
+"""`orchestra gc`: lists the files that no alias, release, branch or open run refers to; deletes them on request."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""`python -m tasks.records.metrics`: facts of the workspace for Prometheus, read at each scrape."""
+"""`python -m tasks.records.metrics`: metrics of the workspace for Prometheus, computed at each scrape."""
 
 import argparse
 import os

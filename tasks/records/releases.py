@@ -1,4 +1,4 @@
-"""Every change of what serves, in MLflow: who did it, what changed, and why."""
+"""Records every change of the serving version in MLflow: the person, the change and the reason."""
 
 import getpass
 import os

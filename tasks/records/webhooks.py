@@ -1,4 +1,4 @@
-"""`orchestra webhook`: whom MLflow's server tells, with a signature, that an alias of the registry moved.
+"""`orchestra webhook`: the receivers that MLflow's server notifies, with a signature, when a registry alias moves.
 
 python -m tasks.records.webhooks NAME URL [--event EVENT] | NAME --test | NAME --remove
 """
