@@ -22,7 +22,6 @@ from orchestra.cli import prices as cli_prices
 from orchestra.cli import tools as cli_tools
 from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
 from orchestra.cli.operations import analyse as cli_analyse
-from orchestra.cli.operations import export as cli_export
 from orchestra.cli.operations import retraining as cli_retraining
 from orchestra.cli.operations import runs as cli_runs
 from orchestra.cli.operations import schedule as cli_schedule
@@ -66,7 +65,6 @@ for command in (
     cli_upkeep.push,
     cli_upkeep.pull,
     cli_upkeep.gc,
-    cli_export.export,
 ):
     app.command()(command)
 app.command("runs")(cli_runs.list_runs)
