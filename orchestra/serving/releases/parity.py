@@ -50,8 +50,7 @@ class Proof:
         # In the type that serves: like is compared with like.
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
         policy = TransformersPolicy(folder, name="reference", model=model)
-        proof.canaries, proof.episodes = asyncio.run(proof._work(policy))
-        _numbers(proof.canaries, folder)
+        proof.canaries, proof.episodes = asyncio.run(proof._work(policy, folder))
         _usable(proof.episodes)
         return proof
 
@@ -87,11 +86,14 @@ class Proof:
 
         return max(pairs, key=merit)[0]
 
-    async def _work(self, policy: Policy) -> tuple[list[Generation], list[Episode]]:
+    async def _work(self, policy: Policy, folder: Path | None = None) -> tuple[list[Generation], list[Episode]]:
+        """`folder`: the checkpoint that plays in this process; None for a server, whose numbers `check` compares."""
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
         prompts = [Conversation(example, self.codec.prompt(example)) for example in self.examples]
         canaries = await vllm.generate(policy, prompts, CANARY_TOKENS)
+        if folder is not None:
+            _numbers(canaries, folder)
         options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
         episodes = await run_episodes(self.examples, policy, self.codec, self.toolkit, options)
         return canaries, episodes

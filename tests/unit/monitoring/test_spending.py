@@ -40,7 +40,7 @@ def test_steady_traffic_raises_no_alarm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usd", "solved"), [(2.0, 0.8), (1.0, 0.45), (1.5, 0.65)], ids=["dollars", "solved", "a little of both"]
+    ("usd", "solved"), [(2.0, 0.8), (1.0, 0.4), (1.5, 0.65)], ids=["dollars", "solved", "a little of both"]
 )
 def test_a_rise_is_found_whichever_side_moved(usd: float, solved: float) -> None:
     found = [cost_per_solved(USUAL, requests(seed, usd=usd, solved=solved)) for seed in range(20)]

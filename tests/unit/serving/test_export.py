@@ -106,7 +106,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, change: dict[str, Any
 
 def test_a_type_or_prompts_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no type q2"):
-        export_gguf(BASE, tmp_path / "a.gguf", "q2", [[1]])  # type: ignore[arg-type]
+        export_gguf(BASE, tmp_path / "a.gguf", "q2", [[1]])
     with pytest.raises(DataError, match="no prompt"):
         export_gguf(BASE, tmp_path / "a.gguf", "f32", [])
     with pytest.raises(DataError, match=r"config\.json"):

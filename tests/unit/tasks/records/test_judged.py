@@ -132,7 +132,9 @@ def verdicts(root: Path) -> dict[str, bool]:
 def test_the_judge_judges_both_sides_and_the_unanswered_cost_nothing(
     asks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(lambda body: answer(WRONG if "riddle 2" in body["messages"][0]["content"] else RIGHT)) as double:
+    with serving(
+        lambda body: (200, answer(WRONG if "riddle 2" in body["messages"][0]["content"] else RIGHT), 0)
+    ) as double:
         monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
         look(asks)
         said = verdicts(asks)
@@ -148,7 +150,7 @@ def test_the_judge_judges_both_sides_and_the_unanswered_cost_nothing(
 
 def test_the_days_cap_holds_and_is_told(asks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(asks, deploy={"judging": {"share": 1.0, "daily_usd": 1e-6}})
-    with serving(lambda body: answer(RIGHT)) as double:
+    with serving(lambda body: (200, answer(RIGHT), 0)) as double:
         monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
         line = look(asks).line
         assert double.asked == []
@@ -159,7 +161,7 @@ def test_the_days_cap_holds_and_is_told(asks: Path, monkeypatch: pytest.MonkeyPa
 def test_a_judge_that_fails_is_told_and_no_verdict(asks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORCHESTRA_JUDGE_URL", raising=False)
     assert "not judged: " in look(asks).line and verdicts(asks) == {}
-    with serving(lambda body: answer("I would rather not say.")) as double:
+    with serving(lambda body: (200, answer("I would rather not say."), 0)) as double:
         monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
         assert "6 not judged: " in look(asks).line
     assert verdicts(asks) == {f"{0:032x}": False}
