@@ -8,6 +8,8 @@ import asyncio
 import ipaddress
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -40,7 +42,7 @@ class EmailNotification(NotificationBlock):
 
     async def notify(self, body: str, subject: str | None = None) -> None:
         """Send it as plain text; a failure raises `NotificationError` under `raise_on_failure`, as Prefect's do."""
-        with LogEavesdropper("apprise", level=logging.DEBUG) as heard:
+        with _wordy("apprise"), LogEavesdropper("apprise", level=logging.DEBUG) as heard:
             said = "" if self._password_known() else f"{PASSWORD} is not set where Prefect's server runs"
             sent = not said and await asyncio.to_thread(self._send, body, one_line(subject or ""))
         if not sent and self._raise_on_failure:
@@ -111,6 +113,19 @@ def _split(smtp: str, fix: str) -> SplitResult:
         what = "a password in an address ends in the shell's history and in lists of processes"
         raise ConfigError(what, where="notify", fix=f"export {PASSWORD}=…; {fix}")
     return parts
+
+
+@contextmanager
+def _wordy(name: str) -> Iterator[None]:
+    """Debug messages for a while: the server's own words are one. `setLevel` forgets which levels were off before, and
+    Prefect's eavesdropper does not."""
+    logger = logging.getLogger(name)
+    kept = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(kept)
 
 
 def _checked(address: str) -> str:
