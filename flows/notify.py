@@ -132,7 +132,7 @@ def _introduce(root: Path, blocks: dict[str, Any]) -> None:
     for block in blocks.values():
         if not isinstance(block, EmailNotification):
             continue
-        _same_password(root, block.user, PASSWORD)
+        _same_password(root, block.user)
         try:
             with block.raise_on_failure():
                 asyncio.run(block.notify(FIRST_BODY, f"orchestra: failures of {root.name} are told here"))
@@ -142,18 +142,20 @@ def _introduce(root: Path, blocks: dict[str, Any]) -> None:
             raise ServiceError(one_line(error.log), where=where, fix=fix) from None
 
 
-def _same_password(root: Path, user: str | None, variable: str) -> None:
+def _same_password(root: Path, user: str | None) -> None:
     """Prefect's server of this workspace was started with the password that is set here; raises `ConfigError`."""
     import psutil
 
+    from flows.server.mail import PASSWORD
+
     if user is None:
         return
-    if not (password := os.environ.get(variable)):
-        fix = f"export {variable}=…; orchestra stop prefect; orchestra up"
-        raise ConfigError(f"{variable} is not set, and {user} needs a password", where="notify", fix=fix)
+    if not (password := os.environ.get(PASSWORD)):
+        fix = f"export {PASSWORD}=…; orchestra stop prefect; orchestra up"
+        raise ConfigError(f"{PASSWORD} is not set, and {user} needs a password", where="notify", fix=fix)
     server = next((one for one in services(root) if one.name == "prefect"), None)
-    if server is not None and psutil.Process(server.pid).environ().get(variable) != password:
-        what = f"Prefect's server was started without this {variable}"
+    if server is not None and psutil.Process(server.pid).environ().get(PASSWORD) != password:
+        what = f"Prefect's server was started without this {PASSWORD}"
         raise ConfigError(what, where="notify", fix="orchestra stop prefect; orchestra up")
 
 

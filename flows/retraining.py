@@ -56,16 +56,16 @@ Asked = Literal["", "due", "now"]
 
 def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
     """How the served episodes differ from the evaluated ones, in words and as signals; None: too few to tell."""
-    serving, evaluated = read(root / SERVING), root / EPISODES
+    serving, file = read(root / SERVING), root / EPISODES
     if serving is None:
         return "nothing serves", None
-    spent = judged.look(root)
-    current = sample(served(root / TRACES, serving.fingerprint, limit=WINDOW))
-    if not evaluated.is_file() or current.episodes < MIN_EPISODES:
+    latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
+    evaluated = [e for e in read_jsonl(file, Episode) if e.policy == TRAINED] if file.is_file() else []
+    spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
+    if not evaluated or current.episodes < MIN_EPISODES:
         what = f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
         return f"{what}; {spent.line}", spent.signals or None
-    reference = sample(e for e in read_jsonl(evaluated, Episode) if e.policy == TRAINED)
-    signals = [*drift(reference, current), *spent.signals]
+    signals = [*drift(sample(evaluated), current), *spent.signals]
     return f"{'; '.join(str(signal) for signal in signals) or 'no drift'}; {spent.line}", signals
 
 

@@ -13,19 +13,18 @@ from typing import Any, Literal
 from filelock import FileLock
 from pydantic import Field
 
-from monitoring.drift import MIN_EPISODES, WINDOW, Signal
+from monitoring.drift import MIN_EPISODES, Signal
 from monitoring.spending import JUDGED_WINDOW, Charged, Judged, charged, cost_per_solved, price_drift
 from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import BudgetError, ConfigError, JudgeError
-from orchestra.evaluation.report import TRAINED
 from orchestra.files import atomic
 from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import read_jsonl
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.outcome import verify
 from orchestra.rewards.rubrics import Rubric, read_decision
-from orchestra.serving.records.telemetry import TRACES, answered, served
+from orchestra.serving.records.telemetry import TRACES, answered
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
@@ -35,7 +34,7 @@ from orchestra.types import Episode, Example, Record, StopReason, Usd
 JUDGED = ".state/judged"
 """Verdicts of each release, what the judge cost each day, and the latest figures; private files."""
 FIGURES, EVALUATION = "figures.json", "evaluation/"
-EPISODES, HELDOUT = "reports/evaluation/episodes.jsonl", "data/validated/heldout.jsonl"
+HELDOUT = "data/validated/heldout.jsonl"
 EVALUATED = 200
 """Evaluated answers that the judge judges too: it may be milder than the rule, and then is so on both sides."""
 AT_ONCE = 20
@@ -98,20 +97,22 @@ class Spent:
     by_expert: Mapping[str, Charged]
 
 
-def look(root: Path) -> Spent:
-    """Judge what is due, and compare; writes the figures that `orchestra up` serves to Prometheus."""
-    serving = read(root / SERVING)
-    if serving is None:
-        return Spent("nothing serves", [], {})
-    params = load_params(root / "params.yaml")
+def look(root: Path, fingerprint: str, latest: Sequence[Episode], evaluated: Sequence[Episode]) -> Spent:
+    """Judge what is due of the release that serves, and compare; writes the figures that `orchestra up` serves to
+    Prometheus.
+
+    `latest`: its served episodes, whose charges are held against the price book. `evaluated`: those of the champion's
+    evaluation, in their order.
+    """
+    params, usual = load_params(root / "params.yaml"), [one for one in evaluated if one.counted]
     (root / JUDGED).mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(root / JUDGED / ".lock", timeout=LOCK_S):
-        sampler = Sampler(root, params, serving.fingerprint)
+        sampler = Sampler(root, params, fingerprint, usual)
         said = sampler.judge_more()
         kept = sampler.kept()
-    found, signal = compared(kept, evaluated(root), serving.fingerprint)
+    found, signal = compared(kept, judged(usual), fingerprint)
     file, book = read_catalogue(root / params.world.catalogue), PriceBook.load(root / params.world.prices)
-    by_expert = charged(served(root / TRACES, serving.fingerprint, limit=WINDOW), file, book, date.today())
+    by_expert = charged(latest, file, book, date.today())
     ratios = {name: _finite(one.ratio) for name, one in by_expert.items()}
     found = found.model_copy(update={"price_ratios": ratios})
     atomic.write_private(root / JUDGED / FIGURES, found.model_dump_json())
@@ -126,6 +127,7 @@ class Sampler:
     root: Path
     params: Params
     fingerprint: str
+    evaluated: Sequence[Episode]
 
     @property
     def file(self) -> Path:
@@ -137,15 +139,15 @@ class Sampler:
 
     def judge_more(self) -> str:
         """Give verdicts to what was drawn and has none, at most `AT_ONCE` by the judge; words about what hindered."""
-        kept = self.kept()
-        rules = {one.instruction: one for one in self._heldout() if one.verifier.kind in ("exact", "numeric")}
-        due = list(self._due({one.id for one in kept}))
+        kept, heldout = self.kept(), self._heldout()
+        rules = {one.instruction: one for one in heldout if one.verifier.kind in ("exact", "numeric")}
+        due = list(self._due({one.id for one in kept}, heldout))
         new = [verdict for one in due if (verdict := _by_rule(one, rules.get(one.question))) is not None]
         said = ""
         if self.params.world.judge is not None:
             ruled = {one.id for one in new}
-            judged, said = asyncio.run(self._ask([one for one in due if one.id not in ruled][:AT_ONCE]))
-            new += judged
+            more, said = asyncio.run(self._ask([one for one in due if one.id not in ruled][:AT_ONCE]))
+            new += more
         if new:
             place = {one.id: number for number, one in enumerate(due)}
             self._keep([*kept, *sorted(new, key=lambda one: -place[one.id])])
@@ -162,11 +164,11 @@ class Sampler:
         file = self.root / HELDOUT
         return read_examples(file) if file.is_file() else []
 
-    def _due(self, known: set[str]) -> Iterator["_Question"]:
+    def _due(self, known: set[str], heldout: Sequence[Example]) -> Iterator["_Question"]:
         """Evaluated answers first, where a judge is there, then the latest requests: what nobody judged yet."""
         if self.params.world.judge is not None:
-            questions = {one.id: one.instruction for one in self._heldout()}
-            for episode in _evaluated_episodes(self.root)[:EVALUATED]:
+            questions = {one.id: one.instruction for one in heldout}
+            for episode in self.evaluated[:EVALUATED]:
                 one = _Question.of(EVALUATION + episode.example_id, questions.get(episode.example_id), episode)
                 if one is not None and one.id not in known:
                     yield one
@@ -245,20 +247,6 @@ async def _by_judge(one: _Question, judge: Judge) -> ServedVerdict:
     return one.verdict("judge", (await judge(one.question, one.answer, "")).solved)
 
 
-def _evaluated_episodes(root: Path) -> list[Episode]:
-    """Of the champion's evaluation: those that say something about the model, in their order."""
-    file = root / EPISODES
-    if not file.is_file():
-        return []
-    return [one for one in read_jsonl(file, Episode) if one.policy == TRAINED and one.counted]
-
-
-def evaluated(root: Path) -> Judged:
-    """The champion's evaluation, with the rule's verdicts."""
-    every = _evaluated_episodes(root)
-    return Judged([float(one.cost_usd) for one in every], [one.solved for one in every])
-
-
 def compared(kept: Iterable[ServedVerdict], by_rule: Judged, fingerprint: str) -> tuple[SpendingFigures, Signal | None]:
     """Served requests against evaluated ones, both judged alike: by whichever way judged more of the served."""
     served_by: dict[By, list[ServedVerdict]] = {"rule": [], "judge": []}
@@ -266,7 +254,7 @@ def compared(kept: Iterable[ServedVerdict], by_rule: Judged, fingerprint: str) -
     for one in kept:
         (judged_evaluation if one.id.startswith(EVALUATION) else served_by[one.by]).append(one)
     by: By = "judge" if len(served_by["judge"]) > len(served_by["rule"]) else "rule"
-    now, usual = _judged(served_by[by][-JUDGED_WINDOW:]), by_rule if by == "rule" else _judged(judged_evaluation)
+    now, usual = judged(served_by[by][-JUDGED_WINDOW:]), by_rule if by == "rule" else judged(judged_evaluation)
     found = SpendingFigures(fingerprint=fingerprint, verdicts=now.requests)
     if min(now.requests, usual.requests) < MIN_EPISODES:
         return found, None
@@ -276,8 +264,10 @@ def compared(kept: Iterable[ServedVerdict], by_rule: Judged, fingerprint: str) -
     return found.model_copy(update=change), signal
 
 
-def _judged(verdicts: Sequence[ServedVerdict]) -> Judged:
-    return Judged([float(one.cost_usd) for one in verdicts], [one.solved for one in verdicts])
+def judged(requests: Iterable[ServedVerdict | Episode]) -> Judged:
+    """Their dollars and verdicts; an episode's is the rule's."""
+    pairs = [(float(one.cost_usd), one.solved) for one in requests]
+    return Judged([usd for usd, _ in pairs], [solved for _, solved in pairs])
 
 
 def _finite(value: float) -> float | None:

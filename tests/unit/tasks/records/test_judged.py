@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.retraining import served_drift
 from monitoring.drift import MIN_EPISODES
 from orchestra.evaluation.report import TRAINED
 from orchestra.files.jsonl import write_jsonl
-from orchestra.serving.records.telemetry import TRACES
+from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import Serving, write
 from orchestra.types import Episode
 from tasks.records import judged
-from tasks.records.judged import EPISODES, EVALUATION, HELDOUT, JUDGED, Sampler, drawn, figures, look
+from tasks.records.judged import EVALUATION, HELDOUT, JUDGED, Sampler, Spent, drawn, figures
 from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT, episode, example
 
@@ -39,14 +40,18 @@ def root(tmp_path: Path) -> Path:
         ),
     )
     examples = [example(f"e{n}", instruction=f"what is {n}+1?", answer=str(n + 1)) for n in range(100)]
-    episodes = [
+    (tmp_path / HELDOUT).parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(tmp_path / HELDOUT, examples)
+    return tmp_path
+
+
+def look(root: Path) -> Spent:
+    """What the monitor finds beside that evaluation."""
+    evaluated = [
         episode(cost_usd="0.01", solved=bool(n % 4)).model_copy(update={"example_id": f"e{n}", "policy": TRAINED})
         for n in range(100)
     ]
-    for name, records in ((HELDOUT, examples), (EPISODES, episodes)):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        write_jsonl(tmp_path / name, records)
-    return tmp_path
+    return judged.look(root, RELEASE, served(root / TRACES, RELEASE), evaluated)
 
 
 def change(root: Path, **sections: dict[str, Any]) -> None:
@@ -126,7 +131,7 @@ def asks(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def verdicts(root: Path) -> dict[str, bool]:
-    return {one.id: one.solved for one in Sampler(root, None, RELEASE).kept()}  # type: ignore[arg-type]
+    return {one.id: one.solved for one in Sampler(root, None, RELEASE, ()).kept()}  # type: ignore[arg-type]
 
 
 def test_the_judge_judges_both_sides_and_the_unanswered_cost_nothing(
@@ -169,4 +174,4 @@ def test_a_judge_that_fails_is_told_and_no_verdict(asks: Path, monkeypatch: pyte
 
 def test_nothing_serves(root: Path) -> None:
     shutil.rmtree(root / ".state")
-    assert look(root).line == "nothing serves" and figures(root) is None
+    assert served_drift(root) == ("nothing serves", None) and figures(root) is None
