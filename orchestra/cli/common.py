@@ -58,7 +58,25 @@ def workspace() -> Path:
     raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
 
 
-def hand_over(*arguments: str) -> NoReturn:
-    """Continue as `python -m ...` in this process: the library imports no flow, and a kill meets the right pid."""
+def hand_over(*arguments: str, **options: object) -> NoReturn:
+    """Continue as `python -m ...` in this process: the library imports no flow, and a kill meets the right pid.
+
+    `options` follow by their names, as `words` writes them.
+    """
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", *arguments, *words(**options)])
+
+
+def words(**options: object) -> list[str]:
+    """Options of a command line: True is the name alone, a list repeats it; None and False are left out.
+
+    `cap_usd` is `--cap-usd`, and `from_`, which Python reserves without its underscore, `--from`.
+    """
+    found: list[str] = []
+    for key, value in options.items():
+        name = f"--{key.removesuffix('_').replace('_', '-')}"
+        if value is True:
+            found.append(name)
+        elif value is not None and value is not False:
+            found += [word for one in (value if isinstance(value, list) else [value]) for word in (name, str(one))]
+    return found

@@ -82,9 +82,8 @@ def refuse(version: VersionArgument = None, by: ByOption = None, reason: ReasonO
 
 def _answer(version: int | None, by: str | None, reason: str, *options: str) -> NoReturn:
     workspace()
-    named = [] if version is None else ["--version", str(version)]
     name = by if by is not None else getpass.getuser()
-    hand_over("flows", "answer", *named, f"--by={name}", f"--reason={reason}", *options)
+    hand_over("flows", "answer", f"--by={name}", f"--reason={reason}", *options, version=version)
 
 
 def explain(

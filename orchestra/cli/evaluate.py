@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import RunnerOption, hand_over, parse_usd, workspace
+from orchestra.cli.common import RunnerOption, hand_over, parse_usd, words, workspace
 from orchestra.errors import ConfigError
 
 
@@ -78,24 +78,12 @@ def evaluate(
     for text, option in ((cap_usd, "--cap-usd"), (question_usd, "--question-usd")):
         if text is not None:
             parse_usd(text, option)
-    told = {
-        "--limit": limit,
-        "--trials": trials,
-        "--user": user.value,
-        "--price": price,
-        "--judge": judge,
-        "--judge-price": judge_price,
-        "--agreement": agreement,
-        "--cap-usd": cap_usd,
-        "--question-usd": question_usd,
-        "--concurrency": concurrency,
-        "--harness": harness,
-    }
-    options = ["--benchmark", benchmark, "--model", model]
-    options += [word for name, value in told.items() if value is not None for word in (name, str(value))]
-    options += [word for file in data or [] for word in ("--data", str(here / file))]
-    options += [word for group in only or [] for word in ("--only", group)]
-    options += ["--retry-failures"] * retry_failures
+    options = words(
+        benchmark=benchmark, model=model, limit=limit, trials=trials, user=user.value, price=price, judge=judge,
+        judge_price=judge_price, agreement=agreement, cap_usd=cap_usd, question_usd=question_usd,
+        concurrency=concurrency, harness=harness, data=[here / file for file in data or []], only=only,
+        retry_failures=retry_failures,
+    )  # fmt: skip
     if runner is not None:
         if harness is not None:
             raise ConfigError("a harness runs in one process", where="--runner", fix="leave it or --harness out")
@@ -133,9 +121,8 @@ def learn(
     workspace()
     if freeze is not None:
         hand_over("tasks.experiments.sealed", str(freeze))
-    options = ["--seeds", seeds, "--split", split, *(word for file in join or [] for word in ("--join", file))]
-    for assignment in set_ or []:
-        options += ["--set", assignment]
-    options += [] if examples is None else ["--examples", str(examples)]
-    options += [] if probe_examples is None else ["--probe-examples", str(probe_examples)]
-    hand_over("tasks.experiments.learn", *options, *["--ablations"] * ablations, *["--force"] * force)
+    hand_over(
+        "tasks.experiments.learn",
+        seeds=seeds, split=split, join=join, set=set_, examples=examples, probe_examples=probe_examples,
+        ablations=ablations, force=force,
+    )  # fmt: skip

@@ -39,8 +39,7 @@ def run(
     for line in apply(root / "params.yaml", set_) if set_ else []:
         print(f"params.yaml: {line}")
     refuse(root, load_params(root / "params.yaml"))
-    options = [word for stage in force or [] for word in ("--force", stage)]
-    hand_over("flows", "retrain", *options, *(["--until", until] if until else []))
+    hand_over("flows", "retrain", force=force, until=until or None)
 
 
 def status() -> None:

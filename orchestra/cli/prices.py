@@ -71,8 +71,8 @@ def reprice(
     day = parse_date(as_of)
     chosen = here / examples if examples is not None else root / "data/validated/heldout.jsonl"
     if not (here / run).exists():
-        options = ["--examples", str(chosen), *(["--policy", policy] if policy else []), *["--json"] * as_json]
-        hand_over("tasks.experiments.reprice", run, "--as-of", day.isoformat(), *options)
+        as_of = day.isoformat()
+        hand_over("tasks.experiments.reprice", run, as_of=as_of, examples=chosen, policy=policy or None, json=as_json)
     from orchestra.evaluation.repricing import repriced
 
     print(repriced(root, here / run, day, chosen, policy, as_json=as_json))

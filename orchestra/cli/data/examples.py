@@ -234,9 +234,7 @@ def synthesize(
                 fix="give one of them, such as --runner processes:2",
             )
         os.environ["ORCHESTRA_TASK_RUNNER"] = runner
-        options = [word for assignment in assignments for word in ("--set", assignment)]
-        options += [] if examples is None else ["--examples", str(examples)]
-        hand_over("flows", "synthesize", "--out", str(folder), *options)
+        hand_over("flows", "synthesize", out=folder, set=assignments, examples=examples)
     params = effective(params_file(root), assignments)
     params = params if examples is None else sized(params, examples)
     total = params.synthesize.train_examples + params.synthesize.heldout_examples

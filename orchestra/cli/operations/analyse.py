@@ -42,9 +42,8 @@ def frontier(
 ) -> None:
     """Measure cost and accuracy over turn limits, preferences and budgets; after a kill, the same command continues."""
     workspace()
-    options = ["--policy", policy, *(word for limit in turns or [] for word in ("--turns", str(limit)))]
-    options += [word for text in budget or [] for word in ("--budget", f"{parse_usd(text, '--budget'):f}")]
-    hand_over(MODULE, "frontier", *options, *([] if examples is None else ["--examples", str(examples)]))
+    budgets = [f"{parse_usd(text, '--budget'):f}" for text in budget or []]
+    hand_over(MODULE, "frontier", policy=policy, turns=turns, budget=budgets, examples=examples)
 
 
 @app.command("unseen-tools")
@@ -96,8 +95,7 @@ def judges(
     workspace()
     if cap_usd is not None:
         parse_usd(cap_usd, "--cap-usd")
-    options = ["--benchmark", benchmark, "--judge", judge, "--judge-price", judge_price]
-    hand_over(MODULE, "judges", *options, *([] if cap_usd is None else ["--cap-usd", cap_usd]))
+    hand_over(MODULE, "judges", benchmark=benchmark, judge=judge, judge_price=judge_price, cap_usd=cap_usd)
 
 
 def _of_set(
@@ -110,7 +108,5 @@ def _of_set(
 ) -> None:
     here = Path.cwd()
     workspace()
-    options = ["--reference", reference, "--benchmark", benchmark]
-    options += [word for name in policies or [] for word in ("--policy", name)]
-    options += [word for file in data or [] for word in ("--data", str(here / file))]
-    hand_over(MODULE, kind, *options, *([] if examples is None else ["--examples", str(examples)]))
+    files = [here / file for file in data or []]
+    hand_over(MODULE, kind, reference=reference, benchmark=benchmark, policy=policies, data=files, examples=examples)

@@ -59,7 +59,7 @@ def rerun(
         raise ConfigError(f"a run of {record.flow} has no stages to begin at", where="--from", fix="leave it out")
     print(f"{record.flow}: again, as {record.name} was asked for", flush=True)
     os.environ.update(record.environment)
-    hand_over("flows", "again", record.id, *(["--from", from_] if from_ else []))
+    hand_over("flows", "again", record.id, from_=from_ or None)
 
 
 def explain(root: Path, record: RunRecord) -> list[str]:

@@ -32,9 +32,9 @@ def schedule(
         what = "--cron and --remove exclude each other" if remove else "no --cron was given"
         raise ConfigError(what, where="schedule", fix=f'orchestra schedule {name} --cron "0 3 * * *", or --remove')
     workspace()
-    options = [] if cron is None else ["--cron", cron, "--timezone", timezone, "--flow", flow]
-    options += [word for assignment in set_ or [] for word in ("--set", assignment)]
-    hand_over("flows.schedule", *([] if name is None else [name]), *options, *["--remove"] * remove)
+    named = [] if name is None else [name]
+    added = {} if cron is None else {"cron": cron, "timezone": timezone, "flow": flow}
+    hand_over("flows.schedule", *named, **added, set=set_, remove=remove)
 
 
 def plan(
@@ -47,8 +47,7 @@ def plan(
 ) -> None:
     """Show which stages a run would run and why, with time and dollars; nothing runs."""
     workspace()
-    options = [word for assignment in set_ or [] for word in ("--set", assignment)]
-    hand_over("tasks.platform.plan", *(["--from", from_] if from_ else []), *options)
+    hand_over("tasks.platform.plan", from_=from_ or None, set=set_)
 
 
 def sweep(
@@ -59,7 +58,7 @@ def sweep(
 ) -> None:
     """Train and evaluate for every combination of values, in copies of the workspace, and compare them in a table."""
     workspace()
-    hand_over("flows", "sweep", *(word for assignment in set_ for word in ("--set", assignment)))
+    hand_over("flows", "sweep", set=set_)
 
 
 def notify(
@@ -85,8 +84,7 @@ def notify(
             "neither an address nor --remove is given", where="notify", fix="orchestra notify https://hooks.slack.com/…"
         )
     workspace()
-    options = [*(["--smtp", smtp] if smtp else []), *(["--sender", sender] if sender else [])]
-    hand_over("flows.notify", *(url or []), *options, *["--remove"] * remove)
+    hand_over("flows.notify", *(url or []), smtp=smtp or None, sender=sender or None, remove=remove)
 
 
 def webhook(
@@ -110,6 +108,5 @@ def webhook(
     if event and url is None:
         raise ConfigError("--event needs an address", where="--event", fix=fix)
     workspace()
-    words = [word for word in (name, url) if word is not None]
-    options = [word for one in event or [] for word in ("--event", one)]
-    hand_over("tasks.records.webhooks", *words, *options, *["--test"] * test, *["--remove"] * remove)
+    named = [word for word in (name, url) if word is not None]
+    hand_over("tasks.records.webhooks", *named, event=event, test=test, remove=remove)

@@ -41,7 +41,7 @@ def push(
 ) -> None:
     """Copy outputs, checkpoints and the registry to storage.url of params.yaml; each run ends with a push."""
     workspace()
-    hand_over("tasks.records.shared", "push", *["--replace"] * replace)
+    hand_over("tasks.records.shared", "push", replace=replace)
 
 
 def pull(
@@ -49,7 +49,7 @@ def pull(
 ) -> None:
     """Fetch the last push, complete: outputs of stages, checkpoints, the registry with its history."""
     workspace()
-    hand_over("tasks.records.shared", "pull", *["--replace"] * replace)
+    hand_over("tasks.records.shared", "pull", replace=replace)
 
 
 def gc(
@@ -63,5 +63,4 @@ def gc(
 ) -> None:
     """List the files that no alias, release, branch or open run refers to; --delete deletes them."""
     workspace()
-    options = ["--champions", str(champions), "--days", str(days)]
-    hand_over("tasks.records.leftovers", *options, *["--delete"] * delete)
+    hand_over("tasks.records.leftovers", champions=champions, days=days, delete=delete)
