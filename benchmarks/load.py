@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -28,6 +28,8 @@ class UserReply:
     """The error's code, or `200`."""
     version: str = ""
     """Of the model that answered."""
+    detail: str = ""
+    """The error's words."""
 
     @property
     def failed(self) -> bool:
@@ -45,6 +47,18 @@ def read_reply(status: int, body: Any) -> tuple[str, str, str]:
     error = body["error"]
     version = str(body.get("orchestra", {}).get("version", ""))
     return str(error["type"]), str(error["code"]), version
+
+
+async def ask(http: httpx.AsyncClient, body: Mapping[str, object]) -> UserReply:
+    """One request for a chat completion, whatever comes of it."""
+    detail = ""
+    try:
+        reply = await http.post("/v1/chat/completions", json=body)
+        kind, code, version = read_reply(reply.status_code, reply.json())
+        detail = "" if kind == ANSWER else reply.text
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        kind, code, version, detail = "broken", type(error).__name__, "", str(error)
+    return UserReply(time.monotonic(), kind, code, version, detail)
 
 
 class UserLoad:
@@ -88,15 +102,6 @@ class UserLoad:
         place = number
         while not self._done.is_set():
             question = self._questions[place % len(self._questions)]
-            self.replies.append(await self._ask(http, question))
+            self.replies.append(await ask(http, {"messages": [{"role": "user", "content": question}]}))
             place += self._users
             await asyncio.sleep(self._pause_s)
-
-    async def _ask(self, http: httpx.AsyncClient, question: str) -> UserReply:
-        body = {"messages": [{"role": "user", "content": question}]}
-        try:
-            reply = await http.post("/v1/chat/completions", json=body)
-            kind, code, version = read_reply(reply.status_code, reply.json())
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            kind, code, version = "broken", type(error).__name__, ""
-        return UserReply(time.monotonic(), kind, code, version)

@@ -27,6 +27,7 @@ import uvicorn
 
 from benchmarks.clock import resident
 from benchmarks.gateway import open_serving
+from benchmarks.load import ask
 from orchestra.config.schema import load_params
 from orchestra.errors import ToolError
 from orchestra.files.jsonl import read_jsonl
@@ -152,18 +153,10 @@ async def _ask(http: httpx.AsyncClient, example: Example, report: SoakReport) ->
     body: dict[str, object] = {"messages": [{"role": "user", "content": example.instruction}]}
     body |= {"domain": example.domain} if example.domain else {}
     began = time.monotonic()
-    try:
-        reply = await http.post("/v1/chat/completions", json=body)
-        if reply.status_code == 200:
-            report.codes["200"] += 1
-        else:
-            error = reply.json()["error"]
-            report.codes[str(error["code"])] += 1
-            if error["type"] == "server_error":
-                report.untyped.append(str(error))
-    except (httpx.HTTPError, ValueError, KeyError) as error:
-        report.codes["broken"] += 1
-        report.untyped.append(f"{type(error).__name__}: {error}")
+    reply = await ask(http, body)
+    report.codes[reply.code] += 1
+    if reply.untyped:
+        report.untyped.append(f"{reply.code}: {reply.detail}")
     report.seconds.append(time.monotonic() - began)
 
 
