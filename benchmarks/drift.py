@@ -4,7 +4,9 @@
 """
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -87,28 +89,6 @@ def stream(draw: np.random.Generator, requests: int, traffic: Traffic) -> Stream
     )
 
 
-def false_alarms(draw: np.random.Generator, requests: int, every: int) -> int:
-    """Times at which steady traffic begins to raise an alarm, checked every so many requests."""
-    reference = stream(draw, REFERENCE, Traffic()).window(REFERENCE, REFERENCE)
-    served, alarm, begun = stream(draw, requests, Traffic()), False, 0
-    for end in range(MIN_EPISODES, requests, every):
-        now = bool(drift(reference, served.window(end)))
-        begun += now and not alarm
-        alarm = now
-    return begun
-
-
-def delay(draw: np.random.Generator, shift: Traffic, every: int) -> float:
-    """Requests from a shift, after a window of steady traffic, to the first alarm; infinite beyond three windows."""
-    reference = stream(draw, REFERENCE, Traffic()).window(REFERENCE, REFERENCE)
-    before, after = stream(draw, WINDOW, Traffic()), stream(draw, 3 * WINDOW, shift)
-    both = Stream(*(np.concatenate([getattr(before, name), getattr(after, name)]) for name in Stream.__annotations__))
-    for passed in range(every, 3 * WINDOW + 1, every):
-        if drift(reference, both.window(WINDOW + passed)):
-            return passed
-    return float("inf")
-
-
 @dataclass(frozen=True)
 class Verdicts:
     """Judged requests in their order: (requests,)."""
@@ -116,51 +96,54 @@ class Verdicts:
     usd: np.ndarray
     solved: np.ndarray
 
-    @classmethod
-    def draw(cls, draw: np.random.Generator, requests: int, traffic: Traffic) -> "Verdicts":
-        """Requests that cost more are solved as often: the test must not lean on a tie between the two."""
-        usd = 0.01 * traffic.usd * draw.lognormal(0, 1, requests)
-        return cls(usd, draw.random(requests) < traffic.solved)
-
-    def then(self, other: "Verdicts") -> "Verdicts":
-        return Verdicts(np.concatenate([self.usd, other.usd]), np.concatenate([self.solved, other.solved]))
-
     def window(self, end: int, size: int = JUDGED_WINDOW) -> Judged:
+        """The latest `size` requests before `end`."""
         part = slice(max(0, end - size), end)
         return Judged(self.usd[part].tolist(), self.solved[part].tolist())
 
 
-def judged_false_alarms(draw: np.random.Generator, verdicts: int) -> int:
-    """Times at which steady traffic begins to raise the alarm, checked at every verdict."""
-    evaluated = Verdicts.draw(draw, REFERENCE, Traffic()).window(REFERENCE, REFERENCE)
-    served, alarm, begun = Verdicts.draw(draw, verdicts, Traffic()), False, 0
-    for end in range(MIN_EPISODES, verdicts):
-        now = cost_per_solved(evaluated, served.window(end)) is not None
-        begun += now and not alarm
-        alarm = now
-    return begun
+def verdicts(draw: np.random.Generator, requests: int, traffic: Traffic) -> Verdicts:
+    """Requests that cost more are solved as often: the test must not lean on a tie between the two."""
+    usd = 0.01 * traffic.usd * draw.lognormal(0, 1, requests)
+    return Verdicts(usd, draw.random(requests) < traffic.solved)
 
 
-def judged_delay(draw: np.random.Generator, shift: Traffic) -> float:
-    """Verdicts from a shift, after a window of steady traffic, to the alarm; infinite beyond three windows."""
-    evaluated = Verdicts.draw(draw, REFERENCE, Traffic()).window(REFERENCE, REFERENCE)
-    steady, later = (Verdicts.draw(draw, n * JUDGED_WINDOW, t) for n, t in ((1, Traffic()), (3, shift)))
-    both = steady.then(later)
-    for passed in range(1, 3 * JUDGED_WINDOW + 1):
-        if cost_per_solved(evaluated, both.window(JUDGED_WINDOW + passed)) is not None:
-            return passed
-    return float("inf")
+@dataclass(frozen=True)
+class Alarm:
+    """What is watched, and when that raises an alarm."""
+
+    unit: str
+    draw: Callable[[np.random.Generator, int, Traffic], Stream | Verdicts]
+    window: int
+    raised: Callable[[Any, Any], bool]
+    """Whether a window of served requests differs from the evaluation's."""
+
+    def false(self, draw: np.random.Generator, requests: int, every: int) -> int:
+        """Times at which steady traffic begins to raise an alarm, checked every so many requests."""
+        reference = self.draw(draw, REFERENCE, Traffic()).window(REFERENCE, REFERENCE)
+        served, alarm, begun = self.draw(draw, requests, Traffic()), False, 0
+        for end in range(MIN_EPISODES, requests, every):
+            now = self.raised(reference, served.window(end))
+            begun += now and not alarm
+            alarm = now
+        return begun
+
+    def delay(self, draw: np.random.Generator, shift: Traffic, every: int) -> float:
+        """Requests from a shift, after a window of steady traffic, to an alarm; infinite beyond three windows."""
+        reference = self.draw(draw, REFERENCE, Traffic()).window(REFERENCE, REFERENCE)
+        before, after = self.draw(draw, self.window, Traffic()), self.draw(draw, 3 * self.window, shift)
+        names = [field.name for field in fields(before)]
+        both = type(before)(*(np.concatenate([getattr(before, name), getattr(after, name)]) for name in names))
+        for passed in range(every, 3 * self.window + 1, every):
+            if self.raised(reference, both.window(self.window + passed)):
+                return passed
+        return float("inf")
 
 
-def judged(months: int, verdicts: int, trials: int) -> None:
-    """The table of dollars per solved."""
-    draw = np.random.default_rng(0)
-    alarms = [judged_false_alarms(draw, verdicts) for _ in range(months)]
-    print(f"steady: {sum(alarms)} false alarms in {months} months of {verdicts} verdicts: {alarms}")
-    print("| shift | median verdicts to the alarm | 95 % within |\n|---|---:|---:|")
-    for name, shift in JUDGED_SHIFTS.items():
-        found = sorted(judged_delay(draw, shift) for _ in range(trials))
-        print(f"| {name} | {found[len(found) // 2]:g} | {found[int(0.95 * (len(found) - 1))]:g} |")
+USUAL = Alarm("requests", stream, WINDOW, lambda reference, now: bool(drift(reference, now)))
+PER_SOLVED = Alarm(
+    "verdicts", verdicts, JUDGED_WINDOW, lambda reference, now: cost_per_solved(reference, now) is not None
+)
 
 
 def main() -> None:
@@ -172,15 +155,15 @@ def main() -> None:
     parser.add_argument("--judged", action="store_true", help="dollars per solved, over --verdicts a month")
     parser.add_argument("--verdicts", type=int, default=4_320, help="a month: a tenth of one request a minute")
     told = parser.parse_args()
-    if told.judged:
-        judged(told.months, told.verdicts, told.trials)
-        return
+    alarm, shifts, count, every = (
+        (PER_SOLVED, JUDGED_SHIFTS, told.verdicts, 1) if told.judged else (USUAL, SHIFTS, told.requests, told.every)
+    )
     draw = np.random.default_rng(0)
-    alarms = [false_alarms(draw, told.requests, told.every) for _ in range(told.months)]
-    print(f"steady: {sum(alarms)} false alarms in {told.months} months of {told.requests} requests: {alarms}")
-    print("| shift | median requests to the alarm | 95 % within |\n|---|---:|---:|")
-    for name, shift in SHIFTS.items():
-        found = sorted(delay(draw, shift, told.every) for _ in range(told.trials))
+    alarms = [alarm.false(draw, count, every) for _ in range(told.months)]
+    print(f"steady: {sum(alarms)} false alarms in {told.months} months of {count} {alarm.unit}: {alarms}")
+    print(f"| shift | median {alarm.unit} to the alarm | 95 % within |\n|---|---:|---:|")
+    for name, shift in shifts.items():
+        found = sorted(alarm.delay(draw, shift, every) for _ in range(told.trials))
         print(f"| {name} | {found[len(found) // 2]:g} | {found[int(0.95 * (len(found) - 1))]:g} |")
 
 
