@@ -3,7 +3,8 @@
 A workspace of its own is served by the real release, gateway process and model server. Version 1 is the shipped base;
 version 2 is the base with another last norm, so that each release starts a model server of its own. What must hold:
 a release or a rollback fails no request; a model server ended by SIGKILL causes typed failures only and comes back by
-itself; a corrupt checkpoint is refused while the champion answers every request. `--quick` does four releases.
+itself; a corrupt checkpoint is refused while the champion answers every request. `--quick` does four releases. On
+SIGTERM or Ctrl-C it ends its servers first.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.ending import cleaned_up
 from benchmarks.load import UserLoad
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import OrchestraError
@@ -239,7 +241,7 @@ def main() -> int:
     if args.engine == "vllm" and vllm.interpreter(ROOT) is None:
         print("vLLM is not installed: bash scripts/setup_vllm.sh, or --engine in_process")
         return 2
-    with served(args.engine, users) as (site, url):
+    with cleaned_up(), served(args.engine, users) as (site, url):
         rows = [refused(site, url), releases(site, url, count)]
         if args.engine == "vllm":
             rows.append(killed(site, url))

@@ -26,6 +26,7 @@ import httpx
 import uvicorn
 
 from benchmarks.clock import resident
+from benchmarks.ending import cleaned_up
 from benchmarks.gateway import open_serving
 from benchmarks.load import ask
 from orchestra.config.schema import load_params
@@ -187,7 +188,7 @@ def main() -> int:
     workspace = Path.cwd()
     examples = read_jsonl(workspace / "data/validated/heldout.jsonl", Example, fix="make pipeline")
     max_len = load_params(workspace / "params.yaml").rollout.max_tokens
-    with tempfile.TemporaryDirectory() as name:
+    with cleaned_up(), tempfile.TemporaryDirectory() as name:
         root = Path(name)
         _workspace(workspace, root)
         service = vllm.launch(root, NAME, root / args.checkpoint, max_len=max_len)
