@@ -1,73 +1,100 @@
 """How much the gateway adds to a turn, at 1, 8 and 32 conversations: `python -m benchmarks.gateway`.
 
-It starts a vLLM of its own over `models/grpo` and sends held-out questions through the gateway's whole HTTP side, in
-this process. A turn's overhead is all that is neither vLLM nor a tool: the seconds of a request, less those of its
-tools, less those that vLLM itself counts from a request's arrival to its end. The HTTP between both is overhead.
+It starts a vLLM of its own over `models/grpo` and a gateway in a process of its own, and asks it held-out questions. A
+turn's overhead is all that is neither vLLM nor a tool, by the clock of the one who asks: HTTP on both sides of the
+gateway, and what its process waits for a core that vLLM holds. vLLM's part of a turn begins when its request is written
+and ends when vLLM's front end has the answer.
+
+Beside it stand what that overhead is made of (the gateway's own processor time, and its wait for a core), and the
+overhead by vLLM's own counter. The counter leaves vLLM's HTTP side out, which that figure so counts as overhead.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import re
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest import mock
 
-import httpx
+import aiohttp
 
+from benchmarks.clock import process_cpu_s, waited_s
+from benchmarks.ending import cleaned_up
+from benchmarks.gateway_clock import HEADER, RequestClock, serve
 from orchestra.config.schema import load_params
+from orchestra.errors import ServiceError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.files.jsonl import read_jsonl
-from orchestra.rollout.policies.base import Conversation, Generation
-from orchestra.rollout.policies.vllm import VllmPolicy
-from orchestra.serving.app import create_app
-from orchestra.serving.backend import Backend
-from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving
-from orchestra.system.processes import stop_services
-from orchestra.tools.session import ToolOutcome, ToolSession
-from orchestra.types import Example, ToolCall
+from orchestra.system.processes import (
+    LOCALHOST,
+    Service,
+    descendants,
+    free_port,
+    kill_tree,
+    spawn,
+    start_service,
+    stop_services,
+)
+from orchestra.types import Example
 
 NAME = "vllm-benchmark"
 CONVERSATIONS = (1, 8, 32)
 BAR_MS, BAR_SHARE = 5.0, 0.05
 
 
-@dataclass
-class Clock:
-    """Seconds within the policy and within tools, by the request that runs."""
+@dataclass(frozen=True)
+class RequestTime:
+    """One request, by the clock of the one who asks."""
 
-    policy_s: dict[str, float] = field(default_factory=dict)
-    tools_s: dict[str, float] = field(default_factory=dict)
-    turns: dict[str, int] = field(default_factory=dict)
+    wall_s: float
+    clock: RequestClock
 
-    def add(self, where: dict[str, float], request: str, began: float) -> None:
-        where[request] = where.get(request, 0.0) + time.perf_counter() - began
+    @property
+    def own_s(self) -> float:
+        """Neither vLLM nor a tool."""
+        return self.wall_s - self.clock.tools_s - self.clock.queued_s - self.clock.served_s
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Of one number of conversations."""
+    """Of one number of conversations; milliseconds are a turn's."""
 
     conversations: int
     requests: int
     turns: int
     p50_ms: float
-    """A turn."""
     share: float
     """Of the requests' time."""
+    cpu_ms: float
+    """Processor time of the gateway's process."""
+    waited_ms: float
+    """Time for which its thread could have run and no core was free."""
+    vllm_cpu_ms: float
+    """Processor time of vLLM's processes."""
+    counter_p50_ms: float
+    """`p50_ms` where vLLM's part is what its own counter says."""
+    counter_share: float
     per_second: float
 
+    @property
+    def met(self) -> bool:
+        return self.p50_ms <= BAR_MS and self.share <= BAR_SHARE
 
-def served_seconds(metrics: str) -> tuple[float, float]:
+
+def counted_seconds(metrics: str) -> tuple[float, float]:
     """What vLLM counts: seconds of all requests, and their number."""
 
     def total(part: str) -> float:
@@ -77,82 +104,102 @@ def served_seconds(metrics: str) -> tuple[float, float]:
     return total("sum"), total("count")
 
 
-async def measure(backend: Backend, examples: Sequence[Example], conversations: int, folder: Path) -> Overhead:
-    """Ask every example once, so many at a time."""
-    gateway, clock = Gateway(folder, backend=backend), Clock()
-    generate, call = VllmPolicy.generate, ToolSession.call
+@dataclass(frozen=True)
+class Machine:
+    """What the processes had used at one moment."""
 
-    async def timed_generate(
-        self: VllmPolicy, asked: Sequence[Conversation], limits: Sequence[int]
-    ) -> list[Generation]:
-        began, request = time.perf_counter(), asked[0].example.id
-        try:
-            return await generate(self, asked, limits)
-        finally:
-            clock.add(clock.policy_s, request, began)
-            clock.turns[request] = clock.turns.get(request, 0) + 1
+    gateway_s: float
+    waited_s: float
+    vllm_s: float
+    counted: tuple[float, float]
 
-    async def timed_call(self: ToolSession, asked: ToolCall) -> ToolOutcome:
-        began = time.perf_counter()
-        try:
-            return await call(self, asked)
-        finally:
-            clock.add(clock.tools_s, self._example.id, began)
+    @classmethod
+    async def now(cls, http: aiohttp.ClientSession, vllm_url: str, gateway: int, servers: Sequence[int]) -> Machine:
+        async with http.get(f"{vllm_url}/metrics") as reply:
+            counted = counted_seconds(await reply.text())
+        return cls(process_cpu_s(gateway), waited_s(gateway), sum(map(process_cpu_s, servers)), counted)
 
-    walls: dict[str, float] = {}
-    waiting = list(examples)
-    transport = httpx.ASGITransport(app=create_app(gateway, load=False))
-    async with (
-        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=600) as http,
-        httpx.AsyncClient(base_url=str(backend.serving.vllm_url), trust_env=False) as server,
-    ):
 
-        async def user() -> None:
-            while waiting:
-                one = waiting.pop()
-                body: dict[str, Any] = {"messages": [{"role": "user", "content": one.instruction}]}
-                body |= {"domain": one.domain} if one.domain else {}
-                began = time.perf_counter()
-                reply = await http.post("/v1/chat/completions", json=body)
-                took = time.perf_counter() - began
-                if reply.status_code == 200:
-                    walls[reply.json()["orchestra"]["trace_id"]] = took
+async def ask_all(
+    http: aiohttp.ClientSession, url: str, examples: Sequence[Example], conversations: int
+) -> tuple[list[RequestTime], float]:
+    """Ask every example once, so many at a time; the answered requests, and the seconds of all."""
+    waiting, found = list(examples), list[RequestTime]()
 
-        with (
-            mock.patch.object(VllmPolicy, "generate", timed_generate),
-            mock.patch.object(ToolSession, "call", timed_call),
-        ):
-            before = served_seconds((await server.get("/metrics")).text)
-            began = time.perf_counter()
-            await asyncio.gather(*(user() for _ in range(conversations)))
-            whole_s = time.perf_counter() - began
-            after = served_seconds((await server.get("/metrics")).text)
-    gateway.telemetry.close()
-    turns = sum(clock.turns[request] for request in walls)
-    # What vLLM does not count of a turn: HTTP on both sides, and the reading and writing of JSON.
-    http_s = (sum(clock.policy_s.values()) - (after[0] - before[0])) / max(1.0, after[1] - before[1])
-    own = [
-        (wall - clock.policy_s[request] - clock.tools_s.get(request, 0.0)) / clock.turns[request] + http_s
-        for request, wall in walls.items()
+    async def user() -> None:
+        while waiting:
+            one = waiting.pop()
+            body: dict[str, Any] = {"messages": [{"role": "user", "content": one.instruction}]}
+            body |= {"domain": one.domain} if one.domain else {}
+            began = time.monotonic()
+            async with http.post(f"{url}/v1/chat/completions", json=body) as reply:
+                await reply.read()
+            if reply.status == 200:
+                clock = RequestClock(**json.loads(reply.headers[HEADER]))
+                found.append(RequestTime(time.monotonic() - began, clock))
+
+    began = time.monotonic()
+    await asyncio.gather(*(user() for _ in range(conversations)))
+    return found, time.monotonic() - began
+
+
+async def measure(
+    url: str, gateway: int, service: Service, examples: Sequence[Example], conversations: int
+) -> Overhead:
+    """The overhead at so many conversations."""
+    servers = [service.pid, *descendants(service.pid)]
+    connector = aiohttp.TCPConnector(limit=conversations)
+    timeout = aiohttp.ClientTimeout(total=600)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
+        before = await Machine.now(http, service.url, gateway, servers)
+        requests, whole_s = await ask_all(http, url, examples, conversations)
+        after = await Machine.now(http, service.url, gateway, servers)
+    return overhead(conversations, requests, whole_s, before, after)
+
+
+def overhead(
+    conversations: int, requests: Sequence[RequestTime], whole_s: float, before: Machine, after: Machine
+) -> Overhead:
+    """What the requests and the processes' clocks come to."""
+    turns, walls = sum(one.clock.turns for one in requests), sum(one.wall_s for one in requests)
+    counted, count = after.counted[0] - before.counted[0], after.counted[1] - before.counted[1]
+    # By the counter only the mean of all turns is known.
+    between_s = (sum(one.clock.policy_s for one in requests) - counted) / max(1.0, count)
+    by_counter = [
+        (one.wall_s - one.clock.policy_s - one.clock.tools_s) / one.clock.turns + between_s for one in requests
     ]
-    overhead_s = sum(each * clock.turns[request] for each, request in zip(own, walls, strict=True))
-    share = overhead_s / sum(walls.values())
-    return Overhead(conversations, len(walls), turns, 1000 * median(own), share, len(walls) / whole_s)
+    return Overhead(
+        conversations,
+        len(requests),
+        turns,
+        p50_ms=1000 * median(one.own_s / one.clock.turns for one in requests),
+        share=sum(one.own_s for one in requests) / walls,
+        cpu_ms=1000 * (after.gateway_s - before.gateway_s) / turns,
+        waited_ms=1000 * (after.waited_s - before.waited_s) / turns,
+        vllm_cpu_ms=1000 * (after.vllm_s - before.vllm_s) / turns,
+        counter_p50_ms=1000 * median(by_counter),
+        counter_share=sum(ms * one.clock.turns for ms, one in zip(by_counter, requests, strict=True)) / walls,
+        per_second=len(requests) / whole_s,
+    )
 
 
 def table(rows: Sequence[Overhead]) -> str:
     """For people, with the bars."""
-    heads = ("conversations", "requests", "turns", "ms a turn, p50", "share of the time", "requests a second", "bars")
+    heads = (
+        *("conversations", "requests", "turns", "ms a turn, p50", "share of the time", "bars"),
+        *("its CPU, ms a turn", "its wait for a core, ms a turn", "vLLM's CPU, ms a turn"),
+        *("by vLLM's counter: ms a turn, p50", "share", "requests a second"),
+    )
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for row in rows:
-        met = "met" if row.p50_ms <= BAR_MS and row.share <= BAR_SHARE else "missed"
-        figures = (f"{row.p50_ms:.1f}", f"{row.share:.1%}", f"{row.per_second:.1f}", met)
-        lines.append(f"| {' | '.join([str(row.conversations), str(row.requests), str(row.turns), *figures])} |")
+        figures = (
+            *(str(row.conversations), str(row.requests), str(row.turns)),
+            *(f"{row.p50_ms:.1f}", f"{row.share:.1%}", "met" if row.met else "missed"),
+            *(f"{row.cpu_ms:.2f}", f"{row.waited_ms:.2f}", f"{row.vllm_cpu_ms:.1f}"),
+            *(f"{row.counter_p50_ms:.1f}", f"{row.counter_share:.1%}", f"{row.per_second:.1f}"),
+        )
+        lines.append(f"| {' | '.join(figures)} |")
     return "\n".join([*lines, f"bars: {BAR_MS:g} ms and {BAR_SHARE:.0%}, at each number"])
-
-
-def open_backend(root: Path, checkpoint: Path, url: str) -> Backend:
-    return Backend.load(root, open_serving(root, checkpoint, url, NAME))
 
 
 def open_serving(root: Path, checkpoint: Path, url: str, service: str) -> Serving:
@@ -171,27 +218,67 @@ def open_serving(root: Path, checkpoint: Path, url: str, service: str) -> Servin
     )
 
 
+def launch(root: Path, checkpoint: Path) -> Service:
+    """A vLLM server as a release starts it, whose answers tell when it had them (see `benchmarks.vllm_clock`)."""
+    python = vllm.interpreter(root)
+    if python is None:
+        raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
+    params, port = load_params(root / "params.yaml"), free_port()
+    settings = params.deploy.vllm
+    extra = ("--middleware", "benchmarks.vllm_clock.ClockHeaders")
+    line = vllm.command(python, checkpoint.resolve(), port, params.rollout.max_tokens, settings, extra=extra)
+    env = {**vllm.environment(root, settings), "PYTHONPATH": str(Path(__file__).parents[1])}
+    return start_service(root, NAME, line, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
+
+
+@contextlib.contextmanager
+def gateway_process(root: Path, serving: Serving) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A gateway on a port of its own, once it answers; ended with the block."""
+    port, url = free_port(), ""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "serving.json"
+        file.write_text(serving.model_dump_json(), encoding="utf-8")
+        line = [sys.executable, "-m", "benchmarks.gateway", "--serve", str(file), "--port", str(port)]
+        process = spawn(line, cwd=root, env=dict(os.environ), stdout=None)
+        url = f"http://{LOCALHOST}:{port}"
+        try:
+            deadline = time.monotonic() + 120
+            while not vllm.healthy(url):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise ServiceError("the gateway did not start", where="benchmarks.gateway", fix="see above")
+                time.sleep(0.2)
+            yield url, process
+        finally:
+            kill_tree(process.pid)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=main.__doc__)
     parser.add_argument("--questions", type=int, default=120, help="held-out questions at each number")
     parser.add_argument("--checkpoint", type=Path, default=Path("models/grpo"))
+    parser.add_argument("--serve", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     root = Path.cwd()
+    if args.serve is not None:
+        serve(root, args.serve.parent, Serving.model_validate_json(args.serve.read_text(encoding="utf-8")), args.port)
+        return
     examples = read_jsonl(root / "data/validated/heldout.jsonl", Example, fix="make pipeline")[: args.questions]
-    max_len = load_params(root / "params.yaml").rollout.max_tokens
-    service = vllm.launch(root, NAME, root / args.checkpoint, max_len=max_len)
-    try:
-        vllm.wait_healthy(root, service, 600, print)
-        rows = []
-        for conversations in CONVERSATIONS:
-            # A loop each: the connections of a policy belong to one.
-            backend = open_backend(root, root / args.checkpoint, service.url)
-            with tempfile.TemporaryDirectory() as folder:
-                rows.append(asyncio.run(measure(backend, examples, conversations, Path(folder))))
-            print(rows[-1], flush=True)
-        print(table(rows))
-    finally:
-        stop_services(root, NAME)
+    with cleaned_up():
+        service = launch(root, root / args.checkpoint)
+        try:
+            vllm.wait_healthy(root, service, 600, print)
+            serving = open_serving(root, root / args.checkpoint, service.url, NAME)
+            with gateway_process(root, serving) as (url, process):
+                # What is loaded at first use: no turn's.
+                asyncio.run(measure(url, process.pid, service, examples[:16], 4))
+                rows = []
+                for conversations in CONVERSATIONS:
+                    rows.append(asyncio.run(measure(url, process.pid, service, examples, conversations)))
+                    print(rows[-1], flush=True)
+            print(table(rows))
+        finally:
+            stop_services(root, NAME)
 
 
 if __name__ == "__main__":
