@@ -26,6 +26,7 @@ from orchestra.rollout.policies.named import POLICIES, PolicyWorld
 from orchestra.rollout.render import Codec
 from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
 from orchestra.system.code_hash import code_hash
+from orchestra.system.machine import torch_beside_gpu
 from orchestra.tools.catalogue.catalogue import catalogue_files
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Price
@@ -148,6 +149,8 @@ def players(stage: Stage, work: Path | None = None) -> Iterator[Build]:
         return RuledPolicy(TransformersPolicy(folder, name=name), Codec.load(folder), limits)
 
     if settings.engine == "in_process" or settings.by_rule:
+        if idle := torch_beside_gpu():
+            stage.say(idle)
         yield ruled if settings.by_rule else in_process
         return
     folder = work or stage.work_dir()

@@ -14,6 +14,7 @@ from orchestra.rewards.properties import check_weights
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.preferences.sentences import WORDS, stated
+from orchestra.system.machine import torch_beside_gpu
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
@@ -57,6 +58,8 @@ def train(stage: Stage) -> None:
     from orchestra.training.grpo import train_grpo
 
     params, settings = stage.params, stage.params.grpo
+    if distributed.rank() == 0 and (idle := torch_beside_gpu()):
+        stage.say(idle)
     codec = Codec.load(stage.root / BASE)
     budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
     work = stage.work_dir()

@@ -10,6 +10,7 @@ from orchestra.files.examples import read_examples, split_watched
 from orchestra.rewards.group import well_formed
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
+from orchestra.system.machine import torch_beside_gpu
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.sft import sft_row
@@ -75,6 +76,8 @@ def train(stage: Stage, taught: Taught) -> None:
     from orchestra.training.sft import new_model, train_rows
 
     params, settings, rows = stage.params, stage.params.sft, taught["rows"]
+    if distributed.rank() == 0 and (idle := torch_beside_gpu()):
+        stage.say(idle)
     source = params.model.folder(stage.root)
     codec = Codec.load(source)
     if params.model.base:

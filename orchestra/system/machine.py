@@ -73,6 +73,20 @@ def gpus() -> list[Gpu]:
     )
 
 
+def beside_gpu(what: str, fix: str) -> str | None:
+    """The warning where `what` runs on the CPU of a machine with GPUs that it may use; None without any."""
+    found = gpus()
+    return f"warning: {what} on the CPU beside {len(found)} idle GPU ({found[0].name}): {fix}" if found else None
+
+
+def torch_beside_gpu() -> str | None:
+    """The same where torch sees no GPU although the driver lists some."""
+    import torch
+
+    fix = "its torch sees none; install the build for this machine's CUDA, or update the driver"
+    return None if torch.cuda.is_available() else beside_gpu("this process computes", fix)
+
+
 def host_memory() -> int:
     """Bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -27,6 +27,7 @@ from orchestra.serving.releases.vllm import (
     last_error,
     wait_healthy,
 )
+from orchestra.system.machine import beside_gpu
 from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, session_members, spawn, started_at
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class OwnServer(Server):
 
     def start(self) -> None:
         """Return when it is healthy; raises `ServiceError`."""
+        if self.settings.device == "cpu" and (idle := beside_gpu("vLLM runs", "set the server's device to gpu")):
+            self.say(idle)
         self._thread.start()
         self._first.wait()
         self.check()

@@ -51,6 +51,9 @@ class Proof:
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
         policy = TransformersPolicy(folder, name="reference", model=model)
         proof.canaries, proof.episodes = asyncio.run(proof._work(policy, folder))
+        del model, policy
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         _usable(proof.episodes)
         return proof
 

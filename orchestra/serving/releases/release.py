@@ -34,6 +34,7 @@ from orchestra.serving.releases.state import SERVING, Engine, Serving, read, ser
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
 from orchestra.system.code_hash import code_hash
+from orchestra.system.machine import beside_gpu
 from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
 from orchestra.types import Example
 
@@ -201,11 +202,17 @@ class Release:
 
     def _proven(self, engine: Engine) -> tuple[Serving, str, Example]:
         """A server that was compared with its checkpoint; what the smoke set gave; an example to show."""
-        serving = self._serving("in_process")
-        if engine == "vllm":
+        serving, device = self._serving("in_process"), self.params.deploy.vllm.device
+        if engine == "vllm" and device == "cpu":
+            if idle := beside_gpu("vLLM serves", "set deploy.vllm.device to gpu"):
+                self.say(idle)
+            # Both at once: a server takes its time to start.
             serving = self._launch()
         self.say(f"working through {len(self.smoke)} held-out examples in process, for reference")
         proof = Proof.prepare(self.root, self.candidate.folder, self.params, self.smoke)
+        if engine == "vllm" and device == "gpu":
+            # One after the other: a server leaves the checkpoint in this process no room on its GPU.
+            serving = self._launch()
         if serving.engine == "vllm" and self.started is not None:
             try:
                 took = vllm.wait_healthy(self.root, self.started, self.params.deploy.start_timeout_s, self.say)

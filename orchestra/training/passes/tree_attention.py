@@ -64,7 +64,8 @@ def tree_attention(
 
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
+    # Under autocast Qwen3's norms leave queries and keys in float32, and sdpa compares types before autocast casts.
+    query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
     return torch.cat([_attend(bucket, query, key, value, scaling) for bucket in prefix_tree.buckets])[None], None
 
 

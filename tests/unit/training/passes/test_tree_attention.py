@@ -98,6 +98,25 @@ def test_neither_one_product_a_segment_nor_one_for_all_changes_a_number(
     assert_same(rows, 3)
 
 
+@pytest.mark.parametrize("padding", [0, 1 << 30])
+def test_passes_in_bfloat16_over_float32_weights(padding: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long segments have a product of their own, short ones share one: autocast holds for both."""
+    monkeypatch.setattr(module, "OVERHEAD", padding)
+    monkeypatch.setattr(module, "ALONE", padding)
+    one, other = models()
+    ids, mask, width = batch(sampled(3))
+    expected = plain(one, sampled(3), width)
+    with torch.autocast("cpu", torch.bfloat16):
+        logps, entropies = scored(other, ids, mask, width)
+    assert entropies is not None
+    torch.testing.assert_close(logps.float(), expected[0], atol=0.1, rtol=0)
+    found, exact = (
+        torch.cat([part.flatten() for part in gradient(model, *passed, 3)])
+        for model, passed in ((other, (logps, entropies)), (one, expected))
+    )
+    assert float((found - exact).norm()) < 0.05 * float(exact.norm())
+
+
 def _sorted(rows: Rows) -> list[Any]:
     made = [torch.tensor(p + c).numpy() for p, c in rows]
     return sorted(made, key=lambda row: row.tobytes())
