@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,19 +22,21 @@ from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
 from orchestra.system.processes import services
-from orchestra.system.storage import DATABASES, MLFLOW, PREFECT, RESTORING, check_database
+from orchestra.system.storage import DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database
 from orchestra.types import Record
 
 FOLDERS = (
     *(".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger"),
-    ".state/webhooks",
+    *(".state/webhooks", ".state/judged", ".state/decisions", ".state/evidence"),
 )
-"""What the databases speak of: checkpoints, artifacts, records, the key of webhooks' secrets. A restore adds and
-removes nothing."""
+"""What the databases speak of: checkpoints, artifacts, records, the key of webhooks' secrets, verdicts that were paid
+for, decision pages and the evidence behind them. A restore adds and removes nothing."""
+FILES = (".state/operator.key", ".state/last_run.json")
+"""The key of this workspace's own commands, which belongs to the gateway's database; the last run's summary."""
 ANOTHER = "take another backup"
 CONTENTS = "contents.json"
 """The last file of a backup: without it the backup was cut off."""
-WRITERS = {MLFLOW: ("mlflow",), PREFECT: ("prefect", "worker")}
+WRITERS = {MLFLOW: ("mlflow",), PREFECT: ("prefect", "worker"), GATEWAY: ("gateway",)}
 """Servers that have a database open."""
 PLACES = {
     "experiments": ("artifact_location",),
@@ -67,7 +70,11 @@ class BackupContents(Record):
 
 
 def backup(
-    root: Path, target: Path, databases: Sequence[str] = tuple(DATABASES), folders: Sequence[str] = FOLDERS
+    root: Path,
+    target: Path,
+    databases: Sequence[str] = tuple(DATABASES),
+    folders: Sequence[str] = FOLDERS,
+    files: Sequence[str] = FILES,
 ) -> BackupContents:
     """Write a tar file of the workspace's state, whole or not at all, also while servers and runs work.
 
@@ -77,7 +84,7 @@ def backup(
     hashes: dict[str, str] = {}
     if not any((root / name).is_file() for name in databases):
         raise DataError(
-            "neither MLflow nor Prefect has a database here", where=str(root / ".state"), fix="orchestra run"
+            "neither MLflow, Prefect nor the gateway has a database here", where=str(root / ".state"), fix="orchestra run"
         )
     with (
         atomic.whole_file(target) as partial,
@@ -90,8 +97,9 @@ def backup(
                     check_database(root, name)
                     copy = Path(folder) / Path(name).name
                     _snapshot(root / name, copy)
+                    copy.chmod(stat.S_IMODE((root / name).stat().st_mode))
                     hashes[name] = _add(archive, copy, name)
-            for file in _files(root, folders):
+            for file in _files(root, folders, files):
                 name = file.relative_to(root).as_posix()
                 with contextlib.suppress(FileNotFoundError):  # Removed since it was listed.
                     hashes[name] = _add(archive, file, name)
@@ -159,7 +167,8 @@ def _snapshot(database: Path, copy: Path) -> None:
         source.backup(target)
 
 
-def _files(root: Path, folders: Sequence[str]) -> Iterator[Path]:
+def _files(root: Path, folders: Sequence[str], files: Sequence[str]) -> Iterator[Path]:
+    yield from (root / name for name in files if (root / name).is_file())
     for folder in folders:
         for file in sorted((root / folder).rglob("*")):
             hidden = any(part.startswith(".") for part in file.relative_to(root / folder).parts)
@@ -183,7 +192,8 @@ def _add(archive: tarfile.TarFile, file: Path, name: str) -> str:
     """Add a file; returns its SHA-256."""
     with file.open("rb") as opened:
         entry = tarfile.TarInfo(name)
-        entry.size, entry.mtime = os.fstat(opened.fileno()).st_size, int(file.stat().st_mtime)
+        found = os.fstat(opened.fileno())
+        entry.size, entry.mtime, entry.mode = found.st_size, int(found.st_mtime), stat.S_IMODE(found.st_mode)
         hashed = _Hashed(opened)
         archive.addfile(entry, hashed)
     return hashed.digest.hexdigest()
@@ -223,12 +233,14 @@ def _take(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, source
     file.parent.mkdir(parents=True, exist_ok=True)
     with held, file.open("wb") as written:
         shutil.copyfileobj(held, written)
+    file.chmod(entry.mode & 0o755 | 0o600)  # Keys stay private.
     os.utime(file, (entry.mtime, entry.mtime))
 
 
 def _check_name(name: str, source: Path) -> None:
     """Refuse a path that is not among those of a backup."""
-    if not name.startswith((*DATABASES, *(f"{one}/" for one in FOLDERS))) or ".." in Path(name).parts:
+    known = name in (*DATABASES, *FILES) or name.startswith(tuple(f"{one}/" for one in FOLDERS))
+    if not known or ".." in Path(name).parts:
         raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=ANOTHER)
 
 

@@ -15,7 +15,7 @@ from orchestra.files import atomic
 from orchestra.system.artifacts import environment
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST, Service, port_busy, services, start_service, stop_services
-from orchestra.system.storage import DATABASES, MLFLOW, blame_storage, check_database, check_storage
+from orchestra.system.storage import MLFLOW, PREFECT, blame_storage, check_database, check_storage
 
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
@@ -94,7 +94,7 @@ def start(
     quiet()
     state_folder = root / ".state"
     check_storage(root)
-    for database in DATABASES:
+    for database in (MLFLOW, PREFECT):
         check_database(root, database)
     wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
     running = {service.name: service for service in services(root)}

@@ -37,10 +37,11 @@ REASONS = {
 """What is wrong and what helps, by the system's number."""
 OF_A_PATH = (errno.EACCES, errno.EPERM)
 """Sockets and signals have these too: only with a path do they speak of the disk."""
-MLFLOW, PREFECT = ".state/mlflow.db", ".state/prefect/prefect.db"
+MLFLOW, PREFECT, GATEWAY = ".state/mlflow.db", ".state/prefect/prefect.db", ".state/gateway.sqlite"
 DATABASES = {
     MLFLOW: "the next run begins a new record and registers its model as version 1",
     PREFECT: "the next run begins a new history of flows",
+    GATEWAY: "orchestra restore FILE brings the keys back: without one the gateway asks nobody for a key",
 }
 """The databases of a workspace, and what happens without one."""
 RESTORING = ".state/restoring"

@@ -176,7 +176,7 @@ class _SharedFolder:
         """Upload MLflow's database with its artifacts; the SHA-256 of the file."""
         with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".push-") as folder:
             file = Path(folder) / "state.tar"
-            backup(root, file, (MLFLOW,), (".state/mlartifacts",))
+            backup(root, file, (MLFLOW,), (".state/mlartifacts",), ())
             digest = hash_file(file)
             self.files.put_file(str(file), f"{self.url}/state/{digest}")
         return digest

@@ -12,7 +12,7 @@ SERVERS = {"MLFLOW_TRACKING_URI": "MLflow", "PREFECT_API_URL": "Prefect"}
 
 
 def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="The tar file to write.")]) -> None:
-    """Write MLflow's and Prefect's databases, registered checkpoints, artifacts and records to a file."""
+    """Write databases, registered checkpoints, artifacts, keys and records to a file."""
     from orchestra.system.backup import backup as write
 
     target, root = Path.cwd() / file, workspace()

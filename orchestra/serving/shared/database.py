@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.errors import ServiceError
+from orchestra.system.storage import GATEWAY
 
-STORE = ".state/gateway.sqlite"
+STORE = GATEWAY
 WAIT_S = 5.0
 """Seconds that a change waits for another gateway's."""
 SCHEMA = """

@@ -7,6 +7,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir
+from orchestra.serving.shared.database import STORE, Database
+from orchestra.serving.shared.keys import OPERATOR_FILE, Keys, operator_key, own_key
 from orchestra.system.backup import backup, restore
 from orchestra.system.processes import Service, remember, started_at
 from orchestra.system.storage import MLFLOW, PREFECT, RESTORING, check_database
@@ -71,6 +74,37 @@ def test_the_champion_the_artifact_and_the_history_are_back_in_another_folder(ma
     text = registry.client.download_artifacts(run.info.run_id, "decision.txt", str(tmp_path))
     assert Path(text).read_text() == "the decision"
     assert flow_runs(other) == ["calm-cat"] and (other / ".state/runs/r1.json").is_file()
+
+
+def test_keys_verdicts_pages_and_evidence_are_back_and_private(workspace: Path, tmp_path: Path) -> None:
+    """What was paid for, what a promotion rests on, and who may ask: a workspace cannot make them again."""
+    keys = Keys(Database(workspace / STORE))
+    key, secret = keys.create("friend", budget_usd=Decimal(5))
+    operator_key(workspace, keys)
+    ours = own_key(workspace)
+    kept = {
+        ".state/judged/release.jsonl": '{"id": "t1"}',
+        ".state/judged/ledger-2026-01-01.jsonl": '{"usd": "0.1"}',
+        ".state/evidence/a-b.json": "{}",
+        ".state/decisions/1.html": "<html>",
+        ".state/last_run.json": "{}",
+    }
+    for name, text in kept.items():
+        atomic.write_private(workspace / name, text)
+    atomic.write_text(workspace / ".state/traces/2026-01-01.jsonl", "a user's words")
+    told, other = backup(workspace, tmp_path / "kept.tar"), tmp_path / "other"
+    keys.create("later")
+    assert not [name for name in told.files if "traces" in name]
+    for place in (workspace, other):
+        place.mkdir(exist_ok=True)
+        shutil.rmtree(place / ".state/judged", ignore_errors=True)
+        restore(place, tmp_path / "kept.tar")
+        back = Keys(Database(place / STORE))
+        assert [one.name for one in back.list()] == ["friend", "operator"] and own_key(place) == ours
+        assert back.admit(f"Bearer {secret}") == key.id
+        assert {name: (place / name).read_text() for name in kept} == kept
+        for name in (*kept, OPERATOR_FILE, STORE):
+            assert stat.S_IMODE((place / name).stat().st_mode) == 0o600, name
 
 
 def test_a_restore_takes_the_place_of_what_came_later_and_keeps_it(workspace: Path, tmp_path: Path) -> None:
@@ -151,7 +185,7 @@ def test_a_server_that_has_a_database_open_is_named(workspace: Path, tmp_path: P
     remember(workspace, Service("mlflow", os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))
     with pytest.raises(ServiceError, match="mlflow runs — orchestra stop mlflow"):
         restore(workspace, tmp_path / "kept.tar")
-    with pytest.raises(DataError, match="neither MLflow nor Prefect"):
+    with pytest.raises(DataError, match="neither MLflow, Prefect nor"):
         backup(tmp_path / "nothing", tmp_path / "none.tar")
 
 
