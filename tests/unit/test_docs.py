@@ -10,9 +10,10 @@ import pytest
 from scripts import figures, reference
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "monitoring").glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-)
+LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+PAGES = [ROOT / line for line in LISTED.splitlines()]
+OURS = re.compile(r"`((?:tests|scripts|orchestra|tasks|flows|benchmarks|examples|deploy)/[\w./-]+\.\w+)`")
+"""Files of this repository as pages name them."""
 
 
 def headings(page: Path) -> set[str]:
@@ -32,6 +33,19 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in headings(file)):
             broken.append(target)
     assert broken == []
+
+
+def test_pages_of_every_kind_are_checked() -> None:
+    names = {str(page.relative_to(ROOT)) for page in PAGES}
+    assert {"README.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md", "docs/explanation/security.md"} <= names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_and_target_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {name for name in OURS.findall(text) if not (ROOT / name).exists()} == set()
+    assert {name for name in re.findall(r"`make ([a-z][a-z0-9-]*)", text) if name not in targets} == set()
 
 
 def test_the_readme_names_every_folder() -> None:
