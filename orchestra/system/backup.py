@@ -83,9 +83,8 @@ def backup(
     """
     hashes: dict[str, str] = {}
     if not any((root / name).is_file() for name in databases):
-        raise DataError(
-            "neither MLflow, Prefect nor the gateway has a database here", where=str(root / ".state"), fix="orchestra run"
-        )
+        what = "neither MLflow, Prefect nor the gateway has a database here"
+        raise DataError(what, where=str(root / ".state"), fix="orchestra run")
     with (
         atomic.whole_file(target) as partial,
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".backup-") as folder,
@@ -128,11 +127,13 @@ def restore(root: Path, source: Path) -> BackupContents:
         unpacked = Path(folder)
         contents = _unpack(source, unpacked)
         writers = {name for database in contents.files for name in WRITERS.get(database, ())}
-        if running := [service.name for service in services(root) if service.name in writers]:
+        if running := [service.name for service in services(root) if service.name.removesuffix("-old") in writers]:
             fix = f"orchestra stop {' '.join(running)}"
             raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=fix)
         for name in DATABASES:
             check_database(unpacked, name)
+        if (unpacked / GATEWAY).is_file():
+            _keep_revoked(root / GATEWAY, unpacked / GATEWAY)
         if (unpacked / MLFLOW).is_file():
             _move_places(unpacked / MLFLOW, contents.root, str(root.resolve()))
         for name in contents.files:
@@ -257,3 +258,19 @@ def _move_places(database: Path, old: str, new: str) -> None:
                         f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
                         (after, len(before) + 1, len(before) + 1, f"{before}/"),
                     )
+
+
+def _keep_revoked(present: Path, restored: Path) -> None:
+    """Let no API key that was revoked since the backup be valid again."""
+    if not present.is_file():
+        return
+    with (
+        contextlib.suppress(sqlite3.DatabaseError),  # A damaged one is why it is restored.
+        contextlib.closing(sqlite3.connect(restored)) as db,
+        db,
+    ):
+        db.execute("ATTACH ? AS present", (str(present),))
+        db.execute(
+            "UPDATE keys SET revoked = (SELECT revoked FROM present.keys AS now WHERE now.id = keys.id) "
+            "WHERE revoked IS NULL AND id IN (SELECT id FROM present.keys WHERE revoked IS NOT NULL)"
+        )

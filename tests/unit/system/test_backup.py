@@ -17,6 +17,7 @@ from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import OPERATOR_FILE, Keys, operator_key, own_key
+from orchestra.serving.wire.errors import ApiError
 from orchestra.system.backup import backup, restore
 from orchestra.system.processes import Service, remember, started_at
 from orchestra.system.storage import MLFLOW, PREFECT, RESTORING, check_database
@@ -105,6 +106,29 @@ def test_keys_verdicts_pages_and_evidence_are_back_and_private(workspace: Path, 
         assert {name: (place / name).read_text() for name in kept} == kept
         for name in (*kept, OPERATOR_FILE, STORE):
             assert stat.S_IMODE((place / name).stat().st_mode) == 0o600, name
+
+
+def test_a_key_that_was_revoked_since_the_backup_stays_revoked(workspace: Path, tmp_path: Path) -> None:
+    keys = Keys(Database(workspace / STORE))
+    (leaves, secret), (stays, _) = keys.create("leaves"), keys.create("stays")
+    backup(workspace, tmp_path / "kept.tar")
+    keys.revoke(leaves.id)
+    restore(workspace, tmp_path / "kept.tar")
+    back = Keys(Database(workspace / STORE))
+    assert {one.id: one.revoked is not None for one in back.list()} == {leaves.id: True, stays.id: False}
+    with pytest.raises(ApiError):
+        back.admit(f"Bearer {secret}")
+    (workspace / STORE).write_bytes(b"damaged")
+    restore(workspace, tmp_path / "kept.tar")
+    assert len(Keys(Database(workspace / STORE)).list()) == 2
+
+
+def test_a_gateway_that_still_answers_has_its_database_open(workspace: Path, tmp_path: Path) -> None:
+    Database(workspace / STORE).close()
+    backup(workspace, tmp_path / "kept.tar")
+    remember(workspace, Service("gateway-old", os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))
+    with pytest.raises(ServiceError, match="gateway-old runs — orchestra stop gateway-old"):
+        restore(workspace, tmp_path / "kept.tar")
 
 
 def test_a_restore_takes_the_place_of_what_came_later_and_keeps_it(workspace: Path, tmp_path: Path) -> None:
