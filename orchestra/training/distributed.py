@@ -43,6 +43,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def local_rank() -> int:
+    """Which rank of its machine this is."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def world_size() -> int:
     """How many ranks there are."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -123,8 +128,25 @@ def whole_weights(trainer: Any) -> Iterator[PreTrainedModel]:
     from trl.models import unwrap_model_for_generation
 
     # It also takes off the hooks with which ZeRO-3 would let go of every weight that a forward pass has used.
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
+    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, _alone(trainer.model_wrapped):
         yield model
+
+
+@contextmanager
+def _alone(engine: Any) -> Iterator[None]:
+    """Without the hook at the start of DeepSpeed's forward pass, in which ranks compare notes: a pass of one rank would
+    wait there for the others without end."""
+    offload = getattr(engine.optimizer, "parameter_offload", None)
+    if offload is None:
+        yield
+        return
+    handle, module = offload.fwd_pre_hook, offload.module
+    hook = module._forward_pre_hooks[handle.id]
+    handle.remove()
+    try:
+        yield
+    finally:
+        offload.fwd_pre_hook = module.register_forward_pre_hook(hook, prepend=True)
 
 
 def launch(command: Sequence[str], processes: int, logs: Path) -> None:

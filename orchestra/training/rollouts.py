@@ -6,6 +6,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -87,9 +88,13 @@ class Rounds:
         self.policy.seed = self._seed(step)
         chosen = [self.examples[name] for name in ids[::size]]
         played, waited = self.ahead.take(chosen) if self.ahead is not None else (None, 0.0)
-        with whole_weights(trainer) as self.policy.model:
+        with ExitStack() as whole:
+            self.policy.model = whole.enter_context(whole_weights(trainer))
             if self.engine is not None:
                 self.engine.sync(self.policy.model)
+            if self.engine is not None and self.settings.branch is None:
+                # The server plays: under ZeRO-3 no rank keeps what is another's meanwhile.
+                whole.close()
             groups, plans = self._episodes(chosen) if played is None else (played, [None] * len(chosen))
         if self.ahead is not None:
             self._play_ahead(step, len(chosen))

@@ -1,8 +1,5 @@
 """GRPO's episodes through a real vLLM server: equal to in-process ones after every sync, and proven to be so."""
 
-import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,27 +13,23 @@ from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.schema import Grpo
 from orchestra.errors import TrainingError
 from orchestra.evaluation.run import Contender, evaluate
-from orchestra.rollout.policies.base import Conversation
-from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases import vllm
-from orchestra.system.processes import descendants, session_members
+from orchestra.system.processes import session_members
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.sync import RolloutEngine
 from orchestra.training.grpo import GrpoResult, train_grpo
 from orchestra.training.rollouts import Rounds, training_rows
-from tests.support.worlds import PRICE, ROOT, codec, example, tiny_model, toolkit, warm_model
+from tests.support.engines import HEAD, MAX_LEN, engine, workspace
+from tests.support.worlds import PRICE, ROOT, codec, tiny_model, toolkit, warm_model
 from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples, same
 
 pytestmark = pytest.mark.skipif(
     vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"
 )
 
-HEAD = 32
-"""vLLM's attention on a CPU takes no smaller head."""
-MAX_LEN = 1024
 WHOLE = SETTINGS.model_copy(
     update={"steps": 6, "engine": "vllm", "server": RolloutServer(device="cpu", dtype="float32", sequences=16)}
 )
@@ -51,50 +44,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with vLLM and the checkpoint that training begins from."""
-    made = tmp_path_factory.mktemp("workspace")
-    (made / ".venv-vllm").symlink_to((ROOT / ".venv-vllm").resolve())
-    warm_model(head_dim=HEAD).save_pretrained(str(made / "base"))
-    codec().tokenizer.save_pretrained(str(made / "base"))
-    return made
-
-
-def sequences() -> list[list[int]]:
-    return [codec().prompt(example(f"c{i}", instruction=f"what is {i}7*24?"))[:200] for i in range(4)]
-
-
-class Compared(RolloutEngine):
-    """Decodes greedily on both sides after each sync."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.equal: list[bool] = []
-        self.killed_at: int | None = None
-        self.killed: list[int] = []
-
-    def sync(self, model: PreTrainedModel) -> None:
-        super().sync(model)
-        prompts = [codec().prompt(one) for one in examples()[:4]]
-        reference = TransformersPolicy("", name="reference", model=model, eos_id=codec().eos_id)
-        served = self.policy(0.0, 0)
-        self.equal.append(_greedy(reference, prompts) == _greedy(served, prompts))
-        if len(self.equal) == self.killed_at:
-            assert isinstance(self.server, OwnServer) and self.server.pid is not None
-            self.killed.append(self.server.pid)
-            os.kill(self.server.pid, signal.SIGKILL)
-
-
-def _greedy(policy: Any, prompts: list[list[int]]) -> list[list[int]]:
-    asked = [Conversation(one, ids) for one, ids in zip(examples(), prompts, strict=False)]
-    policy.begin(asked)
-    try:
-        return [one.ids for one in asyncio.run(policy.generate(asked, [16] * len(asked)))]
-    finally:
-        policy.end()
-
-
-def engine(root: Path, work: Path, settings: Grpo) -> Compared:
-    return Compared(root, work, root / "base", codec(), settings, sequences(), MAX_LEN, print)
+    return workspace(tmp_path_factory.mktemp("workspace"))
 
 
 def train(
@@ -257,12 +207,7 @@ def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: P
 
     with CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print) as servers:
         served = measured(servers, "served.jsonl")
-        assert len(_servers()) == 1, "the first checkpoint's server ended before the second's began"
+        assert len(servers()) == 1, "the first checkpoint's server ended before the second's began"
     assert served == measured(in_process, "own.jsonl")
     assert served[0] != served[1], "they are two checkpoints"
-    assert _servers() == []
-
-
-def _servers() -> list[int]:
-    """Servers that this process has started and that run."""
-    return [pid for pid in descendants(os.getpid()) if b"api_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert servers() == []

@@ -113,9 +113,9 @@ def examples(
     licence: Licence = "Apache-2.0",
 ) -> None:
     """Make examples of a domain, by rule or by a model, filter them, and add them to a data-set version."""
+    from orchestra.cli.data.solver import named, open_solver
     from orchestra.rollout.users import ModelUser
     from orchestra.synthesis.dataset.versions import DatasetVersion, Maker
-    from orchestra.synthesis.filters.solver import solver_named
     from orchestra.synthesis.writers.generator import Generator, OfflineGenerator
     from orchestra.synthesis.writers.structured import Writer
     from orchestra.synthesis.writers.tasks import ModelGenerator
@@ -124,6 +124,7 @@ def examples(
     from orchestra.types import Component
     from orchestra.validation.gate.decontamination import Gate
 
+    here = Path.cwd()
     root, params = _open()
     # A domain that training does not use yet may have examples all the same.
     world = params.world.model_copy(update={"domains": [name]})
@@ -136,9 +137,9 @@ def examples(
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.budget, Component.USER)) if model_user else None
     elif model_user:
         raise ConfigError("no model is named to play the users", where="--model-user", fix="name one with --model")
-    tried_by = solver_named(solver, params, toolkit, root, user)
-    maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
-    made = maker.evolved(name, split, count) if evolve else maker.examples(name, split, count)
+    with open_solver(named(solver, here), params, toolkit, root, _say, user) as tried_by:
+        maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
+        made = maker.evolved(name, split, count) if evolve else maker.examples(name, split, count)
     print(plain("\n".join([*made.lines(), f"in {version}"])))
     if made.ended is not None:
         raise typer.Exit(2)

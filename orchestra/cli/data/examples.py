@@ -109,25 +109,23 @@ def measure(
     """Measure how often a solver solves each example; after a kill, the same command continues."""
     from dataclasses import replace
 
+    from orchestra.cli.data.solver import identity, named, open_solver
     from orchestra.config.schema import load_params
-    from orchestra.files.checkpoint import hash_dir
-    from orchestra.synthesis.filters.solver import solver_named
     from orchestra.synthesis.imports import difficulty as measuring
     from orchestra.synthesis.imports.export import stream
     from orchestra.system.workspace import Screen
     from orchestra.validation.card import Tally, lines
 
-    here, root = Path.cwd(), workspace()
+    here, root, screen = Path.cwd(), workspace(), Screen()
     file, to, params = here / file, here / to, load_params(root / "params.yaml")
     if not file.is_file():
         raise DataError("no such file", where=str(file), fix="name a file of examples")
-    checkpoint = here / solver if solver != "known" else None
+    name = named(solver, here)
     toolkit = measuring.toolkit_for(file, params, root)
-    found = solver_named(solver if checkpoint is None else str(checkpoint), params, toolkit, root)
-    if found is None:
-        raise ConfigError("no solver is named", where="--solver", fix="known, or a checkpoint's folder")
-    identity = f"seed {params.synthesize.seed}" if checkpoint is None else hash_dir(checkpoint)
-    measuring.measure(file, to, replace(found, tries=tries), identity, Screen())
+    with open_solver(name, params, toolkit, root, screen) as found:
+        if found is None:
+            raise ConfigError("no solver is named", where="--solver", fix="known, or a checkpoint's folder")
+        measuring.measure(file, to, replace(found, tries=tries), identity(name, params), screen)
     print("\n".join(lines({"difficulties": Tally.of(stream(to)).counts()["difficulties"]})))
 
 

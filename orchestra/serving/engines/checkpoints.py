@@ -15,30 +15,33 @@ from orchestra.serving.engines.server import Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME
 
 Build = Callable[[str, Path], Policy]
-"""The greedy policy of a name and a checkpoint's folder."""
+"""The policy of a name and a checkpoint's folder."""
 
 
 def in_process(name: str, folder: Path) -> Policy:
-    """The checkpoint in this process."""
+    """The checkpoint in this process, greedy."""
     from orchestra.rollout.policies.transformers import TransformersPolicy
 
     return TransformersPolicy(folder, name=name)
 
 
 class CheckpointServers:
-    """Gives each checkpoint's greedy policy; the server of the checkpoint before ends first, as one GPU holds one."""
+    """Gives each checkpoint's policy; the server of the checkpoint before ends first, as one GPU holds one."""
 
     def __init__(
-        self, root: Path, work: Path, settings: PlayServer, *, max_len: int, say: Callable[[str], None]
-    ) -> None:
+        self, root: Path, work: Path, settings: PlayServer, *, max_len: int, say: Callable[[str], None],
+        temperature: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Greedy at temperature 0."""
         self.root, self.work, self.settings, self.max_len, self.say = root, work, settings, max_len, say
+        self.temperature = temperature
         self._open: tuple[Path, Server] | None = None
 
     def __call__(self, name: str, folder: Path) -> Policy:
         """Start the checkpoint's server, or go on with it; raises `ServiceError`."""
         server = self._server(folder)
         inner = VllmPolicy(
-            server.url, SERVED_NAME, name=name, timeout_s=self.settings.timeout_s,
+            server.url, SERVED_NAME, name=name, temperature=self.temperature, timeout_s=self.settings.timeout_s,
             concurrency=self.settings.sequences, api_key=server.key,
         )  # fmt: skip
         return ServedPolicy(inner, lambda: server.wait_for(SERVED_NAME))

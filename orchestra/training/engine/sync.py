@@ -15,7 +15,7 @@ from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.engines.policy import ServedPolicy
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
-from orchestra.training.distributed import gathered, rank
+from orchestra.training.distributed import gathered, local_rank, rank, wait_for_all
 from orchestra.training.engine.canary import WeightCanary
 from orchestra.training.engine.weights import write_adapters, write_whole
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class RolloutEngine:
-    """Owned by rank 0; the other ranks know the server's address and the model's name in it."""
+    """The first rank of a machine owns its server; the others know the server's address and the model's name in it.
+
+    A server that is named plays for every machine, and rank 0 alone gives it weights.
+    """
 
     root: Path
     work: Path
@@ -43,24 +46,31 @@ class RolloutEngine:
     model: str = SERVED_NAME
     """Its name in the server: with adapters, a new one at each sync."""
     measures: dict[str, float] = field(default_factory=dict)
-    """Of the last sync, on rank 0."""
-    _syncs: int = 0
+    """Of the last sync, on the rank that made it."""
 
     def __post_init__(self) -> None:
         dtype = self.settings.server.dtype
         self.canary = WeightCanary(self.sequences, dtype, TOLERANCES[dtype].nats)
+        named = self.settings.server.url is not None
+        self.owner = 0 if named else rank() - local_rank()
+        """The rank that owns the server of this one."""
+        if self.owner:
+            # Machines share the stage's folder.
+            self.work = self.work / f"rank-{self.owner}"
 
     def sync(self, model: PreTrainedModel) -> None:
         """Give the server the weights of `model`, which is whole on every rank; every rank takes part.
 
         Raises `TrainingError` when the canary finds other weights, `ServiceError` when the server is gone.
         """
+        # What another rank still plays ahead must not change weights in the middle of an episode.
+        wait_for_all()
         began = time.monotonic()
-        told = (self._sync(model), self.model) if rank() == 0 else ("", "")
-        url, self.model = gathered(told)[0]
+        told = (self._sync(model), self.model) if rank() == self.owner else ("", "")
+        url, self.model = gathered(told)[self.owner]
         if self.server is None:
             self.server = Server(self.root, url, self.settings.server)
-        if rank() == 0:
+        if rank() == self.owner:
             self.measures |= {"engine/sync_s": time.monotonic() - began, "engine/restarts": self.server.restarts}
 
     def policy(self, temperature: float, seed: int) -> ServedPolicy:
@@ -78,7 +88,6 @@ class RolloutEngine:
             self.server.close()
 
     def _sync(self, model: PreTrainedModel) -> str:
-        self._syncs += 1
         give = self._whole if self.settings.lora is None else self._adapters
         try:
             server = give(model)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
 
 WEIGHTS = "model.safetensors"
+TRAINED = "default"
+"""Peft's name of the adapters that are trained."""
 
 
 def write_whole(model: PreTrainedModel, codec: Codec, folder: Path, dtype: str) -> None:
@@ -41,5 +43,5 @@ def write_whole(model: PreTrainedModel, codec: Codec, folder: Path, dtype: str) 
 
 
 def write_adapters(model: Any, folder: Path) -> None:
-    """The adapters of `model` in a new `folder`."""
-    model.save_pretrained(str(folder), safe_serialization=True)
+    """The trained adapters of `model` in a new `folder`, without those that TRL keeps for the KL term."""
+    model.save_pretrained(str(folder), safe_serialization=True, selected_adapters=[TRAINED])

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from orchestra.config.compute import Lora
-from orchestra.config.engine import PlayServer
+from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.schema import Grpo
 from orchestra.errors import ServiceError, TrainingError
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
+from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.ahead import Ahead
 from orchestra.training.engine.canary import NOISE, WeightCanary
-from orchestra.training.engine.weights import write_whole
+from orchestra.training.engine.sync import RolloutEngine
+from orchestra.training.engine.weights import write_adapters, write_whole
 from orchestra.training.grpo import weighed
 from orchestra.training.rollouts import sampled_logprobs
 from orchestra.types import Episode, Example, StopReason, Turn
@@ -209,3 +211,32 @@ def test_only_a_server_without_branches_plays_ahead(change: dict[str, Any]) -> N
     assert Grpo.model_validate(settings).steps_ahead == 1
     with pytest.raises(ValueError, match="steps_ahead 1 needs engine vllm"):
         Grpo.model_validate({**settings, **change})
+
+
+def test_a_server_gets_the_trained_adapters_and_not_those_of_the_kl_term(tmp_path: Path) -> None:
+    model: Any = adapted(tiny_model(), Lora(rank=2, alpha=4), 0)
+    model.add_adapter("ref", model.peft_config["default"])
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B.default" in name:
+                weight.fill_(0.5)
+    write_adapters(model, tmp_path / "adapters")
+    assert not (tmp_path / "adapters/ref").exists()
+    found = load_file(tmp_path / "adapters/adapter_model.safetensors")
+    assert found and all((weight == 0.5).all() for name, weight in found.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize(
+    ("rank", "local", "url", "owner"),
+    [(0, 0, None, 0), (1, 1, None, 0), (2, 0, None, 2), (3, 1, None, 2), (3, 1, "http://other:1", 0)],
+)
+def test_each_machine_has_its_server_unless_one_is_named(
+    rank: int, local: int, url: str | None, owner: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines of two ranks, which share the stage's folder."""
+    for name, value in {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    settings = SETTINGS.model_copy(update={"engine": "vllm", "server": RolloutServer(url=url)})
+    engine = RolloutEngine(tmp_path, tmp_path / "work", tmp_path, codec(), settings, [[1, 2]], 64, print)
+    assert engine.owner == owner
+    assert engine.work == (tmp_path / "work" / f"rank-{owner}" if owner else tmp_path / "work")
