@@ -1,11 +1,18 @@
-"""`python -m flows.status`: what failed and the command to type, what runs, stages, registry and servers."""
+"""`python -m flows.status`: what failed and the command to type, what runs, stages, registry and servers.
+
+Nothing is waited for beyond a deadline: each part is asked in a thread that a late answer cannot hold the process in.
+"""
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from flows._summary import RunSummary, places
 from orchestra.cli.operations.runs import moment, summary, took
@@ -25,6 +32,23 @@ from tasks.platform.aliases import aliases
 ALIASES = ("champion", "candidate", "previous")
 AFTER = ("promote", "deploy")
 """What the flow does when every stage is current."""
+SERVERS_S, REGISTRY_S, STAGES_S = 2.0, 3.0, 10.0
+"""Seconds that each part may take; idle cores need a fraction of a second, and a second for DVC."""
+T = TypeVar("T")
+
+
+def begun(work: Callable[[], T]) -> Future[T]:
+    """The work in a thread of its own, which ends with the process, whatever it waits for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def failure_lines(records: list[RunRecord]) -> list[str]:
@@ -61,7 +85,10 @@ def stage_lines(root: Path, records: list[RunRecord]) -> Iterator[str]:
             yield f"  {name:<12}{words}"
         return
     try:
-        found = dvc.stages(root)
+        found = begun(lambda: dvc.stages(root)).result(STAGES_S)
+    except TimeoutError:
+        yield f"  not known within {STAGES_S:g} s: the machine is busy, or DVC reads large files; orchestra plan waits"
+        return
     except OrchestraError as error:
         yield f"  not known now: {error}"
         return
@@ -87,8 +114,10 @@ def release_lines(root: Path, records: list[RunRecord]) -> list[str]:
 def registry_lines(root: Path, model_name: str) -> list[str]:
     """The aliases of the registered model; and the way to serve the champion where another version is served."""
     try:
-        found = aliases(root, model_name)
+        found = begun(lambda: aliases(root, model_name)).result(REGISTRY_S)
         serving = read(root / SERVING)
+    except TimeoutError:
+        return [f"  does not answer within {REGISTRY_S:g} s"]
     except OrchestraError as error:
         return [f"  {error}"]
     lines = [f"  {alias:<12}version {found[alias]}" for alias in ALIASES if alias in found]
@@ -101,13 +130,19 @@ def registry_lines(root: Path, model_name: str) -> list[str]:
 def service_lines(root: Path) -> list[str]:
     """Every server that was started and not stopped, and how it is."""
     found = list(all_remembered(root))
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        states = list(pool.map(state, found))
+    asked, deadline = [begun(partial(state, one)) for one in found], time.monotonic() + SERVERS_S
     lines = [
-        f"  {one.name:<12}{one.url or '—'}  {how}  (pid {one.pid}, log {one.log})"
-        for one, how in zip(found, states, strict=True)
+        f"  {one.name:<12}{one.url or '—'}  {_state(future, deadline, one.log)}  (pid {one.pid}, log {one.log})"
+        for one, future in zip(found, asked, strict=True)
     ]
     return lines or ["  nothing runs"]
+
+
+def _state(asked: Future[str], deadline: float, log: str) -> str:
+    try:
+        return asked.result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        return f"does not answer within {SERVERS_S:g} s: see {log}"
 
 
 def main() -> int:
