@@ -90,7 +90,10 @@ def test_two_ranks_learn_from_the_server_what_one_learns(runs: Callable[[str], R
     (first, second), trained = runs(setup)
     assert len(alone["history"]) == STEPS and any(row["dead_groups"] < 1 for row in alone["history"])
     for row, ours, others in zip(alone["history"], first["history"], second["history"], strict=True):
-        assert _played(ours) == _played(others) == _played(row)
+        assert _played(ours) == _played(others)
+        # The mean log-probability hangs on the last bits of the weights.
+        assert ours["entropy"] == pytest.approx(row["entropy"], rel=1e-4)
+        assert _played(ours | {"entropy": row["entropy"]}) == _played(row)
         assert abs(ours.get("engine/mismatch_kl", 0.0)) < 1e-6
     assert trained.keys() == expected.keys()
     for name, weight in expected.items():
@@ -128,6 +131,8 @@ def test_each_machine_has_a_server_with_the_same_weights(runs: Callable[[str], R
     for rank in ranks:
         assert (rank["servers"], rank["left"]) == (1, 0)
         assert rank["equal"] == [True] * STEPS
-        assert [_played(row) for row in rank["history"]] == [_played(row) for row in alone["history"]]
+        for ours, row in zip(rank["history"], alone["history"], strict=True):
+            assert ours["entropy"] == pytest.approx(row["entropy"], rel=1e-4)
+            assert _played(ours | {"entropy": row["entropy"]}) == _played(row)
     for name, weight in expected.items():
         torch.testing.assert_close(trained[name], weight, atol=2e-4, rtol=0)
