@@ -84,7 +84,9 @@ def backup(
     hashes: dict[str, str] = {}
     if not any((root / name).is_file() for name in databases):
         raise DataError(
-            "neither MLflow, Prefect nor the gateway has a database here", where=str(root / ".state"), fix="orchestra run"
+            "neither MLflow, Prefect nor the gateway has a database here",
+            where=str(root / ".state"),
+            fix="orchestra run",
         )
     with (
         atomic.whole_file(target) as partial,
