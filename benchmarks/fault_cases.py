@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestra.system.backup import backup, restore
 from orchestra.system.processes import LOCALHOST, alive, descendants, services, started_at, stop_services
 from tests.flows.workspace import Workspace
 
@@ -49,6 +50,8 @@ class Reference:
     seconds: float
     outputs: dict[str, str]
     metrics: dict[str, float]
+    root: Path = Path()
+    """Its workspace, which cases copy where a finished run is where they begin."""
 
     def differences(self, workspace: Workspace) -> list[str]:
         """How the end of another workspace differs."""
@@ -156,6 +159,20 @@ def line_of(pid: int) -> bytes:
 def copied(template: Path, folder: Path) -> Workspace:
     """A clone as a user has it after `git clone`."""
     shutil.copytree(template, folder, symlinks=True)
+    return Workspace(folder)
+
+
+def finished(reference: Reference, folder: Path) -> Workspace:
+    """A copy of the run without faults; MLflow's database speaks of the copy's own files."""
+    shutil.copytree(reference.root, folder, symlinks=True)
+    for name in (".state/serving.json", ".state/deployment.json"):
+        (folder / name).unlink(missing_ok=True)
+    kept = folder.with_name(f"{folder.name}.tar")
+    backup(reference.root, kept)
+    restore(folder, kept)
+    kept.unlink()
+    for left in (folder / ".state").glob("replaced-*"):
+        shutil.rmtree(left)
     return Workspace(folder)
 
 

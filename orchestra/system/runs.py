@@ -180,7 +180,8 @@ class RunJournal:
     def end(self, state: str, message: str = "", failure: RunFailure | None = None) -> None:
         """The run ended; a failure that a stage told already stays as it is."""
         changes = {"state": state, "message": one_line(message), "failure": self.record.failure or failure}
-        self.update(ended=datetime.now(UTC), **changes)
+        # A clock that was set back meanwhile may not end it before it began.
+        self.update(ended=max(datetime.now(UTC), self.record.began), **changes)
 
     @contextlib.contextmanager
     def stage(self, name: str, why: tuple[str, ...] = ()) -> Iterator["Note"]:
@@ -188,7 +189,7 @@ class RunJournal:
         began = datetime.now(UTC)
 
         def note(state: str, usd: Decimal = ZERO, failure: RunFailure | None = None) -> None:
-            ended = None if state == RUNNING else datetime.now(UTC)
+            ended = None if state == RUNNING else max(datetime.now(UTC), began)
             found = StageRecord(state=state, began=began, ended=ended, why=why, usd=usd)
             changes = {} if failure is None else {"failure": failure}
             self.update(stages={**self.record.stages, name: found}, **changes)

@@ -9,9 +9,14 @@ import pytest
 
 from benchmarks import fault_cases
 from benchmarks.fault_cases import PROCESSES, FaultOutcome, Reference, last, line_of, orphans, plain
+from benchmarks.fault_states import negative
+from benchmarks.fault_store import FaultyStore, Mode
 from benchmarks.faults import cases, table
+from orchestra.config.storage import Storage
+from orchestra.system.artifacts import filesystem
 from orchestra.system.processes import started_at
 from tests.flows.workspace import Workspace
+from tests.support.stores import BUCKET, KEYS, s3_server
 
 
 def test_the_error_is_what_is_told() -> None:
@@ -68,3 +73,28 @@ def test_the_page_counts_what_ended_well() -> None:
 def test_kills_are_spread_over_the_processes() -> None:
     kills = [case.args for case in list(cases(20, 0))[:20]]  # type: ignore[attr-defined]
     assert len({share for _, share in kills}) == 20 and {what for what, _ in kills} == set(PROCESSES)
+
+
+@pytest.mark.parametrize("mode", ["down", "403", "503", "cut"])
+def test_a_faulty_store_takes_nothing_and_is_well_again(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    place = f"{BUCKET}/{mode}/a"
+    with s3_server() as behind:
+        store = FaultyStore(behind)
+        try:
+            storage = Storage(url=f"s3://{BUCKET}/{mode}", endpoint=store.url)
+            store.strike(mode)
+            with pytest.raises(Exception, match=r"connect|AccessDenied|SlowDown|closed"):
+                filesystem(storage).pipe_file(place, b"1" * 200_000)
+            store.heal()
+            assert store.struck and not filesystem(storage).exists(place)
+            filesystem(storage).pipe_file(place, b"1" * 200_000)
+            assert len(filesystem(storage).cat_file(place)) == 200_000
+        finally:
+            store.close()
+
+
+def test_only_lengths_of_time_are_found_negative() -> None:
+    shown = "retrain calm-cat ran -3600 s, then -2 min; 2026-11-25 s, step-3 d, 3.5-4 s, -40"
+    assert negative(shown) == ["-3600 s", "-2 min"]

@@ -1,4 +1,4 @@
-"""`orchestra status` beside servers that accept and never answer, or answer a byte at a time, and a DVC that is busy."""
+"""`orchestra status` beside servers that accept and never answer, or a byte at a time, and a DVC that is busy."""
 
 import os
 import shutil

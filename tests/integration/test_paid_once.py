@@ -101,7 +101,11 @@ def warm(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace in which each of the stages can run at once; its one expert is real."""
-    root = tmp_path_factory.mktemp("template")
+    return make_paid_world(tmp_path_factory.mktemp("template"))
+
+
+def make_paid_world(root: Path) -> Path:
+    """The same, in that folder."""
     for folder in ("data/generated", "data/validated"):
         (root / folder).mkdir(parents=True)
     for shared in ("data/domains", "models/recipes"):

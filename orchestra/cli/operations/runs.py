@@ -107,7 +107,8 @@ def moment(when: datetime) -> str:
 def took(record: RunRecord) -> str:
     """How long a run took, or has taken."""
     end = record.ended or datetime.now(UTC)
-    return span((end - record.began).total_seconds())
+    # A clock that was set back ends a run before it began.
+    return span(max(0.0, (end - record.began).total_seconds()))
 
 
 def span(seconds: float) -> str:

@@ -116,7 +116,9 @@ class Keys:
                 raise _unknown("this API key is not valid")
             tokens = float(row[3])
             if row[2] is not None:
-                tokens = min(float(row[2]), tokens + (now - row[4]) * row[2] / 60)
+                # After a clock that was set back the minute begins again: else the key waits until it catches up.
+                minutes = (now - row[4]) / 60 if now >= row[4] else 1.0
+                tokens = min(float(row[2]), tokens + minutes * row[2])
                 if tokens < 1:
                     wait_s = (1 - tokens) * 60 / row[2]
                     raise too_many(f"more than {row[2]} requests a minute", "rate_limit_exceeded", wait_s)

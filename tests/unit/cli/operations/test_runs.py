@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestra.cli.operations.runs import took
 from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
 from tests.support.worlds import ROOT
 
@@ -47,6 +48,26 @@ def orchestra(folder: Path, *arguments: str, code: int = 0) -> str:
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_a_clock_that_was_set_back_makes_no_time_negative(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = NOW
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return now
+
+    monkeypatch.setattr("orchestra.system.runs.datetime", Clock)
+    journal = RunJournal.begin(workspace, "r1", "calm-cat", "retrain")
+    with journal.stage("sft") as note:
+        now = NOW - timedelta(days=40)
+        note("ran")
+    journal.end("Completed")
+    kept = journal.record
+    assert kept.ended == kept.began and kept.stages["sft"].ended == kept.stages["sft"].began
+    still = record("odd-owl", 0).model_copy(update={"began": datetime.now(UTC) + timedelta(days=40), "ended": None})
+    assert took(kept) == took(still) == "0 s"
 
 
 def test_why_tells_the_cause_the_runbooks_entry_and_the_command(workspace: Path) -> None:

@@ -58,6 +58,23 @@ def test_a_rate_is_the_key_s_own(keys: Keys, monkeypatch: pytest.MonkeyPatch) ->
     assert {key.name: key.requests for key in keys.list()} == {"slow": 4, "free": 9}
 
 
+@pytest.mark.parametrize("jump_s", [-30 * 86_400, -3600, 3600, 30 * 86_400])
+def test_a_jump_of_the_clock_neither_locks_a_key_out_nor_opens_it_wide(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    now = 1_790_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    _, limited = keys.create("slow", per_minute=3)
+    for _ in range(3):
+        keys.admit(f"Bearer {limited}")
+    now += jump_s
+    for _ in range(3):
+        keys.admit(f"Bearer {limited}")
+    with pytest.raises(ApiError) as caught:
+        keys.admit(f"Bearer {limited}")
+    assert 0 < int(caught.value.headers["Retry-After"]) <= 60
+
+
 def test_the_operator_s_key_is_private(keys: Keys, tmp_path: Path) -> None:
     assert own_key(tmp_path) is None
     for _ in range(2):
