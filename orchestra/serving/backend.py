@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from orchestra.tools.toolkit import Toolkit
 
 SMALL = 8_000
-"""Characters of messages that are made into tokens at once; more are, in a thread."""
+"""Characters of messages and tools that are made into tokens at once; more are, in a thread."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Backend:
     async def ready(self, request: ChatRequest, recall: Recall) -> Job:
         """The same, where long text is made into tokens in a thread."""
         work = self._ready(request, recall)
-        if sum(len(message.text) for message in request.messages) <= SMALL:
+        if request.characters <= SMALL:
             return work()
         return await asyncio.to_thread(work)
 

@@ -7,7 +7,8 @@ SECRETS = (
     # Keys of well-known services, of this gateway, and what follows `Bearer`.
     re.compile(r"\b(?:sk|pk|rk|ork|ghp|gho|glpat|xox[abpr]|hf)[-_][A-Za-z0-9_-]{12,}"),
     re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+    # A bound on the head: a text of many beginnings would be read to its end from each.
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,400}\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"),
     re.compile(r"(?i)(?<=\bbearer )[A-Za-z0-9._~+/=-]{8,}"),
     re.compile(r"(?i)(?<=\bpassword[:=])\s*\S+"),
     re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"),

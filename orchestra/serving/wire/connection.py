@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_S = 10.0
 """Seconds from the first byte of a request (or the opening of its connection) to the end of its headers."""
 MAX_CONNECTIONS = 1000
+MAX_AHEAD = 256 << 10
+"""Bytes that a caller may send ahead on a connection while its request is worked on."""
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 whose connections end when a request's headers do not arrive in time."""
+    """HTTP/1.1 whose connections end when a request's headers do not arrive in time.
+
+    While a request is worked on its connection is read on, whatever was sent ahead: otherwise nobody would notice that
+    the caller hangs up.
+    """
 
     header_s = HEADER_S
     _header_timer: asyncio.TimerHandle | None = None
+    _ahead = 0
+    """Bytes of later requests."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -25,8 +34,22 @@ class BoundedProtocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        self._ahead = self._ahead + len(data) if self._whole() else 0
         super().data_received(data)
         self._watch()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._whole() and not self.transport.is_closing():
+            if self._ahead > MAX_AHEAD:
+                self.transport.close()
+            else:
+                self.flow.resume_reading()
+
+    def _whole(self) -> bool:
+        """Whether a request that was read to its end is worked on."""
+        working = self.cycle is not None and not self.cycle.response_complete
+        return working and self.conn.their_state is h11.DONE
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()

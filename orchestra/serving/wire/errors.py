@@ -10,6 +10,10 @@ STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 502, 503)
 """Every status that is not 200."""
 
 
+MAX_MESSAGE, MAX_PARAM = 1_500, 200
+"""Characters of an answer's message and of the field that it names: a caller's own text is not sent back whole."""
+
+
 class ApiError(Exception):
     """An answer with an HTTP status other than 200."""
 
@@ -23,8 +27,10 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
+        message = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…"
         super().__init__(message)
-        self.status, self.message, self.kind, self.code, self.param = status, message, kind, code, param
+        self.status, self.message, self.kind, self.code = status, message, kind, code
+        self.param = param if param is None else param[:MAX_PARAM]
         self.extra: dict[str, Any] = {}
         """What else the body holds: what a failed episode cost."""
         self.headers = {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}

@@ -84,6 +84,9 @@ class RequestGuard:
 
     async def _body(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
         """The whole body; raises `ApiError` 413 as soon as it is too long, 408 when it does not arrive in time."""
+        if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+            # A proxy before this server may have taken the other for the body's end.
+            raise _closing(bad_request("the end of the body is stated in two ways"))
         stated = headers.get("content-length", "0")
         if not stated.isdigit() or int(stated) > MAX_BODY:
             raise _closing(too_large(f"the body has more than {MAX_BODY} bytes"))

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from orchestra.errors import CallError
+from orchestra.rollout.parse import parse_turn
 from orchestra.tools.catalogue.schema import schema_problem
 from orchestra.types import Message, Price, ToolCall, ToolKind, ToolSpec
 
@@ -46,13 +48,19 @@ class CalledFunction(Wire):
     @field_validator("arguments")
     @classmethod
     def _is_an_object(cls, text: str) -> str:
+        text = text or "{}"
         try:
-            found = json.loads(text or "{}")
+            found = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError("the arguments are no JSON") from None
         if not isinstance(found, dict):
             raise ValueError("the arguments are no JSON object")
-        return text or "{}"
+        try:
+            # Held to what a call of the model is held to: an episode could not hold others.
+            parse_turn(f'<tool_call>{{"name": "x", "arguments": {text}}}</tool_call>')
+        except CallError as error:
+            raise ValueError(f"the arguments: {error}") from None
+        return text
 
 
 class CallMessage(Wire):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,8 @@ from orchestra.text import is_text
 MODEL = "orchestrator"
 MAX_BODY = 1_000_000
 """Bytes of a request's body."""
+MAX_TOOLS_DEPTH, MAX_TOOLS_VALUES, MAX_TOOLS_CHARACTERS = 40, 5_000, 200_000
+"""Of all tools of a request together, their schemas among them."""
 
 GREEDY = "the model always writes its most likely answer"
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -56,7 +59,9 @@ class PreferenceSpec(Wire):
     """With `compute`, `latency` and `tools`: the vector P. The model is told the weight that stands out."""
     compute: Weight | None = None
     latency: Weight | None = None
-    tools: dict[str, Weight] = Field(default_factory=dict)
+    tools: Annotated[dict[Annotated[str, Field(max_length=200)], Weight], Field(max_length=200)] = Field(
+        default_factory=dict
+    )
     """Weight by tool; those above a half are preferred."""
     prefer: Names = Field(default_factory=list)
     """Tools that the model is asked to use."""
@@ -98,9 +103,9 @@ class ChatRequest(Wire):
     user: Annotated[str, Field(max_length=200)] | None = None
     """The caller's name for its user; kept in the trace."""
     safety_identifier: Annotated[str, Field(max_length=200)] | None = None
-    metadata: Annotated[dict[str, Annotated[str, Field(max_length=500)]], Field(max_length=16)] = Field(
-        default_factory=dict
-    )
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=500)]], Field(max_length=16)
+    ] = Field(default_factory=dict)
     """Kept in the trace."""
     preference: Annotated[str, Field(max_length=500)] | PreferenceSpec | None = None
     """cheap, fast, accurate, or the user's own words; or part by part."""
@@ -124,6 +129,16 @@ class ChatRequest(Wire):
             raise ValueError(f"two tools are named {min(twice)}")
         return tools
 
+    @field_validator("budget_usd")
+    @classmethod
+    def _is_short(cls, budget: Decimal | None) -> Decimal | None:
+        """Any number of JSON is; a text can spell one with a million digits, which the model might have to read."""
+        if budget is not None:
+            _, digits, exponent = budget.as_tuple()
+            if len(digits) > 60 or not isinstance(exponent, int) or abs(exponent) > 400:
+                raise ValueError("a number of at most 60 digits and 400 decimal places")
+        return budget
+
     @model_validator(mode="after")
     def _ends_with_a_question(self) -> ChatRequest:
         last = self.messages[-1]
@@ -143,6 +158,12 @@ class ChatRequest(Wire):
         return [] if self.tool_choice == "none" else self.tools
 
     @property
+    def characters(self) -> int:
+        """Of all that is made into tokens."""
+        said = sum(len(one.text) + sum(len(call.function.arguments) for call in one.calls) for one in self.messages)
+        return said + sum(len(tool.model_dump_json()) for tool in self.own_tools)
+
+    @property
     def wanted(self) -> PreferenceSpec:
         """The preference, whatever its form."""
         if isinstance(self.preference, PreferenceSpec):
@@ -155,7 +176,9 @@ def parse_request(raw: bytes) -> ChatRequest:
     if len(raw) > MAX_BODY:
         raise too_large(f"more than {MAX_BODY} bytes")
     try:
-        found = json.loads(raw, parse_constant=_no_number)
+        # JSON is UTF-8. Given bytes, the parser would take other encodings too, and halves of pairs in them.
+        text = raw.decode("utf-8")
+        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_named_once)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {str(error)[:100]}") from None
     if not isinstance(found, dict):
@@ -173,6 +196,7 @@ def check_request(found: dict[str, Any]) -> ChatRequest:
             value = found.pop(key)
             if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
                 raise unsupported(key, why)
+    _check_size(found.get("tools"))
     try:
         request = ChatRequest.model_validate(found)
     except ValidationError as error:
@@ -203,3 +227,36 @@ def _first(error: ValidationError, found: dict[str, Any]) -> Exception:
 
 def _no_number(literal: str) -> float:
     raise ValueError(f"{literal} is not a number of JSON")
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; raises `ValueError` for a name that stands twice, of which a proxy may have checked the other."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the name {twice[:40]!r} stands twice in an object")
+    return found
+
+
+def _check_size(tools: Any) -> None:
+    """Raises `ApiError` for tools that take long to check; nothing looks into them before."""
+    values = characters = 0
+    rest = [(tools, 0)]
+    while rest:
+        value, depth = rest.pop()
+        inner: list[Any] = []
+        if isinstance(value, dict):
+            inner = [*value, *value.values()]
+        elif isinstance(value, list):
+            inner = value
+        elif isinstance(value, str):
+            characters += len(value)
+        values += len(inner)
+        for count, most, what in (
+            (depth, MAX_TOOLS_DEPTH, "levels of lists and objects"),
+            (values, MAX_TOOLS_VALUES, "names and values"),
+            (characters, MAX_TOOLS_CHARACTERS, "characters"),
+        ):
+            if count > most:
+                raise bad_request(f"the tools have more than {most} {what} together", "tools", "too_large")
+        rest += [(one, depth + 1) for one in inner]

@@ -139,9 +139,17 @@ leaves = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.ju
 junk = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
 )
+spelled = junk.map(json.dumps) | st.sampled_from(
+    ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"\\udfff": 1}', '{"a": 1, "a": 2}', '{"a": "</tool_call>"}']
+)  # fmt: skip
+"""JSON in a text, which may spell what a record cannot hold."""
+nested = st.tuples(st.sampled_from([("[", "]"), ('{"a": ', "}")]), st.integers(1, 950)).map(
+    lambda made: f'{{"a": {made[0][0] * made[1]}1{made[0][1] * made[1]}}}'
+)
 roles = st.sampled_from(["user", "assistant", "system", "developer", "tool", "root", ""])
 calls = st.fixed_dictionaries({"id": texts, "type": st.just("function"), "function": st.fixed_dictionaries(
-    {"name": st.sampled_from(["f", "calculator", "", "f f"]), "arguments": texts | st.just("{}")})})  # fmt: skip
+    {"name": st.sampled_from(["f", "calculator", "", "f f"]),
+     "arguments": texts | spelled | nested | st.just("{}")})})  # fmt: skip
 parts = st.fixed_dictionaries({"type": texts | st.just("text"), "text": texts})
 messages = st.fixed_dictionaries(
     {"role": roles, "content": texts | junk | st.lists(parts, max_size=2)},
@@ -168,7 +176,10 @@ def asked(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         body["tools"] = draw(st.lists(tools, max_size=3))
     raw = json.dumps(body).encode()
-    if draw(st.integers(0, 3)) == 0:
+    if draw(st.integers(0, 7)) == 0:
+        coding = draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-7"]))
+        raw = json.dumps(body, ensure_ascii=False).encode(coding, "surrogatepass")
+    elif draw(st.integers(0, 3)) == 0:
         place, other = draw(st.integers(0, len(raw))), draw(st.binary(max_size=4))
         raw = raw[:place] + other + raw[place + draw(st.integers(0, 4)) :]
     return raw
@@ -234,6 +245,60 @@ def test_any_request_is_answered_or_refused(gateway: Gateway, raw: bytes) -> Non
 @given(asked())
 def test_thousands_of_requests_are_answered_or_refused(gateway: Gateway, raw: bytes) -> None:
     assert_handled(gateway, raw)
+
+
+def call_of(arguments: str) -> dict[str, Any]:
+    """A conversation in which a call has these arguments."""
+    made = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    said = [{"role": "assistant", "tool_calls": [made]}, {"role": "tool", "tool_call_id": "a", "content": "1"}]
+    return {"messages": [*ASKED["messages"], *said, *ASKED["messages"]]}
+
+
+@settings(max_examples=60)
+@given(spelled | nested)
+def test_any_arguments_of_a_call_are_answered_or_refused(gateway: Gateway, arguments: str) -> None:
+    assert_handled(gateway, json.dumps(call_of(arguments)).encode())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        json.dumps(ASKED).encode("utf-16"),
+        '{"messages": [{"role": "user", "content": "\ud800"}]}'.encode("utf-8", "surrogatepass"),
+        b'{"messages": [], ' + json.dumps(ASKED).encode()[1:],
+        b'{"messages": [{"role": "system", "role": "user", "content": "x"}]}',
+        json.dumps({**ASKED, "budget_usd": "1E-999999999"}).encode(),
+        json.dumps({**ASKED, "budget_usd": "0." + "1" * 900_000}).encode(),
+        json.dumps({**ASKED, "metadata": {"x" * 900_000: "y"}}).encode(),
+    ],
+    ids=["another encoding", "half a pair", "two fields", "two roles", "tiny", "long number", "long name"],
+)
+def test_what_is_not_plain_is_refused(raw: bytes) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_request(raw)
+    assert refused.value.status == 400 and len(json.dumps(refused.value.body)) < 2000
+
+
+SHAPES: dict[str, Any] = {
+    "arguments": lambda n: {"properties": {f"a{i}": {"type": "string"} for i in range(n)}},
+    "required": lambda n: {"required": [f"a{i}" for i in range(n)]},
+    "choices": lambda n: {"properties": {"a": {"enum": list(range(n))}}},
+    "kinds": lambda n: {"anyOf": [{"required": [str(i)]} for i in range(n)]},
+    "text": lambda n: {"properties": {"a": {"description": '"' * 10 * n}}},
+    "definitions": lambda n: {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(n)}},
+}
+
+
+@pytest.mark.parametrize("many", [1, 20])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_size_of_tools_holds_the_loop(gateway: Gateway, shape: str, many: int) -> None:
+    """Up to the limit of a body, in one tool and in many."""
+    for count in (300, 1_200, 40_000):
+        schema = {"type": "object", **SHAPES[shape](count // many)}
+        function = {"description": "d", "parameters": schema}
+        tools = [{"type": "function", "function": {**function, "name": f"f{i}"}} for i in range(many)]
+        raw = json.dumps({**ASKED, "tools": tools}).encode()
+        assert_handled(gateway, raw[:MAX_BODY])
 
 
 letters = st.sampled_from([*CONTROL, '"', "\\", "<", "a", " ", "\n", "ß", "\U0001f642", "9"])
