@@ -128,7 +128,8 @@ def whole_weights(trainer: Any) -> Iterator[PreTrainedModel]:
     from trl.models import unwrap_model_for_generation
 
     # It also takes off the hooks with which ZeRO-3 would let go of every weight that a forward pass has used.
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, _alone(trainer.model_wrapped):
+    engine = trainer.model_wrapped
+    with unwrap_model_for_generation(engine, trainer.accelerator) as model, _alone(engine):
         yield model
 
 
