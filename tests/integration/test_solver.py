@@ -35,7 +35,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shared in ("dvc.yaml", "data/catalogue", "data/domains", "models/recipes", ".venv-vllm"):
         (made / shared).parent.mkdir(parents=True, exist_ok=True)
         (made / shared).symlink_to((ROOT / shared).resolve())
-    (made / "data/generated").mkdir()
+    for folder in ("data/generated", "data/validated"):
+        (made / folder).mkdir()
     toolkit(made / "data/generated")
     cheap = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
     write_examples(made / "data/validated/train.jsonl", [easy_example(f"e{i}", cheap) for i in range(6)])
