@@ -11,9 +11,9 @@ import yaml
 
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.serving.releases import vllm
-from orchestra.types import Preference
+from orchestra.types import Example, Preference
 from tests.support.engines import HEAD
-from tests.support.worlds import ROOT, codec, easy_example, toolkit, warm_model
+from tests.support.worlds import ROOT, codec, easy_example, example, toolkit, warm_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,6 +28,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TRIES = 16
 
 
+def asked(name: str) -> Example:
+    """The checkpoint says one of three things, of which this one solves it."""
+    cheap = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
+    right = example(answer="yes", kind="exact").verifier
+    return easy_example(name, cheap).model_copy(update={"verifier": right})
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with a checkpoint that solves easy examples in some of its tries."""
@@ -38,8 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("data/generated", "data/validated"):
         (made / folder).mkdir()
     toolkit(made / "data/generated")
-    cheap = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
-    write_examples(made / "data/validated/train.jsonl", [easy_example(f"e{i}", cheap) for i in range(6)])
+    write_examples(made / "data/validated/train.jsonl", [asked(f"e{i}") for i in range(6)])
     warm_model(head_dim=HEAD).save_pretrained(str(made / "models/sft"))
     codec().tokenizer.save_pretrained(str(made / "models/sft"))
     return made
