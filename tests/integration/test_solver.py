@@ -4,25 +4,35 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from orchestra.config.overrides import apply
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.serving.releases import vllm
-from orchestra.types import Preference
+from orchestra.types import Example, Preference
 from tests.support.engines import HEAD
-from tests.support.worlds import ROOT, codec, easy_example, toolkit, warm_model
+from tests.support.worlds import ROOT, codec, easy_example, example, toolkit, warm_model
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"),
 ]
-SETTINGS = [
-    "world.domains=[mock]", "rollout.max_turns=2", "rollout.max_turn_tokens=24", "rollout.max_tokens=200",
-    "grpo.temperature=1.0", "evaluate.server={device: cpu, dtype: float32, sequences: 16}",
-]  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "world": {"domains": ["mock"]},
+    "rollout": {"max_turns": 2, "max_turn_tokens": 24, "max_tokens": 200},
+    "grpo": {"temperature": 1.0},
+    "evaluate": {"server": {"device": "cpu", "dtype": "float32", "sequences": 16}},
+}
 TRIES = 16
+
+
+def asked(name: str) -> Example:
+    """The checkpoint says one of three things, of which this one solves it."""
+    cheap = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
+    right = example(answer="yes", kind="exact").verifier
+    return easy_example(name, cheap).model_copy(update={"verifier": right})
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +42,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shared in ("dvc.yaml", "data/catalogue", "data/domains", "models/recipes", ".venv-vllm"):
         (made / shared).parent.mkdir(parents=True, exist_ok=True)
         (made / shared).symlink_to((ROOT / shared).resolve())
-    (made / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    apply(made / "params.yaml", SETTINGS)
-    (made / "data/generated").mkdir()
+    for folder in ("data/generated", "data/validated"):
+        (made / folder).mkdir()
     toolkit(made / "data/generated")
-    cheap = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
-    write_examples(made / "data/validated/train.jsonl", [easy_example(f"e{i}", cheap) for i in range(6)])
+    write_examples(made / "data/validated/train.jsonl", [asked(f"e{i}") for i in range(6)])
     warm_model(head_dim=HEAD).save_pretrained(str(made / "models/sft"))
     codec().tokenizer.save_pretrained(str(made / "models/sft"))
     return made
@@ -45,7 +53,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(root: Path, engine: str) -> tuple[list[float], str]:
     """The difficulties that the command writes, and what it says."""
-    apply(root / "params.yaml", [f"evaluate.engine={engine}"])
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    for section, changes in SETTINGS.items():
+        params[section] |= changes
+    params["evaluate"]["engine"] = engine
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     to = f"data/extra/{engine}.jsonl"
     command = [sys.executable, "-m", "orchestra.cli.main", "data", "measure", "data/validated/train.jsonl"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
