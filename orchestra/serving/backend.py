@@ -86,12 +86,15 @@ class Backend:
     _shelf: Shelf = field(init=False)
     _least: float | None = field(init=False)
     """`deploy.least_confidence` of the release."""
+    _doubted: Sequence[int] = field(init=False)
+    """The turn that stands in place of one that the policy is not sure of."""
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
         self._frames = PromptFrames(self.codec)
         self._shelf = Shelf(self.toolkit, self._frames.keep)
         self._least = self.serving.parsed.deploy.least_confidence
+        self._doubted = self.codec.turn(CANNOT_KNOW)
 
     @classmethod
     def load(cls, root: Path, serving: Serving) -> Self:
@@ -282,7 +285,7 @@ class Backend:
 
     def _cautious(self, policy: Policy) -> Policy:
         """The policy, or where `deploy.least_confidence` is set one that doubts what it is not sure of."""
-        return policy if self._least is None else CautiousPolicy(policy, self._least, self.codec.turn(CANNOT_KNOW))
+        return policy if self._least is None else CautiousPolicy(policy, self._least, self._doubted)
 
     def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
         return Episode(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestra.serving.wire.request import PreferenceSpec
@@ -124,20 +125,22 @@ def known_tools(toolkit: Toolkit, domain: str | None) -> list[str]:
 
 def _fitting(toolkit: Toolkit, question: str, domain: str, allowed: Sequence[str]) -> list[str]:
     """Those of the domain's tools whose names and descriptions share most with the question."""
-    tools = {name: toolkit.domain(domain).tools[name] for name in allowed}
-    if len(tools) <= DOMAIN_TOOLS:
-        return list(tools)
-    terms = {name: _tool_terms(name, tool.description) for name, tool in tools.items()}
+    if len(allowed) <= DOMAIN_TOOLS:
+        return list(allowed)
+    tools = toolkit.domain(domain).tools
+    weights = _weights(tuple((name, tools[name].description) for name in allowed))
     asked = _terms(question)
+    fit = {name: sum(weight for term, weight in own if term in asked) for name, own in weights.items()}
+    return sorted(allowed, key=lambda name: -fit[name])[:DOMAIN_TOOLS]
+
+
+@lru_cache(64)
+def _weights(tools: tuple[tuple[str, str], ...]) -> dict[str, tuple[tuple[str, float], ...]]:
+    """Of each tool's terms, by its name; `tools` are names and descriptions."""
+    terms = {name: _terms(f"{name.replace('_', ' ')} {description}") for name, description in tools}
     # A word that many tools share tells them apart little.
-    weight = {term: 1 / sum(term in other for other in terms.values()) for own in terms.values() for term in own}
-    fit = {name: sum(weight[term] for term in own & asked) for name, own in terms.items()}
-    return sorted(tools, key=lambda name: -fit[name])[:DOMAIN_TOOLS]
-
-
-@cache
-def _tool_terms(name: str, description: str) -> frozenset[str]:
-    return _terms(f"{name.replace('_', ' ')} {description}")
+    found = Counter(term for own in terms.values() for term in own)
+    return {name: tuple((term, 1 / found[term]) for term in sorted(own)) for name, own in terms.items()}
 
 
 def _terms(text: str) -> frozenset[str]:

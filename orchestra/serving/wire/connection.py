@@ -10,6 +10,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_S = 10.0
 """Seconds from the first byte of a request (or the opening of its connection) to the end of its headers."""
+IDLE_S = 20
+"""Seconds that a connection may be idle between two requests. Clients must give it up before: the official one does
+after 5 s, aiohttp's after 15 s. Where both do at once, a request is lost on a connection that was just closed."""
 MAX_CONNECTIONS = 1000
 MAX_AHEAD = 256 << 10
 """Bytes that a caller may send ahead on a connection while its request is worked on."""

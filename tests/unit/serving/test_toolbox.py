@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, ToolChoice, experts, preference, toolbox
+from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, ToolChoice, _weights, experts, preference, toolbox
 from orchestra.serving.wire.request import PreferenceSpec
 from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
 from orchestra.tools.catalogue.entry import DECENT
@@ -94,3 +94,10 @@ def test_a_choice_of_tools_holds_and_another_expert_takes_the_place(tmp_path: Pa
     assert [spec.name for spec in only] == ["calculator"]
     liked = sorted(set(tools.catalogue.names(ToolKind.EXPERT)) - set(plain))[0]
     assert liked in [spec.name for spec in toolbox(tools, "why?", None, 4, ToolChoice(prefer=frozenset({liked})))]
+
+
+def test_the_tools_of_a_question_are_the_same_in_every_process() -> None:
+    """Sums of floats hang on their order, and a set's order on the process."""
+    tools = tuple((f"find_{word}_{other}", f"looks a {other} up by its {word}") for word in "abcd" for other in "efgh")
+    for own in _weights(tools).values():
+        assert len(own) > 4 and [term for term, _ in own] == sorted(term for term, _ in own)

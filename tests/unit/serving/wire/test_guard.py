@@ -12,7 +12,7 @@ import pytest
 
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
-from orchestra.serving.wire.connection import BoundedProtocol
+from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol
 from orchestra.serving.wire.guard import RequestGuard
 from orchestra.serving.wire.request import MAX_BODY
 from tests.support.real_gateway import listening
@@ -138,3 +138,19 @@ def test_who_does_not_read_an_answer_is_hung_up_on() -> None:
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"127.0.0.1")]}
     with pytest.raises(TimeoutError):
         asyncio.run(RequestGuard(app, write_s=0.1)(scope, receive, blocked))
+
+
+def test_clients_give_an_idle_connection_up_before_the_gateway_closes_it() -> None:
+    """Where both do at once, a request is lost; the official client is httpx, with limits of its own."""
+    from aiohttp import TCPConnector
+    from openai import DEFAULT_CONNECTION_LIMITS
+
+    async def aiohttps() -> float:
+        connector = TCPConnector()
+        try:
+            return float(connector._keepalive_timeout)
+        finally:
+            await connector.close()
+
+    others = [httpx.Limits().keepalive_expiry, DEFAULT_CONNECTION_LIMITS.keepalive_expiry, asyncio.run(aiohttps())]
+    assert all(seconds is not None and seconds < IDLE_S for seconds in others)
