@@ -144,9 +144,9 @@ def players(stage: Stage, work: Path | None = None) -> Iterator[Build]:
 
     def ruled(name: str, folder: Path) -> Policy:
         from orchestra.evaluation.baselines.by_rule import RuledPolicy
-        from orchestra.rollout.policies.transformers import TransformersPolicy
+        from orchestra.serving.engines.finite import FinitePolicy
 
-        return RuledPolicy(TransformersPolicy(folder, name=name), Codec.load(folder), limits)
+        return RuledPolicy(FinitePolicy(folder, name), Codec.load(folder), limits)
 
     if settings.engine == "in_process" or settings.by_rule:
         if idle := torch_beside_gpu():

@@ -205,8 +205,8 @@ def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: P
         found = evaluate(contenders, items, tools, LIMITS, file=tmp_path / file)
         return [[(e.completion_ids, e.stop, e.answer, e.cost_usd) for e in each] for each in found.values()]
 
-    with CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print) as servers:
-        served = measured(servers, "served.jsonl")
+    with CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print) as opened:
+        served = measured(opened, "served.jsonl")
         assert len(servers()) == 1, "the first checkpoint's server ended before the second's began"
     assert served == measured(in_process, "own.jsonl")
     assert served[0] != served[1], "they are two checkpoints"

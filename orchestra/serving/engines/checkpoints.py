@@ -20,9 +20,9 @@ Build = Callable[[str, Path], Policy]
 
 def in_process(name: str, folder: Path) -> Policy:
     """The checkpoint in this process, greedy."""
-    from orchestra.rollout.policies.transformers import TransformersPolicy
+    from orchestra.serving.engines.finite import FinitePolicy
 
-    return TransformersPolicy(folder, name=name)
+    return FinitePolicy(folder, name)
 
 
 class CheckpointServers:

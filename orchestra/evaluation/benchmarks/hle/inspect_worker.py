@@ -16,6 +16,8 @@ SERVICE = "orchestra"
 GRADER = "grader"
 RETRIES = 5
 """Of a request that fails, 3 s after the first try and twice as late each time; the library's default has no end."""
+CLIENT = {"max_retries": 0}
+"""The client below would try every one of these three times."""
 MOST_FAILED, MOST_SHARE = 20, 0.05
 """Questions, and their share: where as many fail for good as the larger of both, the endpoint counts as dead."""
 
@@ -63,9 +65,10 @@ def evaluated(asked: dict[str, Any]) -> Any:
         api_key=os.environ.get(JUDGE_KEY) or "none",
         config=GenerateConfig(**judge["config"], max_retries=RETRIES),
         responses_api=False,
+        **CLIENT,
     )
     model = get_model(
-        f"openai-api/{SERVICE}/{asked['model']}", base_url=asked["url"], api_key=os.environ.get(KEY) or "none"
+        f"openai-api/{SERVICE}/{asked['model']}", base_url=asked["url"], api_key=os.environ.get(KEY) or "none", **CLIENT
     )
     task = task_of(asked["files"], config)
     questions = min(len(task.dataset), asked["limit"] or len(task.dataset))

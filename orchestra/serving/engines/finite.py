@@ -1,0 +1,26 @@
+"""A checkpoint in this process whose broken weights are an error of one line, and no episode."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestra.errors import DataError
+from orchestra.rollout.policies.base import Conversation, Generation
+from orchestra.rollout.policies.transformers import TransformersPolicy
+
+
+class FinitePolicy(TransformersPolicy):
+    """The model of a folder; no record can hold a turn whose log-probabilities are no numbers."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder, name=name)
+        self._folder = folder
+
+    async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        """One turn for each; raises `DataError` where the model computes no numbers."""
+        written = await super().generate(conversations, max_tokens)
+        if not all(math.isfinite(logprob) for one in written for logprob in one.logprobs):
+            what = f"the log-probabilities of {self.name} are not finite: its weights are broken"
+            fix = "train it again, with a lower learning rate where it happens again"
+            raise DataError(what, where=str(self._folder), fix=fix)
+        return written
