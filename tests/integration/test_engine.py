@@ -22,7 +22,7 @@ from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.sync import RolloutEngine
 from orchestra.training.grpo import GrpoResult, train_grpo
 from orchestra.training.rollouts import Rounds, training_rows
-from tests.support.engines import HEAD, MAX_LEN, engine, workspace
+from tests.support.engines import HEAD, MAX_LEN, engine, servers, workspace
 from tests.support.worlds import PRICE, ROOT, codec, tiny_model, toolkit, warm_model
 from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples, same
 
