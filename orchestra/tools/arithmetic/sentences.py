@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from orchestra.tools.arithmetic.words import VOCABULARY
 
-_LARGER = "bigger|larger|greater|more|higher|longer|older|heavier|taller|dearer|farther|further"
+_LARGER = "bigger|larger|greater|more|higher|longer|older|heavier|taller|pricier|farther|further"
 _SMALLER = "smaller|less|fewer|lower|shorter|younger|lighter|cheaper|nearer"
 _CUT = "reduce|lower|decrease|cut|discount|drop"
 _RISE = "increase|raise|grow|lift"
