@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import NoReturn
 
 from orchestra.system.processes import descendants, kill_tree
 
@@ -26,9 +25,18 @@ def cleaned_up() -> Iterator[None]:
         yield
         return
     before = {one: signal.getsignal(one) for one in SIGNALS}
-    own = set(descendants(os.getpid()))
+    own, leaving = set(descendants(os.getpid())), False
+
+    def leave(number: int, _: FrameType | None) -> None:
+        nonlocal leaving
+        if not leaving:  # Two may have come before the first was handled.
+            leaving = True
+            for one in SIGNALS:
+                signal.signal(one, signal.SIG_IGN)
+            raise SystemExit(128 + number)
+
     for one in SIGNALS:
-        signal.signal(one, _leave)
+        signal.signal(one, leave)
     try:
         yield
     finally:
@@ -39,9 +47,3 @@ def cleaned_up() -> Iterator[None]:
                 kill_tree(child)
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    for one in SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
-    raise SystemExit(128 + number)

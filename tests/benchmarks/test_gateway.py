@@ -123,8 +123,8 @@ import subprocess, sys, time
 from benchmarks.ending import cleaned_up
 with cleaned_up():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-    print(child.pid, flush=True)
     try:
+        print(child.pid, flush=True)
         time.sleep(60)
     finally:
         time.sleep(0.5)
