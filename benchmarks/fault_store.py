@@ -159,6 +159,13 @@ def clone(workspace: Workspace, folder: Path) -> Workspace:
     return Workspace(folder, KEYS)
 
 
+def shared(outcome: FaultOutcome, workspace: Workspace, other: Workspace, reference: Reference) -> None:
+    """What another machine pulls in the end is all of it; nothing differs here or there."""
+    pulled = typed(other, "pull")
+    outcome.problems += [] if pulled.returncode == 0 else [f"the pull: {last(pulled.stdout)}"]
+    outcome.problems += reference.differences(workspace) + reference.differences(other)
+
+
 def faulty_store(mode: Mode, template: Path, folder: Path, reference: Reference) -> FaultOutcome:
     """A push meets the fault; another machine must see all of it, or nothing; the same command then pushes."""
     outcome = FaultOutcome(STORE_FAULTS[mode], "push")
@@ -181,9 +188,7 @@ def faulty_store(mode: Mode, template: Path, folder: Path, reference: Reference)
                 outcome.problems.append(f"another machine takes the half for the whole: {last(half.stdout)}")
             again = typed(workspace, "push")
             outcome.problems += [] if again.returncode == 0 else [f"the second push: {last(again.stdout)}"]
-        pulled = typed(other, "pull")
-        outcome.problems += [] if pulled.returncode == 0 else [f"the pull: {last(pulled.stdout)}"]
-        outcome.problems += reference.differences(workspace) + reference.differences(other)
+        shared(outcome, workspace, other, reference)
     ended(workspace)
     ended(other)
     return outcome
@@ -206,9 +211,7 @@ def retried_push(template: Path, folder: Path, reference: Reference) -> FaultOut
         if run.returncode != 0:
             outcome.problems.append(f"the run was not retried: {last(said)}")
         other = clone(workspace, folder.with_name(f"{folder.name}-other"))
-        pulled = typed(other, "pull")
-        outcome.problems += [] if pulled.returncode == 0 else [f"the pull: {last(pulled.stdout)}"]
-        outcome.problems += reference.differences(workspace) + reference.differences(other)
+        shared(outcome, workspace, other, reference)
     ended(workspace)
     ended(other)
     return outcome
