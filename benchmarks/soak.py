@@ -36,7 +36,7 @@ from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving, write
-from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol
+from orchestra.serving.wire.connection import BoundedProtocol
 from orchestra.system.processes import descendants, stop_services
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.types import Example, ToolCall
@@ -107,10 +107,7 @@ async def soak(
 ) -> SoakReport:
     """Ask for so many minutes, with so many users and releases; `release` writes what the gateway is to load next."""
     report, before = SoakReport(), _held()
-    config = uvicorn.Config(
-        create_app(gateway, load=False), http=BoundedProtocol, timeout_keep_alive=IDLE_S, log_config=None
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(create_app(gateway, load=False), http=BoundedProtocol, log_config=None))
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
 
-    from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol
+    from orchestra.serving.wire.connection import BoundedProtocol
 
     root = args.root.resolve()
     try:
@@ -68,7 +68,6 @@ def main(argv: list[str] | None = None) -> None:
         ByPort(create_app(gateway, hosts=hosts), {port: create_control(gateway, channel.token)}),
         http=BoundedProtocol,
         ws="none",
-        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=30,
         access_log=False,
         log_config=None,

@@ -32,6 +32,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        self.timeout_keep_alive = IDLE_S
         if len(self.connections) > MAX_CONNECTIONS:
             self.transport.close()
         self._watch()
