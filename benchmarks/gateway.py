@@ -45,7 +45,6 @@ from orchestra.system.processes import (
     free_port,
     kill_tree,
     spawn,
-    start_service,
     stop_services,
 )
 from orchestra.types import Example
@@ -92,6 +91,11 @@ class Overhead:
     @property
     def met(self) -> bool:
         return self.p50_ms <= BAR_MS and self.share <= BAR_SHARE
+
+    @property
+    def counter_met(self) -> bool:
+        """The same by vLLM's counter, for which the bars were first set."""
+        return self.counter_p50_ms <= BAR_MS and self.counter_share <= BAR_SHARE
 
 
 def counted_seconds(metrics: str) -> tuple[float, float]:
@@ -199,7 +203,8 @@ def table(rows: Sequence[Overhead]) -> str:
             *(f"{row.counter_p50_ms:.1f}", f"{row.counter_share:.1%}", f"{row.per_second:.1f}"),
         )
         lines.append(f"| {' | '.join(figures)} |")
-    return "\n".join([*lines, f"bars: {BAR_MS:g} ms and {BAR_SHARE:.0%}, at each number"])
+    by_counter = f"by vLLM's counter they hold at {sum(row.counter_met for row in rows)} of {len(rows)} numbers"
+    return "\n".join([*lines, f"bars: {BAR_MS:g} ms and {BAR_SHARE:.0%}, at each number; {by_counter}"])
 
 
 def open_serving(root: Path, checkpoint: Path, url: str, service: str) -> Serving:
@@ -220,15 +225,16 @@ def open_serving(root: Path, checkpoint: Path, url: str, service: str) -> Servin
 
 def launch(root: Path, checkpoint: Path) -> Service:
     """A vLLM server as a release starts it, whose answers tell when it had them (see `benchmarks.vllm_clock`)."""
-    python = vllm.interpreter(root)
-    if python is None:
-        raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
-    params, port = load_params(root / "params.yaml"), free_port()
-    settings = params.deploy.vllm
-    extra = ("--middleware", "benchmarks.vllm_clock.ClockHeaders")
-    line = vllm.command(python, checkpoint.resolve(), port, params.rollout.max_tokens, settings, extra=extra)
-    env = {**vllm.environment(root, settings), "PYTHONPATH": str(Path(__file__).parents[1])}
-    return start_service(root, NAME, line, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
+    params = load_params(root / "params.yaml")
+    return vllm.launch(
+        root,
+        NAME,
+        checkpoint,
+        max_len=params.rollout.max_tokens,
+        settings=params.deploy.vllm,
+        extra=("--middleware", "benchmarks.vllm_clock.ClockHeaders"),
+        env={"PYTHONPATH": str(Path(__file__).parents[1])},
+    )
 
 
 @contextlib.contextmanager

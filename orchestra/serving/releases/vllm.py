@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,11 +111,12 @@ def api_key(root: Path) -> str:
 
 
 def launch(
-    root: Path, name: str, model_dir: Path, *, max_len: int, port: int = 0, settings: VllmServer | None = None
-) -> Service:
+    root: Path, name: str, model_dir: Path, *, max_len: int, port: int = 0, settings: VllmServer | None = None,
+    extra: Sequence[str] = (), env: Mapping[str, str] | None = None,
+) -> Service:  # fmt: skip
     """Start a server under `name` on `port` (0: any free one) and return at once; it is not yet healthy.
 
-    Raises `ServiceError` when vLLM's environment is missing.
+    `extra` and `env` join its command line and environment. Raises `ServiceError` when vLLM's environment is missing.
     """
     python = interpreter(root)
     if python is None:
@@ -125,10 +126,10 @@ def launch(
     return start_service(
         root,
         name,
-        command(python, model_dir.resolve(), port, max_len, settings),
+        command(python, model_dir.resolve(), port, max_len, settings, extra=extra),
         port=port,
         url=f"http://{LOCALHOST}:{port}",
-        env=environment(root, settings),
+        env={**environment(root, settings), **(env or {})},
     )
 
 
