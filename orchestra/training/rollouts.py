@@ -92,9 +92,9 @@ class Rounds:
             self.policy.model = whole.enter_context(whole_weights(trainer))
             if self.engine is not None:
                 self.engine.sync(self.policy.model)
-            if self.engine is not None and self.settings.branch is None:
-                # The server plays: under ZeRO-3 no rank keeps what is another's meanwhile.
-                whole.close()
+                if self.settings.branch is None:
+                    # The server plays: under ZeRO-3 no rank keeps what is another's meanwhile.
+                    whole.close()
             groups, plans = self._episodes(chosen) if played is None else (played, [None] * len(chosen))
         if self.ahead is not None:
             self._play_ahead(step, len(chosen))
