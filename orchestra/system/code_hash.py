@@ -72,6 +72,7 @@ CODE: dict[Result, tuple[str, ...]] = {
         "orchestra/serving",
         "orchestra/statistics/sequential.py",
         "orchestra/synthesis/questions/beyond.py",
+        "orchestra/synthesis/questions/beyond_words.py",
         "orchestra/synthesis/questions/surface.py",
     ),
 }

@@ -56,6 +56,26 @@ COPIES = {
     Category.DIRECT: 0.12,
 }
 """What needs exact copies, once choices are carried out well."""
+WIDE = {
+    Category.TOPIC: 0.15,
+    Category.LOOKUP: 0.13,
+    Category.CHANGE: 0.12,
+    Category.TWO_HOP: 0.05,
+    Category.FACT: 0.03,
+    Category.ARITHMETIC: 0.3,
+    Category.DIRECT: 0.22,
+}
+"""Sums and everyday sentences in all their wordings."""
+WIDER = {
+    Category.TOPIC: 0.1,
+    Category.LOOKUP: 0.1,
+    Category.CHANGE: 0.08,
+    Category.TWO_HOP: 0.03,
+    Category.FACT: 0.02,
+    Category.ARITHMETIC: 0.42,
+    Category.DIRECT: 0.25,
+}
+"""More of them."""
 EVOLVED = 0.4
 """Share of the domain examples that are evolved: two in one, a condition, what only the user knows."""
 TEACHER = Habits(strongest=0.0, stop=0.5)
@@ -74,19 +94,21 @@ class BaseLesson:
     worlds: range
     """Numbers of the worlds that it goes through."""
     mix: Mapping[Category, float]
-    short: bool = False
-    """Whether a toolbox holds little more than the tools that its example needs."""
+    short: float = 0.0
+    """Share of the examples whose toolbox holds little more than the tools that they need."""
     examples: int = EXAMPLES
     """Of one world."""
     rate: float = LEARNING_RATE
 
 
 LESSONS = (
-    BaseLesson("short", range(2), MIX, short=True),
+    BaseLesson("short", range(2), MIX, short=1.0),
     BaseLesson("full", range(5), MIX),
     BaseLesson("last", range(5, 7), TASKS),
     BaseLesson("more", range(7, 9), COPIES, examples=FEWER, rate=GENTLER),
     BaseLesson("again", range(9, 12), COPIES, examples=FEWER, rate=GENTLER),
+    BaseLesson("wide", range(12, 14), WIDE, examples=FEWER, rate=GENTLER),
+    BaseLesson("wider", range(14, 17), WIDER, short=0.6, examples=FEWER, rate=GENTLER),
 )
 """From short toolboxes copying is learned several times faster, so they lead."""
 
@@ -195,7 +217,8 @@ def taught(
         options = RolloutOptions(stage.params.rollout, catalogue.policy_price)
         examples = each.examples
         if lesson.short:
-            examples = [shorten(example, catalogue) for example in examples]
+            rng = random.Random(f"{each.seed}/{lesson.name}")
+            examples = [shorten(one, catalogue) if rng.random() < lesson.short else one for one in examples]
         teacher = teacher_policy(catalogue, TEACHER, each.seed * len(lesson.name), codec.turn)
         meter = stage.progress(len(examples), f"teacher episodes of world {each.seed}")
         for start in range(0, len(examples), 2000):

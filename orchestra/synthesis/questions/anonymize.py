@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.names import HEADS, MIDDLES, TAILS
-from orchestra.synthesis.questions import arithmetic, beyond, facts, surface
+from orchestra.synthesis.questions import arithmetic, arithmetic_words, beyond, facts, stories, surface
 from orchestra.synthesis.questions.everyday import every
 from orchestra.synthesis.questions.topic_words import APART, FORMS, NAMED, THINGS
 from orchestra.types import Episode
@@ -21,12 +21,12 @@ def wordings() -> Iterator[str]:
     yield from (*FORMS, *APART, *NAMED, *surface.OPENINGS, *surface.CLOSINGS, *surface.STARTS)
     yield from (sentence for forms in facts.ASK.values() for sentence in forms)
     yield from (
-        *arithmetic.ASK,
-        *(story for _, story in arithmetic.STORIES),
-        *(order for _, orders in arithmetic.ORDERS for order in orders),
+        *arithmetic_words.ASK,
+        *(story for _, told in stories.STORIES for story in told),
+        *(order for _, orders in arithmetic_words.ORDERS for order in orders),
         *map(str.capitalize, arithmetic.WORDS.values()),
     )
-    yield from (form for _, forms in arithmetic.FORMS for form in (*forms, *map(str.capitalize, forms)))
+    yield from (form for _, forms in arithmetic_words.FORMS for form in (*forms, *map(str.capitalize, forms)))
     yield from beyond.words()
     for thing in (thing for things in THINGS.values() for thing in things):
         yield from (thing.called, *(form for asked in thing.asked for form in asked.forms))
@@ -35,8 +35,8 @@ def wordings() -> Iterator[str]:
 
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
-NUMBER = re.compile(r"(?<![\w.$])(?<![a-z]-)[1-9]\d+(?!\w|\.\d)")
-"""Two digits or more; neither a price, nor the seconds of a tool, nor part of its name."""
+NUMBER = re.compile(r"(?<![\w.$])(?<!\d,)(?<![a-z]-)[1-9]\d+(?!\w|\.\d|,\d{3})")
+"""Two digits or more; neither a price, nor the seconds of a tool, nor part of its name or of a number with commas."""
 ENGLISH = frozenset({"The", "Crown", *NAME.findall(" ".join(wordings()))})
 """Capitalised words of the examples' own wording, and those that everybody knows."""
 GIVEN = re.compile("(?:{})(?:{})+(?:{})".format(*("|".join(part.split()) for part in (HEADS, MIDDLES, TAILS))))

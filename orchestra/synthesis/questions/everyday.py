@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from functools import cache
 
@@ -30,7 +31,9 @@ COUNTS = (
 )  # fmt: skip
 HELDOUT = 0.25
 """Share of the wordings that no training example has."""
-BEYOND = 0.6
+SHORT, WORD = 2, re.compile(r"[^\W_]+")
+"""The most words of a request that is never held out."""
+BEYOND = 0.7
 """Share of the questions that nobody here can answer; see `beyond`."""
 
 
@@ -76,8 +79,15 @@ def _drawn(question: str) -> float:
 
 
 def side(question: str) -> Split:
-    """The split of a wording, by its hash."""
-    return _sides().get(question) or ("heldout" if _drawn(question) < HELDOUT else "train")
+    """The split of a wording, by the hash of its words: capitals and signs make no other wording.
+
+    Of greetings and the like there are too few to hold any out.
+    """
+    known_side = _sides().get(question)
+    if known_side is not None:
+        return known_side
+    words = WORD.findall(question.lower())
+    return "heldout" if len(words) > SHORT and _drawn(" ".join(words)) < HELDOUT else "train"
 
 
 def direct(rng: random.Random, split: Split, share: SetPart = WHOLE) -> Iterator[Draft]:

@@ -1,6 +1,7 @@
 """How people type: openings, closings, contractions, capitals and punctuation around a question."""
 
 import random
+import re
 
 OPENINGS = (
     "Hello.", "Hi,", "Hey,", "Hi there,", "Good morning.", "Good evening.", "Excuse me,", "Sorry to bother you.",
@@ -33,6 +34,8 @@ STARTS = frozenset(STARTING.split())
 """First words that stay the same word without their capital."""
 OPENED, CLOSED, SHORTENED, LOWERED, SHOUTED, BARE, STRETCHED = 0.2, 0.08, 0.15, 0.2, 0.06, 0.15, 0.08
 """How often each change is made."""
+LOWERED_LETTERS, BARE_LETTERS = 0.4, 0.3
+"""The same where capitals mean nothing: sums, greetings and the like are mostly typed in a hurry."""
 
 
 def typed(rng: random.Random, question: str, *, letters: bool = False) -> str:
@@ -41,9 +44,9 @@ def typed(rng: random.Random, question: str, *, letters: bool = False) -> str:
     for long, short in SHORT:
         if text.startswith(long) and rng.random() < SHORTENED:
             text = rng.choice(short) + text.removeprefix(long)
-    if rng.random() < LOWERED:
+    if rng.random() < (LOWERED_LETTERS if letters else LOWERED):
         text = text.lower() if letters else _lower_start(text)
-    if len(text) > 1 and text[-1] in "?.!" and rng.random() < BARE:
+    if len(text) > 1 and text[-1] in "?.!" and rng.random() < (BARE_LETTERS if letters else BARE):
         text = text[:-1]
     elif text[-1] == "?" and rng.random() < STRETCHED:
         text = text[:-1] + rng.choice((" ?", "??", "?!", "...?"))
@@ -54,6 +57,22 @@ def typed(rng: random.Random, question: str, *, letters: bool = False) -> str:
     if text[-1] in "?.!" and rng.random() < CLOSED:
         text = f"{text} {rng.choice(CLOSINGS)}"
     return text.upper() if letters and rng.random() < SHOUTED else text
+
+
+def misspelt(rng: random.Random, question: str, part: str = "") -> tuple[str, str]:
+    """The question with two neighbours in a word changed about, or a letter lost; `part` of it alike, if it is hit."""
+    words = [found for found in re.finditer(r"[a-z]{5,}", question)]
+    if not words:
+        return question, part
+    found = rng.choice(words)
+    at, word = rng.randint(1, len(found[0]) - 2), found[0]
+    swapped = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    slip = swapped if swapped != word and rng.random() < 0.6 else word[:at] + word[at + 1 :]
+    inside = question.lower().find(part.lower()) if part else -1
+    if inside >= 0 and inside <= found.start() and found.end() <= inside + len(part):
+        start = found.start() - inside
+        part = part[:start] + slip + part[start + len(word) :]
+    return question[: found.start()] + slip + question[found.end() :], part
 
 
 def _lower_start(text: str) -> str:

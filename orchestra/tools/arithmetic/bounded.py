@@ -8,6 +8,7 @@ from orchestra.errors import CallError
 MAX_BITS = 256
 """Of any numerator or denominator on the way."""
 MAX_EXPONENT = 256
+MAX_FACTORIAL = 57
 
 
 def bounded(value: Fraction) -> Fraction:
@@ -62,6 +63,20 @@ def root(value: Fraction, degree: int) -> Fraction:
     if parts[0] is not None and parts[1] is not None:
         return Fraction(parts[0], parts[1])
     return _from_float(float(value) ** (1 / degree))
+
+
+def factorial(value: Fraction) -> Fraction:
+    """Of a whole number from 0 to 57, the last whose factorial is small enough."""
+    if value.denominator > 1 or not 0 <= value <= MAX_FACTORIAL:
+        raise CallError(f"a factorial is of a whole number from 0 to {MAX_FACTORIAL}")
+    return bounded(Fraction(math.factorial(int(value))))
+
+
+def series(first: Fraction, last: Fraction) -> Fraction:
+    """The sum of the whole numbers from the first to the last."""
+    if first.denominator > 1 or last.denominator > 1 or last < first:
+        raise CallError("a sum of numbers goes from a whole number to a larger one")
+    return bounded((first + last) * (last - first + 1) / 2)
 
 
 def _whole_root(value: int, degree: int) -> int | None:

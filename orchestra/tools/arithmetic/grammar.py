@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from orchestra.errors import CallError
-from orchestra.tools.arithmetic.bounded import bounded, divide, floor_divide, power, remainder, root
+from orchestra.tools.arithmetic.bounded import bounded, divide, factorial, floor_divide, power, remainder, root, series
 from orchestra.tools.arithmetic.numbers import NumberReader
-from orchestra.tools.arithmetic.words import ORDINALS, PARTS, VULGAR, Token, tokens
+from orchestra.tools.arithmetic.sentences import said, spelt
+from orchestra.tools.arithmetic.words import ORDINALS, PARTS, VULGAR, Token, plain, tokens
 
 MAX_DEPTH = 30
 """Of brackets, functions and powers in each other."""
@@ -35,6 +36,7 @@ _FUNCTIONS: dict[str, Callable[[Fraction], Fraction]] = {
     "double": lambda value: 2 * value,
     "triple": lambda value: 3 * value,
     "negative": lambda value: -value,
+    "factorial": lambda value: factorial(value),
 }
 _PAIRS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "difference": lambda left, right: left - right,
@@ -54,7 +56,7 @@ class Value(NamedTuple):
 
 def read(text: str) -> Fraction:
     """The exact value of an expression; raises `CallError`."""
-    reader = ExpressionReader(tokens(text))
+    reader = ExpressionReader(tokens(said(spelt(plain(text)))))
     value = reader.statement()
     reader.expect("")
     return bounded(value)
@@ -168,7 +170,9 @@ class ExpressionReader(NumberReader):
         """With what follows it: a power, or a percentage and what it is of."""
         number = self._operand()
         while True:
-            if self.take("squared"):
+            if self.take("factorial"):
+                number = factorial(number)
+            elif self.take("squared"):
                 number = power(number, Fraction(2))
             elif self.take("cubed"):
                 number = power(number, Fraction(3))
@@ -215,6 +219,11 @@ class ExpressionReader(NumberReader):
             return bounded(_FUNCTIONS[token](self._bracket() if self.peek() == "(" else self._factor().number))
         if token in _LISTS:
             return self._list(token)
+        if token == "range":
+            self.position += 1
+            first = self._factor().number
+            self.expect("to")
+            return series(first, self._factor().number)
         if self._ordinal(0) and self.peek(1) in ("root", "sqrt"):
             degree = self._degree()
             self.position += 1

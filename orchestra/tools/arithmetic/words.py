@@ -43,6 +43,7 @@ _PHRASES = {
     "sum": "sum of|total of",
     "product": "product of",
     "difference": "difference of",
+    "factorial": "factorial of",
     "gap": "difference between|gap between",
     "quotient": "quotient of",
     "average": "average of|mean of|mean",
@@ -55,17 +56,29 @@ _PHRASES = {
 }
 _PHRASE = {tuple(text.split()): sign for sign, texts in _PHRASES.items() for text in [sign, *texts.split("|")]}
 _LONGEST = max(map(len, _PHRASE))
+_NUMBERS = "hundred dozen point then power root squared cubed"
+VOCABULARY = frozenset(
+    " ".join([*map(" ".join, _PHRASE), *BELOW_TWENTY, *TENS, *SCALES, *ORDINALS, *PARTS, _NUMBERS]).split()
+)
+"""Every word that the grammar knows."""
 _ARTICLES = ("the", "a", "an")
 
 _HYPHEN = re.compile(
     rf"\b({'|'.join(TENS)})-({'|'.join(_ONES[1:])})\b|\b({'|'.join(BELOW_TWENTY)})-({'|'.join(PARTS)})\b"
 )
 _OPENING = re.compile(
-    r"(?:[\s=,]+|please\b|what(?:'?s| is| are| does| do you get for)?\b|how (?:much|many) (?:is|are|does)\b"
-    r"|(?:can|could|would) you\b|(?:tell|give|show) me\b|(?:calculate|compute|evaluate|solve|find|work out)\b"
+    r"(?:[\s=,]+|(?:please|pls|plz|hi|hello|ok|so|i need|(?:i would|i'd) like(?: you)? to|if you can)\b"
+    r"|wh?at(?:'?s| is| are| does| do you get for)?\b|how (?:much|many) (?:is|are|does)\b"
+    r"|(?:can|could|would) y?o?u(?: do)?\b|(?:tell|give|show) me\b|(?:calculate|compute|evaluate|solve|find|work out)\b"
     r"|(?:the )?(?:value|result) of\b)+"
 )
-_CLOSING = re.compile(r"(?:[\s.=?!,;:]|\b(?:equals?|makes?|is)(?: what| how much)?\b|\bplease\b)+$")
+_CLOSING = re.compile(
+    r"(?:[\s.=?!,;:]|\b(?:equals?|makes?|is|are)(?: what| how much)?\b"
+    r"|\b(?:please|pls|plz|exactly|for me|come to|if you can|if you'd be so kind|thanks|thank you)\b"
+    r"|\b(?:ways|people|persons|children|kids|friends|parts)\b|,? what (?:do (?:you|i|we) get|is (?:it|that|left))\b)+$"
+)
+_FACTORIAL = re.compile(r"(?<=\d)!(?!\s*$)|(?<=^\d)!$|(?<=^\d\d)!$")
+"""`!` after a number within an expression, or where nothing else is said; at the end of more it is a mark of wonder."""
 _MARKS = "_',\u00a0\u2009\u202f"
 """What parts thousands: a plain space does not, since it also stands between two numbers."""
 _SPELLINGS = str.maketrans(
@@ -79,11 +92,17 @@ _TOKEN = re.compile(
 )
 
 
-def tokens(text: str) -> list[Token]:
-    """Of one expression, without openings such as *what is* and endings such as `=`; raises `CallError`."""
+def plain(text: str) -> str:
+    """In lower case, without openings such as *what is* and endings such as `=`."""
     text = _HYPHEN.sub(lambda found: " ".join(filter(None, found.groups())), text.lower().translate(_SPELLINGS))
+    if _FACTORIAL.search(text):
+        text = re.sub(r"(?<=\d)!", " factorial ", text)
     opening = _OPENING.match(text)
-    text = _CLOSING.sub("", text[opening.end() if opening else 0 :])
+    return _CLOSING.sub("", text[opening.end() if opening else 0 :])
+
+
+def tokens(text: str) -> list[Token]:
+    """Of one expression that is `plain`; raises `CallError`."""
     raw: list[Token] = []
     position = 0
     while position < len(text):

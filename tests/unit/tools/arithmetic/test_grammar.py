@@ -84,6 +84,50 @@ a third of 99|33
 10 take away 3|7
 1e3|1000
 square root of 2|1.4142
+6!|720
+5! / 3!|20
+5 + 5!|10
+4 factorial plus 1|25
+the factorial of 3|6
+average of 10 20 30|20
+the mean of 4 8 and 15|9
+the sum of all whole numbers from 1 to 100|5050
+add up the numbers from 3 to 5|12
+nine nines|81
+split 91 between 7 people|13
+share 91 among 7|13
+91 shared equally among 7 friends|13
+take 20 percent off 85|68
+reduce 250 by 20 percent|200
+reduce 250 by 30 percent and the result by another 10 percent|157.5
+increase 400 by 7.5%|430
+80 with 15% off|68
+add 10% to 50|55
+by how much is 12 bigger than 7|5
+how much less is 7 than 12|5
+from 20 take 4|16
+18 is what percent of 72|25
+what percentage of 72 is 18|25
+what is left over when 47 is divided by 6|5
+which number squared is 81|9
+12 times itself|144
+1/8 as a decimal|0.125
+2 to the 5|32
+start with 200, halve it, add 15, divide by 5|23
+double 37 and take away 9|65
+halve 30, then add 1|16
+one third of 96, then squared|1024
+add 3 and 4, then multiply by 5|35
+add up 1.5, 2 and minus 4|-0.5
+put 12 and 13 together|25
+12 and 13 together|25
+if you add 19, 22 and 34, what do you get|75
+multiply 3, 4 and 5|60
+multiply 3 by 4 and by 5|60
+the avergae of 4 and 8|6
+6 tims 7|42
+can u do 12 + 9|21
+20 divided by 4 please|5
 """
 UNCLEAR = {
     "sum of 3 and 4 times 5": "brackets",
@@ -94,7 +138,7 @@ UNCLEAR = {
     "1.234,56": "','",
     "2+2=4": "'=4'",
     "product of two hundred and five and three": "digits",
-    "average of 10 20 30": "more than one",
+    "average of 10 200 300": "more than one",
     "difference of 9, 4 and 1": "two numbers",
     "five hundred thousand million": "large to small|'million'",
     "2 of 3": "'of'",
