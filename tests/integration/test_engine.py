@@ -61,7 +61,7 @@ def train(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", SWITCHES)
+@pytest.mark.parametrize("kind", ["whole", pytest.param("lora", marks=pytest.mark.slow)])
 def test_after_every_sync_the_server_plays_as_the_trainer_would(
     kind: str, tools: Toolkit, root: Path, tmp_path: Path
 ) -> None:

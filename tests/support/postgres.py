@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -47,7 +48,8 @@ def postgres() -> Iterator[str]:
             assert soon(lambda: _made(address), 120), log.read_text(encoding="utf-8")
             yield f"postgresql://{USER}:{password}@{LOCALHOST}:{port}/{DATABASE}"
         finally:
-            server.terminate()
+            # Its fast end: SIGTERM would wait for MLflow's pooled connections.
+            server.send_signal(signal.SIGINT)
             try:
                 server.wait(30)
             except subprocess.TimeoutExpired:
