@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestra.types import Charge
 
-from orchestra.text import one_line
+from orchestra.text import one_line, without, without_passwords
 
 EXIT_ERROR = 2
 """Exit code of a command or stage that said in one line what is wrong."""
@@ -36,11 +37,20 @@ class OrchestraError(Exception):
     retryable: bool = False
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        """No address in it keeps its password."""
+        super().__init__()
+        self._say(*map(without_passwords, (what, where, fix)))
+
+    def hide(self, secrets: Collection[str]) -> None:
+        """Take secrets out, whoever repeated them."""
+        self._say(*(without(part, secrets) for part in (self.what, self.where, self.fix)))
+
+    def _say(self, what: str, where: str, fix: str) -> None:
         self.what, self.where, self.fix = what, where, fix
         parts = [f"{where}: {what}" if where else what]
         if fix:
             parts.append(fix)
-        super().__init__(" — ".join(one_line(part) for part in parts))
+        self.args = (" — ".join(one_line(part) for part in parts),)
 
 
 class ConfigError(OrchestraError):

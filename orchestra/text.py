@@ -1,9 +1,12 @@
 """Text from outside, made fit to be kept, and for a terminal and a log: what would steer them is spelled out."""
 
+import base64
 import hashlib
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from html.entities import codepoint2name
 from urllib.parse import unquote
 
 _STEERING = re.compile(
@@ -15,6 +18,11 @@ _STEERING = re.compile(
 
 _LONE = re.compile("[\ud800-\udfff]")
 _USERINFO = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#\s]+)@")
+_WITHIN = re.compile(r"(?<![a-zA-Z0-9+.-])([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^/?#\s\"'<>]{1,1000}@")
+SECRET = "[secret]"
+LONG = 8
+"""Characters from which a secret is looked for in other spellings too: a shorter one's would be found in any text."""
+_NAMED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 
 
 def is_text(value: str) -> bool:
@@ -60,7 +68,7 @@ class PlainFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record)).replace("\n", "\n  ")
+        return without_passwords(plain(super().format(record))).replace("\n", "\n  ")
 
 
 def credentials(address: str) -> list[str]:
@@ -74,7 +82,52 @@ def credentials(address: str) -> list[str]:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """The text with each of the secrets, the longest first, as `[secret]`."""
+    """The text with each of the secrets, the longest first, as `[secret]`: as it is, and as JSON, an address, HTML, a
+    program's own quotes, base64 or hexadecimal digits spell it."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "[secret]")
+        text = text.replace(secret, SECRET)
+        if len(secret) >= LONG:
+            escaped, wholes = _spellings(secret)
+            if any(mark in text for mark in "%\\&"):
+                text = escaped.sub(SECRET, text)
+            text = wholes.sub(SECRET, text)
     return text
+
+
+def without_passwords(text: str) -> str:
+    """The text with the user and password of every address in it as `[secret]`."""
+    return _WITHIN.sub(rf"\1{SECRET}@", text) if "://" in text else text
+
+
+@lru_cache(maxsize=256)
+def _spellings(secret: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Each character as it is or escaped, and the whole in base64, at any place in what was encoded, or as digits."""
+    encoded = secret.encode("utf-8", "surrogatepass")
+    wholes = {f"(?i:{encoded.hex()})"}
+    for before in range(3):
+        # The characters at both ends hold bits of what stands beside the secret.
+        whole = base64.b64encode(bytes(before) + encoded)
+        first, last = (0, 2, 3)[before], (before + len(encoded)) * 8 // 6
+        for part in (whole[first:last], whole[first:last].translate(bytes.maketrans(b"+/", b"-_"))):
+            wholes.add(re.escape(part.decode()))
+    longest = sorted(wholes, key=len, reverse=True)
+    return re.compile("".join(map(_escapes, secret))), re.compile("|".join(longest))
+
+
+def _escapes(one: str) -> str:
+    """A pattern of the ways in which a character is written."""
+    number, units = ord(one), one.encode("utf-16-be", "surrogatepass")
+    percent = "".join(f"%{byte:02x}" for byte in one.encode("utf-8", "surrogatepass"))
+    json = "".join(
+        f"u{units[at : at + 2].hex()}" if not at else rf"\\+u{units[at : at + 2].hex()}"
+        for at in range(0, len(units), 2)
+    )
+    backslashed = [json, rf"U{number:08x}", *([f"x{number:02x}"] if number < 256 else [])]
+    named = [_NAMED[one]] if one in _NAMED else [] if one.isalnum() else [re.escape(one)]
+    html = [
+        f"&#0*{number};",
+        f"&#x0*{number:x};",
+        *([f"&{codepoint2name[number]};"] if number in codepoint2name else []),
+    ]
+    ways = [f"(?i:{way})" for way in (percent, *(rf"\\+{way}" for way in backslashed), *html)]
+    return f"(?:{'|'.join([re.escape(one), *ways, *(rf'{chr(92) * 2}+{way}' for way in named)])})"

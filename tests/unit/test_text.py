@@ -1,9 +1,14 @@
 """Nobody's text steers a terminal, forges a line of a log, or breaks what prints or records it."""
 
+import base64
+import html
+import json
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -157,3 +162,35 @@ def test_the_secret_part_of_an_address_is_told(address: str, hidden: list[str]) 
     assert sorted(credentials(address)) == sorted(hidden)
     echoed = without(f"cannot reach {address}", credentials(address))
     assert not any(secret in echoed for secret in hidden)
+
+
+KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=10, max_size=40)
+SPELLINGS = {
+    "as it is": str,
+    "an address": lambda key: quote(key, safe=""),
+    "an address, small": lambda key: re.sub("%..", lambda part: part[0].lower(), quote(key, safe="")),
+    "JSON": lambda key: json.dumps(key)[1:-1],
+    "JSON with slashes": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
+    "JSON by numbers": lambda key: "".join(f"\\u{ord(one):04X}" for one in key),
+    "HTML": html.escape,
+    "HTML by numbers": lambda key: "".join(f"&#x{ord(one):x};" for one in key),
+    "quotes of a program": repr,
+    "digits": lambda key: key.encode().hex(),
+    "a login": lambda key: base64.b64encode(f"user:{key}".encode()).decode().rstrip("="),
+    "base64": lambda key: base64.urlsafe_b64encode(f"{key}x".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+@given(key=KEYS)
+def test_a_secret_is_gone_in_every_spelling(spell: Callable[[str], str], key: str) -> None:
+    said = spell(key)
+    left = without(f"<{said}>", [key])
+    assert "[secret]" in left and said not in left
+
+
+@given(key=KEYS)
+def test_an_error_names_no_password_of_an_address(key: str) -> None:
+    address = f"{HTTPS}ann:{quote(key, safe='')}@host/v1"
+    said = str(OrchestraError(f"got {address!r}", where=address, fix=f"set {address}"))
+    assert quote(key, safe="") not in said and "host/v1" in said

@@ -84,6 +84,7 @@ class Chat:
             reply = await self._admitted(body, on_attempt or _nothing, note)
         except EndpointError as error:
             error.lost = tuple(lost)
+            error.hide(self._secrets)  # an endpoint, or a library that refuses a header, may repeat them
             if slot is not None:
                 slot.keep(Failure.of(error))
             raise
