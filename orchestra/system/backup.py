@@ -132,6 +132,7 @@ def restore(root: Path, source: Path) -> BackupContents:
             raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=fix)
         for name in DATABASES:
             check_database(unpacked, name)
+            _check_schema(unpacked / name, source)
         if (unpacked / GATEWAY).is_file():
             _keep_revoked(root / GATEWAY, unpacked / GATEWAY)
         if (unpacked / MLFLOW).is_file():
@@ -213,7 +214,10 @@ def _unpack(source: Path, folder: Path) -> BackupContents:
     except FileNotFoundError:
         what = "it is cut off: its list of contents is missing" if source.is_file() else "no such file"
         raise DataError(what, where=str(source), fix=ANOTHER) from None
-    except (tarfile.TarError, ValidationError, ValueError) as error:
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        what = f"it holds a file where it also holds a folder: {type(error).__name__}"
+        raise DataError(what, where=str(source), fix=ANOTHER) from None
+    except (tarfile.TarError, ValidationError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"it is no whole backup: {type(error).__name__}", where=str(source), fix=ANOTHER) from None
     for name, digest in contents.files.items():
         _check_name(name, source)
@@ -227,22 +231,41 @@ def _take(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, source
     """Unpack one file. `extractall` would need Python 3.11.4 to keep links and foreign paths out."""
     if entry.name != CONTENTS:
         _check_name(entry.name, source)
-    held = archive.extractfile(entry) if entry.isreg() else None
+    # A sparse file of a few bytes would be unpacked to any size.
+    held = archive.extractfile(entry) if entry.isreg() and not entry.issparse() else None
     if held is None:
         raise DataError(f"it holds {entry.name}, which is no file", where=str(source), fix=ANOTHER)
     file = folder / entry.name
     file.parent.mkdir(parents=True, exist_ok=True)
     with held, file.open("wb") as written:
         shutil.copyfileobj(held, written)
-    file.chmod(entry.mode & 0o755 | 0o600)  # Keys stay private.
+    private = entry.name in (*DATABASES, *FILES) or entry.name.startswith(".state/webhooks/")
+    file.chmod(0o600 if private else entry.mode & 0o644 | 0o600)  # Keys stay private, whatever the archive says.
     os.utime(file, (entry.mtime, entry.mtime))
 
 
 def _check_name(name: str, source: Path) -> None:
     """Refuse a path that is not among those of a backup."""
     known = name in (*DATABASES, *FILES) or name.startswith(tuple(f"{one}/" for one in FOLDERS))
-    if not known or ".." in Path(name).parts:
+    odd = (
+        name != Path(name).as_posix()
+        or name in FOLDERS
+        or any(len(os.fsencode(part)) > 255 for part in name.split("/"))
+    )
+    if not known or odd or ".." in Path(name).parts or not name.isprintable():
         raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=ANOTHER)
+
+
+def _check_schema(database: Path, source: Path) -> None:
+    """Refuse what would run at a change of ours: a trigger could undo a revocation or never end, as a view could."""
+    if not database.is_file() or database.name == Path(PREFECT).name:
+        return
+    changed = ", ".join(f"'{table}'" for table in (*PLACES, "keys"))
+    query = f"SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') AND tbl_name IN ({changed})"
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+        found = db.execute(query).fetchone()
+    if found is not None:
+        raise DataError(f"a database in it has the {found[0]} {found[1]}", where=str(source), fix=ANOTHER)
 
 
 def _move_places(database: Path, old: str, new: str) -> None:

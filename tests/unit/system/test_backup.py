@@ -1,5 +1,8 @@
 """A backup of real databases, brought back: in place, in another folder, after damage, and cut off at every point."""
 
+import hashlib
+import io
+import json
 import os
 import shutil
 import sqlite3
@@ -11,6 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
@@ -261,3 +266,78 @@ def test_a_restore_that_is_ended_anywhere_is_named_and_completed_by_the_same_com
         check_database(root, MLFLOW)
         shutil.rmtree(root)
     assert point > 6 and named >= 3
+
+
+def made_up(file: Path, *entries: tuple[tarfile.TarInfo, bytes]) -> None:
+    """An archive with a right list of contents, whatever else is odd."""
+    listed = {entry.name: hashlib.sha256(content).hexdigest() for entry, content in entries}
+    text = json.dumps({"made": "2026-01-01T00:00:00Z", "version": "1", "root": "/x", "files": listed}).encode()
+    last = tarfile.TarInfo("contents.json")
+    last.size = len(text)
+    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as archive:
+        for entry, content in (*entries, (last, text)):
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+ODD_NAMES = st.lists(
+    st.sampled_from([".", "..", "a", "a" * 256, "\n", "\x1b[2J", "\u202e", "/", "//", "é" * 130, "b/c"]),
+    min_size=1, max_size=5,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(names=st.lists(ODD_NAMES, min_size=1, max_size=3), mtime=st.sampled_from(["1", "nan", "inf", "1e30", "-1e30"]))
+def test_any_names_and_times_in_an_archive_are_restored_inside_or_refused_in_one_line(
+    names: list[str], mtime: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    root, file = folder / "root", folder / "kept.tar"
+    root.mkdir()
+    made_up(file, *((tarfile.TarInfo(f".state/models/{name}"), b"x") for name in names))
+    for _ in range(2):
+        try:
+            restore(root, file)
+        except DataError as error:
+            assert len(str(error).splitlines()) == 1
+        entry = tarfile.TarInfo(".state/models/z")
+        entry.pax_headers = {"mtime": mtime}
+        made_up(file, (entry, b"x"))
+    assert not (root / ".state/models").is_file()
+    assert sorted(one.name for one in folder.iterdir()) == ["kept.tar", "root"]
+
+
+def test_a_sparse_file_in_an_archive_is_refused_before_it_is_unpacked(workspace: Path, tmp_path: Path) -> None:
+    entry = tarfile.TarInfo(".state/models/a")
+    entry.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.size": str(1 << 40)}
+    entry.pax_headers |= {"GNU.sparse.numblocks": "1", "GNU.sparse.map": f"{(1 << 40) - 1},1"}
+    made_up(tmp_path / "kept.tar", (entry, b"x"))
+    with pytest.raises(DataError, match="which is no file"):
+        restore(workspace, tmp_path / "kept.tar")
+
+
+def test_a_key_is_private_whatever_mode_the_archive_gives_it(workspace: Path, tmp_path: Path) -> None:
+    entries = [tarfile.TarInfo(name) for name in (OPERATOR_FILE, ".state/webhooks/key")]
+    for entry in entries:
+        entry.mode = 0o777
+    made_up(tmp_path / "kept.tar", *((entry, b"x") for entry in entries))
+    restore(workspace, tmp_path / "kept.tar")
+    assert {stat.S_IMODE((workspace / entry.name).stat().st_mode) for entry in entries} == {0o600}
+
+
+@pytest.mark.parametrize("of", [STORE, MLFLOW])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE keys (id, revoked); CREATE TRIGGER t BEFORE UPDATE ON keys BEGIN SELECT raise(ignore); END",
+        "CREATE VIEW experiments AS SELECT 1 AS artifact_location",
+    ],
+)
+def test_a_database_that_runs_something_at_a_change_is_refused(
+    of: str, sql: str, workspace: Path, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "made.db")) as db:
+        db.executescript(sql)
+    made_up(tmp_path / "kept.tar", (tarfile.TarInfo(of), (tmp_path / "made.db").read_bytes()))
+    with pytest.raises(DataError, match="a database in it has the"):
+        restore(workspace, tmp_path / "kept.tar")
