@@ -81,7 +81,8 @@ def read_extracted(reply: str) -> Ruling:
     )
 
 
-DECISION = re.compile(r"^\W*decision\W+(true|false)\b", re.IGNORECASE | re.MULTILINE)
+DECISION = re.compile(r"^\W*decision\W+(true|false)\b(?![^\n]*\b(?:true|false)\b)", re.IGNORECASE | re.MULTILINE)
+"""A line that names both, as the form that is asked for does, decides nothing."""
 
 
 def read_decision(reply: str) -> Ruling:

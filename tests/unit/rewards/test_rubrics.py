@@ -50,7 +50,18 @@ def test_the_last_decision_counts(reply: str) -> None:
     assert not FRAMES.ruling(turned).solved
 
 
-@pytest.mark.parametrize("reply", ["", "TRUE", "The decision is hard.", "Decision: MAYBE", "Decision: TRUEST"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "TRUE",
+        "The decision is hard.",
+        "Decision: MAYBE",
+        '"Decision:" ("TRUE" or "FALSE")',
+        "Decision: TRUE/FALSE",
+        "Decision: TRUEST",
+    ],
+)
 def test_what_decides_nothing_is_no_verdict_of_frames(reply: str) -> None:
     with pytest.raises(JudgeError, match="cannot be read"):
         FRAMES.ruling(reply)
