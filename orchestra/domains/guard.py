@@ -1,6 +1,7 @@
 """Limits of a domain's SQL: it may read and write its own tables, with pure functions, within bounds."""
 
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -22,8 +23,11 @@ MAX_STEPS = 3_000_000
 machine passes on every other."""
 MAX_FILL_STEPS = 300_000_000
 """Steps of making a domain's tables and putting all its entries in, some seconds."""
-STEPS_PER_CHECK = 5_000
-MAX_VALUE_BYTES = 100_000
+STEPS_PER_CHECK = 500
+MAX_SECONDS = 5.0
+"""Of processor time, for what steps do not count: one function may compare long texts in one step. A hundred times what
+the steps of a tool take."""
+MAX_VALUE_BYTES = 20_000
 ROOM_PAGES = 256
 """Pages of 4 KB by which one episode may grow its database."""
 
@@ -77,6 +81,7 @@ class Guard:
         self.refused = ""
         self._steps = 0
         self._max_steps = MAX_STEPS
+        self._began = time.thread_time()
 
     def install(self, db: sqlite3.Connection) -> None:
         limit(db)
@@ -86,6 +91,7 @@ class Guard:
     def reset(self, max_steps: int = MAX_STEPS) -> None:
         """Before each call."""
         self._steps, self._max_steps, self.refused = 0, max_steps, ""
+        self._began = time.thread_time()
         self.writes.clear()
         self.reads.clear()
 
@@ -124,7 +130,8 @@ class Guard:
 
     def _progress(self) -> int:
         self._steps += STEPS_PER_CHECK
-        return int(self._steps > self._max_steps and not self.trusted)
+        over = self._steps > self._max_steps or time.thread_time() - self._began > MAX_SECONDS
+        return int(over and not self.trusted)
 
 
 class SchemaGuard:

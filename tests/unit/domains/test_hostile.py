@@ -3,13 +3,15 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestra.domains.engine import load_domain
-from orchestra.errors import DataError
+from orchestra.domains.guard import MAX_SECONDS
+from orchestra.errors import DataError, ToolError
 
 MOCK = Path(__file__).parents[3] / "data" / "domains" / "mock"
 
@@ -242,3 +244,23 @@ def test_a_broken_folder_names_file_and_reason(folder: Path, case: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         load_domain(folder)
     assert "\n" not in str(caught.value) and " — " in str(caught.value)
+
+
+LONG = "printf('%.*c', {0}, 'a')"
+COSTLY = {
+    "search": "select count(instr({0} || a.book, {1} || b.book)) from books a, books b, books c, books d, books e",
+    "trim": "select count(trim({0} || a.book, a.book || replace({2}, 'a', 'b') || 'a')) from books a, books b, books c",
+    "replace": "select count(replace({0}, {1} || 'b', a.book)) from books a, books b, books c, books d, books e",
+}
+
+
+@pytest.mark.parametrize("statement", COSTLY.values(), ids=COSTLY)
+def test_functions_that_compare_long_texts_end_with_their_statement(folder: Path, statement: str) -> None:
+    """One step of the database may be one function, whatever that takes."""
+    sql = statement.format(*(LONG.format(part) for part in (19_900, 9_900, 1_400)))
+    file, tool = folder / "tools.yaml", "name: extra, description: one more, parameters: {}"
+    file.write_text(f"{file.read_text()}  - {{{tool}, statements: [{json.dumps(sql)}]}}\n")
+    session, began = load_domain(folder).open(), time.thread_time()
+    with pytest.raises(ToolError, match="interrupted"):
+        session.call("extra", {})
+    assert time.thread_time() - began < 4 * MAX_SECONDS
