@@ -1,5 +1,6 @@
 """Nobody's text steers a terminal, forges a line of a log, or breaks what prints or records it."""
 
+import asyncio
 import base64
 import html
 import json
@@ -21,8 +22,9 @@ from orchestra.serving.client import Called
 from orchestra.system.workspace import Screen
 from orchestra.text import PlainFormatter, credentials, one_line, plain, without
 from orchestra.tools.base import MAX_OBSERVATION, readable
+from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply as Recorded
-from orchestra.tools.replay.cassette import Cassette
+from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.search.corpus import Document
 from tasks.platform.stage import Stage
 from tests.support.injections import INJECTIONS, Injection
@@ -194,3 +196,14 @@ def test_an_error_names_no_password_of_an_address(key: str) -> None:
     address = f"{HTTPS}ann:{quote(key, safe='')}@host/v1"
     said = str(OrchestraError(f"got {address!r}", where=address, fix=f"set {address}"))
     assert quote(key, safe="") not in said and "host/v1" in said
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\nX: y", " ", "\0", "\t"])
+@pytest.mark.parametrize("mode", ["record", "auto"])
+def test_a_key_that_no_header_takes_is_in_no_error_and_no_cassette(end: str, mode: Mode, tmp_path: Path) -> None:
+    """The library that refuses the header quotes it."""
+    key, file = f"sk-very-secret{end}", tmp_path / "c.jsonl"
+    chat = Chat("x", model="m", url="http://127.0.0.1:1/v1", key=key, attempts=1, cassette=Cassette(file, mode))
+    with pytest.raises(OrchestraError) as caught:
+        asyncio.run(chat.ask({"messages": []}))
+    assert "very-secret" not in str(caught.value) and "very-secret" not in file.read_text()
