@@ -309,7 +309,7 @@ def dead_gateway(template: Path, folder: Path, reference: Reference) -> FaultOut
 
 def busy_port(template: Path, folder: Path, reference: Reference) -> FaultOutcome:
     """Another program has the gateway's port when the run comes to deploy, and ends after the error was read."""
-    workspace = copied(template, folder)
+    workspace = finished(reference, folder)
     outcome = FaultOutcome("a busy port", "deploy", recovery="end the other program, then `orchestra run`")
     with socket.create_server((LOCALHOST, 0)) as other:
         port = other.getsockname()[1]
