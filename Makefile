@@ -62,7 +62,7 @@ recipe: .venv/.stamp  ## train the embedded tokenizer on data/generated (then ru
 base: .venv/.stamp  ## train the shipped base model
 	@.venv/bin/python -m tasks.experiments.base
 
-faults: .venv/.stamp  ## commit faults against the micro pipeline and write docs/explanation/faults.md (about 40 minutes)
+faults: .venv/.stamp  ## commit faults against the micro pipeline and write docs/explanation/faults.md (about 90 minutes)
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.faults
 
 bench: .venv/.stamp  ## measure the speed of rollouts, of a GRPO step and of data

@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.backup import backup, restore
 from orchestra.system.processes import LOCALHOST, alive, descendants, services, started_at, stop_services
+from orchestra.system.runs import runs
 from tests.flows.workspace import Workspace
 
 COMPARED = {"sft": "models/sft", "grpo": "models/grpo", "validate": "data/validated"}
@@ -52,6 +54,8 @@ class Reference:
     metrics: dict[str, float]
     root: Path = Path()
     """Its workspace, which cases copy where a finished run is where they begin."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds of each stage."""
 
     def differences(self, workspace: Workspace) -> list[str]:
         """How the end of another workspace differs."""
@@ -118,23 +122,47 @@ def orphans(family: Sequence[tuple[int, str | None]], workspace: Workspace) -> l
         time.sleep(0.1)
 
 
-def killed(what: str, share: float, template: Path, folder: Path, reference: Reference) -> FaultOutcome:
-    """kill -9 of a part of a run, after that share of the time that an undisturbed run takes."""
+def strays(folder: Path) -> dict[int, str]:
+    """Command lines, by pid, of what still works in a folder whose case is over, however it was started."""
+    deadline = time.monotonic() + ORPHANS_S
+    while True:
+        left = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                # The place of a folder that was removed ends in " (deleted)".
+                if f"{os.readlink(entry / 'cwd')}/".startswith((f"{folder}/", f"{folder} ", f"{folder}-other")):
+                    left[int(entry.name)] = line_of(int(entry.name)).replace(b"\0", b" ").decode(errors="replace")[:80]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.2)
+
+
+def stage_now(workspace: Workspace) -> str:
+    """The stage that a run's own record names as running; empty between two."""
+    newest = next(iter(runs(workspace.root)), None)
+    return newest.stage if newest is not None and newest.lives else ""
+
+
+def killed(what: str, stage: str, share: float, template: Path, folder: Path, reference: Reference) -> FaultOutcome:
+    """kill -9 of a part of a run in a stage, after that share of the time that the stage takes undisturbed."""
     workspace = copied(template, folder)
     run = workspace.start("run")
-    time.sleep(share * reference.seconds)
+    while run.poll() is None and stage_now(workspace) != stage:
+        time.sleep(0.05)
+    time.sleep(share * reference.stages[stage])
     pattern, victim = PROCESSES[what], None
     while run.poll() is None and victim is None:
         family = [run.pid, *descendants(run.pid)]
         victim = run.pid if pattern is None else next((pid for pid in family if re.search(pattern, line_of(pid))), None)
         time.sleep(0.05)
-    family = [run.pid, *descendants(run.pid)]
-    known = [(pid, started_at(pid)) for pid in family]
-    stage = next(
-        (m[1].decode() for pid in family if (m := re.search(rb"\0tasks\.(\w+)", line_of(pid)))), "between stages"
+    known = [(pid, started_at(pid)) for pid in (run.pid, *descendants(run.pid))]
+    outcome = FaultOutcome(
+        f"kill -9 of the {what}" if what != "Prefect's API" else f"kill -9 of {what}",
+        stage_now(workspace) or "between stages",
     )
-    outcome = FaultOutcome(f"kill -9 of the {what}" if what != "Prefect's API" else f"kill -9 of {what}", stage)
-    if victim is not None:
+    if victim is None:
+        outcome.problems.append("the run ended before the kill")
+    else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
     said, _ = run.communicate(timeout=RUN_S)
@@ -143,9 +171,21 @@ def killed(what: str, share: float, template: Path, folder: Path, reference: Ref
         outcome.told, outcome.recovery = ("" if what == "flow" else last(said)), "`orchestra run`"
         outcome.problems += [] if what == "flow" or "\nerror: " in said else ["no error line"]
         outcome.problems += finish(workspace, "run")
-    outcome.problems += reference.differences(workspace)
+    outcome.problems += reference.differences(workspace) + released_once(workspace)
     ended(workspace)
     return outcome
+
+
+def released_once(workspace: Workspace) -> list[str]:
+    """What differs from one version that one gateway serves."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{workspace.root}/.state/mlflow.db")
+    versions = sorted(one.version for one in client.search_model_versions("name = 'orchestrator'"))
+    serving, servers = read(workspace.root / SERVING), [one.name for one in services(workspace.root)]
+    found = [] if [str(one) for one in versions] == ["1"] else [f"versions {versions}"]
+    found += [] if serving is not None and serving.version == "1" else ["it does not serve version 1"]
+    return found + ([] if servers == ["gateway"] else [f"it leaves {servers} serving"])
 
 
 def line_of(pid: int) -> bytes:
@@ -229,9 +269,7 @@ def damaged(
     path: str, damage: Callable[[bytes], bytes], template: Path, folder: Path, reference: Reference
 ) -> FaultOutcome:
     """A file of a finished run is damaged; the next run must say so, or make it again."""
-    workspace = copied(template, folder)
-    finish(workspace, "run")
-    stop_services(workspace.root)
+    workspace = finished(reference, folder)
     file = workspace.root / path
     whole = file.read_bytes()
     file.unlink()
@@ -252,7 +290,7 @@ def damaged(
 
 
 def dead_gateway(template: Path, folder: Path, reference: Reference) -> FaultOutcome:
-    workspace = copied(template, folder)
+    workspace = finished(reference, folder)
     outcome = FaultOutcome("kill -9 of the gateway", "while it serves", recovery="`orchestra release`")
     outcome.problems += finish(workspace, "run")
     for service in services(workspace.root):
@@ -271,7 +309,7 @@ def dead_gateway(template: Path, folder: Path, reference: Reference) -> FaultOut
 
 def busy_port(template: Path, folder: Path, reference: Reference) -> FaultOutcome:
     """Another program has the gateway's port when the run comes to deploy, and ends after the error was read."""
-    workspace = copied(template, folder)
+    workspace = finished(reference, folder)
     outcome = FaultOutcome("a busy port", "deploy", recovery="end the other program, then `orchestra run`")
     with socket.create_server((LOCALHOST, 0)) as other:
         port = other.getsockname()[1]

@@ -19,7 +19,8 @@ from pathlib import Path
 from benchmarks.fault_cases import RUN_S, FaultOutcome, Reference, copied, ended, finish, finished, last, orphans, plain
 from benchmarks.fault_cases import typed as run_typed
 from orchestra.files.checkpoint import hash_dir
-from orchestra.system.processes import descendants, services, started_at, stop_services
+from orchestra.serving.releases.state import SERVING, read
+from orchestra.system.processes import descendants, remembered, services, started_at
 from orchestra.system.runs import RUNS
 from tests.flows.workspace import ROOT, Workspace, free_ports
 
@@ -98,6 +99,24 @@ def dead_server(name: str, template: Path, folder: Path, reference: Reference) -
     outcome.problems += [] if history(workspace) == before else ["its history is not what it was"]
     outcome.problems += finish(workspace, "run") + reference.differences(workspace)
     ended(workspace)
+    return outcome
+
+
+def dead_model_server(template: Path, folder: Path, reference: Reference) -> FaultOutcome:
+    """kill -9 of vLLM while users ask: each request fails by name or is answered, and the gateway starts it again."""
+    from benchmarks.releases import killed, served
+
+    outcome = FaultOutcome("kill -9 of vLLM", "while users ask")
+    with served("vllm", users=2) as (site, url):
+        before = read(site.root / SERVING)
+        assert before is not None and before.vllm_service is not None
+        victim = remembered(site.root, before.vllm_service)
+        assert victim is not None
+        family = [(pid, started_at(pid)) for pid in (victim.pid, *descendants(victim.pid))]
+        row = killed(site, url)
+        outcome.told = "; ".join([f"{row.requests} requests, {row.failed} failed, each by name", *row.notes])
+        outcome.problems += row.faults + orphans(family, Workspace(site.root))
+        outcome.problems += [] if read(site.root / SERVING) == before else ["it serves something else"]
     return outcome
 
 
@@ -192,7 +211,9 @@ def dead_rank(template: Path, folder: Path, reference: Reference) -> FaultOutcom
     """kill -9 of one of two processes of a training: the other ends too, and the same command goes on exactly."""
     from tests.integration.test_ranks import SETUPS, start, world
 
-    outcome = FaultOutcome("kill -9 of one rank of two", "grpo, step 2", recovery="`orchestra run`")
+    outcome = FaultOutcome(
+        "kill -9 of one rank of two", "grpo, step 2", recovery="the same stage again, which a run does itself"
+    )
     folder.mkdir()
     whole, cut = world(folder / "whole", **SETUPS["ddp"]), world(folder / "cut", **SETUPS["ddp"])
     if start(whole).wait() != 0:
@@ -211,8 +232,8 @@ def dead_rank(template: Path, folder: Path, reference: Reference) -> FaultOutcom
         outcome.problems.append("it does not go on")
     said = (cut / "screen.log").read_text(encoding="utf-8")
     outcome.problems += plain(said) + ([] if "continued from step" in said else ["it began from nothing"])
-    if hash_dir(cut / "models/grpo") != hash_dir(whole / "models/grpo"):
+    made = [folder / "models/grpo" for folder in (whole, cut)]
+    if not all(folder.is_dir() for folder in made) or len({hash_dir(folder) for folder in made}) != 1:
         outcome.problems.append("models/grpo differs")
-    stop_services(cut)
     shutil.rmtree(folder, ignore_errors=True)
     return outcome

@@ -1,8 +1,8 @@
 """Faults committed for real against whole runs of the micro pipeline, and what became of each: `make faults`.
 
 Each run is a clone of its own. A fault strikes, the command that the documentation names is typed, and the end is held
-against that of a run without faults: the same checkpoints and figures, one promotion, no process left over. The table
-goes to docs/explanation/faults.md. With the defaults it takes about 90 minutes on two cores.
+against that of a run without faults: the same checkpoints and figures, one promotion, no process left over. Each row
+goes to docs/explanation/faults.md as soon as its case ended. With the defaults it takes about 90 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from benchmarks.fault_cases import (
-    PROCESSES,
     FaultOutcome,
     Reference,
     busy_port,
@@ -31,32 +30,33 @@ from benchmarks.fault_cases import (
     killed,
     metrics,
     outputs,
+    strays,
     two_operators,
 )
-from benchmarks.fault_states import JUMP_DAYS, clock_jump, dead_rank, dead_server, faketime, read_only, spoiled_cassette
+from benchmarks.fault_page import Case, Page, stamp
+from benchmarks.fault_states import (
+    JUMP_DAYS,
+    clock_jump,
+    dead_model_server,
+    dead_rank,
+    dead_server,
+    faketime,
+    read_only,
+    spoiled_cassette,
+)
 from benchmarks.fault_store import STORE_FAULTS, faulty_store, retried_push
-from orchestra.system.processes import stop_services
-from tests.flows.workspace import make
+from orchestra.serving.releases import vllm
+from orchestra.system.processes import kill_tree, stop_services
+from orchestra.system.runs import runs
+from tests.flows.workspace import ROOT, make
 
-PAGE = Path(__file__).parents[1] / "docs/explanation/faults.md"
-STAGES = ("synthesize", "validate", "sft", "grpo", "evaluate")
-PAGE_TEXT = """\
-# Faults
-
-`make faults` commits each of these against a whole run of the micro pipeline, in a clone of its own, and writes this
-page. The end must be that of a run without faults: the same data, checkpoints and figures, one promotion, no process
-left over, no file half-written, at most one error line, no traceback.
-
-{well} of {count} ended as they should. A run without faults took {seconds:.0f} seconds.
-
-| fault | when | what the command said | recovery | end |
-| --- | --- | --- | --- | --- |
-{rows}
-
-The jumps of the clock need the package libfaketime of Debian.
-
-Tested elsewhere: vLLM (`test_engine.py` and `test_trials.py` in tests/integration).
-"""
+KILLS = {
+    "flow": ("synthesize", "validate", "sft", "grpo", "evaluate", "promote", "deploy"),
+    "stage": ("synthesize", "validate", "sft", "grpo", "evaluate"),
+    "DVC": ("validate", "sft", "grpo", "evaluate"),
+    "Prefect's API": ("synthesize", "grpo", "promote", "deploy"),
+}
+"""During which stages each process is killed, once each, at a random moment."""
 
 
 def cut(content: bytes) -> bytes:
@@ -76,86 +76,99 @@ DAMAGES: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     ("models/grpo/manifest.json", spoiled),
     ("data/catalogue/prices.yaml", cut),
 )
-Case = Callable[[Path, Path, Reference], FaultOutcome]
 
 
-def cases(points: int, seed: int) -> Iterator[Case]:
-    """Every fault; `points` kills at random moments, evenly over the processes."""
+def cases(seed: int) -> Iterator[Case]:
+    """Every fault; the seed decides the moments of the kills."""
     rng = random.Random(seed)
-    for number in range(points):
-        what = list(PROCESSES)[number % len(PROCESSES)]
-        yield partial(killed, what, rng.uniform(0.1, 0.95))
-    yield two_operators
-    yield dead_gateway
-    yield busy_port
+    for what, stages in KILLS.items():
+        short = what.lower().removesuffix("'s api")
+        for stage in stages:
+            yield Case(f"kill-{short}-{stage}", partial(killed, what, stage, rng.uniform(0.2, 0.95)))
+    yield Case("two-operators", two_operators)
+    yield Case("kill-gateway", dead_gateway)
+    no_vllm = "" if vllm.interpreter(ROOT) else "vLLM is not installed (make setup-vllm)"
+    yield Case("kill-vllm", dead_model_server, no_vllm)
+    yield Case("busy-port", busy_port)
     for path, damage in DAMAGES:
-        yield partial(damaged, path, damage)
+        yield Case(f"damaged-{Path(path).name}", partial(damaged, path, damage))
     for mode in STORE_FAULTS:
-        yield partial(faulty_store, mode)
-    yield retried_push
+        yield Case(f"store-{mode}", partial(faulty_store, mode))
+    yield Case("store-retried", retried_push)
     for name in ("prefect", "mlflow"):
-        yield partial(dead_server, name)
-    yield spoiled_cassette
-    yield dead_rank
-    if faketime() is not None:
-        for way in JUMP_DAYS:
-            yield partial(clock_jump, way)
-    if os.geteuid() == 0:
-        yield partial(disk, "full disk")
-        yield partial(disk, "read-only disk")
-        for place in ("models", ".state"):
-            yield partial(read_only, place)
+        yield Case(f"kill-{name}-server", partial(dead_server, name))
+    yield Case("damaged-cassette", spoiled_cassette)
+    yield Case("kill-rank", dead_rank)
+    for way in JUMP_DAYS:
+        missing = "" if faketime() else "libfaketime is not installed"
+        yield Case(f"clock-{way}", partial(clock_jump, way), missing)
+    user = "" if os.geteuid() == 0 else "only root mounts disks"
+    for fault in ("full", "read-only"):
+        yield Case(f"disk-{fault}", partial(disk, f"{fault} disk"), user)
+    for place in ("models", ".state"):
+        yield Case(f"read-only-{place}", partial(read_only, place), user)
 
 
-def table(outcomes: Sequence[FaultOutcome], seconds: float) -> str:
-    """The page."""
-    rows = [
-        f"| {one.fault} | {one.moment} | {one.told.replace('|', '/') or '—'} | {one.recovery} | "
-        f"{'; '.join(one.problems) or 'as without a fault'} |"
-        for one in outcomes
-    ]
-    well = sum(not one.problems for one in outcomes)
-    return PAGE_TEXT.format(well=well, count=len(outcomes), seconds=seconds, rows="\n".join(rows))
+def commit(case: Case, template: Path, folder: Path, reference: Reference) -> FaultOutcome:
+    """One case; whatever it leaves running counts against it, and is ended."""
+    try:
+        outcome = case.commit(template, folder, reference)
+    except Exception as error:
+        outcome = FaultOutcome(case.name, "", problems=[f"{type(error).__name__}: {error}"[:200]])
+    left = strays(folder)
+    outcome.problems += [f"left running: {line}" for line in left.values()]
+    for pid in left:
+        kill_tree(pid)
+    return outcome
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=20, help="kills at random moments")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments at which processes are killed")
     parser.add_argument("--jobs", type=int, default=1, help="faults at once; the first run is alone")
-    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser.add_argument("--only", default="", help="cases whose name contains one of these, a comma between two")
+    parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     options = parser.parse_args()
+    every = list(cases(options.seed))
+    wanted = [case for case in every if any(part in case.name for part in options.only.split(","))]
+    if options.list or not wanted:
+        print("\n".join(f"{case.name} {case.missing}".rstrip() for case in wanted or every))
+        return 0 if wanted else 2
     with tempfile.TemporaryDirectory(prefix="faults-") as made:
-        folder = Path(made)
+        folder, run = Path(made), stamp()
         template = make(folder / "template").root
         workspace, began = copied(template, folder / "reference"), time.monotonic()
         problems = finish(workspace, "run")
         if problems:
             print(problems[0], file=sys.stderr)
             return 1
-        reference = Reference(time.monotonic() - began, outputs(workspace), metrics(workspace), workspace.root)
+        seconds = time.monotonic() - began
+        stages = {
+            name: (one.ended - one.began).total_seconds()
+            for name, one in runs(workspace.root)[0].stages.items()
+            if one.ended is not None
+        }
+        reference = Reference(seconds, outputs(workspace), metrics(workspace), workspace.root, stages)
         stop_services(workspace.root)
-        print(f"a run without faults: {reference.seconds:.0f} s", flush=True)
-        if faketime() is None:
-            print("the clock is not tried: apt-get install libfaketime", flush=True)
-        wanted = [case for case in cases(options.points, options.seed) if options.only in str(case)]
+        print(f"a run without faults: {seconds:.0f} s; {stages}", flush=True)
+        page = Page(every, seconds, run)
 
-        def commit(numbered: tuple[int, Case]) -> FaultOutcome:
+        def tried(numbered: tuple[int, Case]) -> bool:
             number, case = numbered
-            try:
-                outcome = case(template, folder / f"case-{number}", reference)
-            except Exception as error:
-                outcome = FaultOutcome(str(case), "", problems=[f"{type(error).__name__}: {error}"[:200]])
-            print(
-                f"{number + 1}/{len(wanted)} {outcome.fault} ({outcome.moment}): {outcome.problems or 'ok'}", flush=True
-            )
-            return outcome
+            if case.missing:
+                print(f"{number + 1}/{len(wanted)} {case.name}: not run: {case.missing}", flush=True)
+                return True
+            began = time.monotonic()
+            outcome = commit(case, template, folder / f"case-{case.name}", reference)
+            page.add(case, outcome)
+            end = outcome.problems or "ok"
+            took = f"{time.monotonic() - began:.0f} s"
+            print(f"{number + 1}/{len(wanted)} {case.name} ({outcome.moment}) {took}: {end}", flush=True)
+            return not outcome.problems
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            outcomes = list(pool.map(commit, enumerate(wanted)))
-    if not options.only:
-        PAGE.write_text(table(outcomes, reference.seconds), encoding="utf-8")
-    return 1 if any(one.problems for one in outcomes) else 0
+            well = list(pool.map(tried, enumerate(wanted)))
+    return 0 if all(well) else 1
 
 
 if __name__ == "__main__":

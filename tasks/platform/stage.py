@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 CAPPED = "capped: "
 """How the line of a stage begins that a cap of dollars has ended."""
+LOST_RANK_S = 3.0
+"""How long a rank with an error that nothing foresaw is silent: `distributed.launch` needs about one second to see that
+another one died."""
 FAILURE_KIND = ".state/logs/{}.error"
 """Where a stage that fails leaves the class of its error."""
 
@@ -176,6 +179,10 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
     except MemoryError:
         _fail(name, "OutOfMemory", "out of memory — use a smaller batch or a larger machine")
     except Exception as error:
+        if "RANK" in os.environ:
+            # A rank that dies breaks what the others have with it, and their errors would hide its own: whoever started
+            # them ends this one first.
+            time.sleep(LOST_RANK_S)
         print(plain(traceback.format_exc()), end="", file=sys.stderr)
         _fail(name, BUG, f"{type(error).__name__}: {one_line(str(error))}", code=1)
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fault_cases
-from benchmarks.fault_cases import PROCESSES, FaultOutcome, Reference, last, line_of, orphans, plain
+from benchmarks.fault_cases import PROCESSES, FaultOutcome, Reference, last, line_of, orphans, plain, strays
+from benchmarks.fault_page import Case, Page, rows
 from benchmarks.fault_states import negative
 from benchmarks.fault_store import FaultyStore, Mode
-from benchmarks.faults import cases, table
+from benchmarks.faults import KILLS, cases, commit
 from orchestra.config.storage import Storage
 from orchestra.system.artifacts import filesystem
-from orchestra.system.processes import started_at
+from orchestra.system.processes import alive, started_at
 from tests.flows.workspace import Workspace
 from tests.support.stores import BUCKET, KEYS, s3_server
 
@@ -61,18 +62,56 @@ def test_another_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found == ["models/sft differs", "0 promotions", "half-written: .train.jsonl.1.partial"]
 
 
-def test_the_page_counts_what_ended_well() -> None:
-    text = table([FaultOutcome("a", "sft"), FaultOutcome("b", "sft", "x | y", problems=["it hangs"])], 61.4)
-    assert "1 of 2 ended as they should" in text and "took 61 seconds" in text
-    assert (
-        "| a | sft | — | none needed | as without a fault |" in text
-        and "| b | sft | x / y | none needed | it hangs |" in text
-    )
+def named(name: str, missing: str = "") -> Case:
+    return Case(name, lambda template, folder, reference: FaultOutcome(name, "sft"), missing)
 
 
-def test_kills_are_spread_over_the_processes() -> None:
-    kills = [case.args for case in list(cases(20, 0))[:20]]  # type: ignore[attr-defined]
-    assert len({share for _, share in kills}) == 20 and {what for what, _ in kills} == set(PROCESSES)
+def test_the_page_keeps_each_row_until_its_case_runs_again(tmp_path: Path) -> None:
+    file = tmp_path / "faults.md"
+    every = [named("a"), named("b"), named("c", "no root"), named("d")]
+    Page(every, 50.0, "2026-11-24 1111111", file).add(every[0], FaultOutcome("a", "sft"))
+    later = Page(every, 61.4, "2026-11-25 2222222", file)
+    later.add(every[1], FaultOutcome("b", "sft", "x | y", problems=["it hangs", "one\nmore"]))
+    text = file.read_text(encoding="utf-8")
+    assert "1 of 2 ended as they should; 2 not run." in text and "took 61 seconds" in text
+    assert [line for line in text.splitlines() if line.startswith("| ")][2:] == [
+        "| a | a | sft | — | none needed | as without a fault | 2026-11-24 1111111 |",
+        "| b | b | sft | x y | none needed | it hangs; one more | 2026-11-25 2222222 |",
+        "| c | — | — | — | — | not run: no root | — |",
+        "| d | — | — | — | — | not run | — |",
+    ]
+    later.add(every[1], FaultOutcome("b", "grpo"))
+    assert "2 of 2 ended as they should" in file.read_text(encoding="utf-8")
+    assert "it hangs" not in file.read_text(encoding="utf-8")
+
+
+def test_rows_of_a_table_without_commits_are_not_taken_for_todays(tmp_path: Path) -> None:
+    assert rows("| kill | evaluate | — | none needed | as without a fault |\n") == {}
+
+
+def test_the_names_of_the_cases_are_one_each_and_every_stage_is_struck() -> None:
+    names = [case.name for case in cases(0)]
+    assert len(set(names)) == len(names) and sum(name.startswith("kill-") for name in names) >= 20
+    assert {f"kill-stage-{stage}" for stage in KILLS["stage"]} <= set(names)
+    assert {f"kill-flow-{stage}" for stage in (*KILLS["stage"], "promote", "deploy")} <= set(names)
+    assert set(KILLS) == set(PROCESSES)
+
+
+def test_what_a_case_leaves_running_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_cases, "ORPHANS_S", 0.2)
+    folder = tmp_path / "case-a"
+    left: list[subprocess.Popen[bytes]] = []
+
+    def strike(template: Path, folder: Path, reference: Reference) -> FaultOutcome:
+        folder.mkdir()
+        left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], cwd=folder))
+        folder.rmdir()
+        raise ValueError("no luck")
+
+    outcome = commit(Case("a", strike), tmp_path, folder, Reference(1.0, {}, {}))
+    assert outcome.problems[0] == "ValueError: no luck"
+    assert outcome.problems[1].startswith("left running: ") and len(outcome.problems) == 2
+    assert not alive(left[0].pid) and strays(folder) == {}
 
 
 @pytest.mark.parametrize("mode", ["down", "403", "503", "cut"])

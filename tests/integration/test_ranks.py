@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from orchestra.files.examples import write_examples
 from orchestra.system.processes import alive, descendants
 from orchestra.types import Preference
+from tests.support.serving_world import manifest
 from tests.support.worlds import ROOT, codec, easy_example, toolkit, warm_model
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,7 @@ def world(root: Path, **grpo: Any) -> Path:
     write_examples(root / "data/validated/train.jsonl", [easy_example(f"e{i}", CHEAP) for i in range(10)])
     warm_model().save_pretrained(str(root / "models/sft"))
     codec().tokenizer.save_pretrained(str(root / "models/sft"))
+    manifest(root / "models/sft")
     return root
 
 
@@ -152,6 +154,7 @@ def test_a_rank_that_dies_takes_the_stage_with_it(tmp_path: Path) -> None:
     os.kill(below[-1], signal.SIGKILL)
     assert stage.wait() == -signal.SIGKILL
     assert not any(alive(pid) for pid in below)
+    assert "error: " not in screen(root), "the flow takes it for a bug then, and does not try again"
 
 
 def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:

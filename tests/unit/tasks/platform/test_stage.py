@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,8 +157,16 @@ def test_progress_is_thinned_out_but_its_end_is_said() -> None:
 
 
 def run_stage(root: Path, body: str) -> subprocess.CompletedProcess[str]:
+    return run_code(root, stage_code(body))
+
+
+def stage_code(body: str) -> str:
+    """A program that is a stage with that body."""
     code = "from tasks.platform.stage import run\nfrom orchestra.errors import *\n"
-    code += f"def main(stage):\n    {body}\nrun('demo', main)"
+    return code + f"def main(stage):\n    {body}\nrun('demo', main)"
+
+
+def run_code(root: Path, code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
     env = {"PYTHONPATH": str(ROOT), "PATH": ""}
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -172,6 +181,22 @@ def test_a_bug_is_a_traceback_and_exit_code_1(stage: Stage) -> None:
     done = run_stage(stage.root, "1 / 0")
     assert done.returncode == 1 and "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1] == "error: demo: ZeroDivisionError: division by zero"
+
+
+def test_what_a_lost_rank_breaks_in_another_is_not_the_error(stage: Stage) -> None:
+    """Rank 1 is killed, and rank 0 notices before `launch` does: the whole ends as a killed stage does."""
+    body = """if os.environ['RANK'] == '1':
+        Path('pid').write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not Path('pid').exists():
+        time.sleep(0.001)
+    raise RuntimeError('Connection reset by peer')"""
+    rank = f"import os, signal, time\nfrom pathlib import Path\n{stage_code(body)}"
+    launcher = f"from pathlib import Path\nfrom orchestra.training.distributed import launch\n" \
+        f"launch([sys.executable, '-c', {rank!r}], 2, Path())"  # fmt: skip
+    done = run_code(stage.root, f"import sys\n{launcher}")
+    assert done.returncode == -signal.SIGKILL
+    assert (done.stdout, done.stderr) == ("", "") and not list(stage.root.rglob("*.error"))
 
 
 def test_bad_parameters_are_one_line(stage: Stage) -> None:
