@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.domains.engine import Domain, Session, load_domain
+from orchestra.domains.guard import MAX_VALUE_BYTES
 from orchestra.errors import CallError, DataError, ToolError
 
 FOLDER = Path(__file__).parents[3] / "data" / "domains"
@@ -206,7 +207,9 @@ def test_too_many_rows_and_too_large_values_are_refused(tmp_path: Path) -> None:
     long = edited(tmp_path / "long", tool("select printf('%03000d', fine) as x from readers")).open()
     with pytest.raises(CallError, match="more than 2000 characters"):
         long.call("extra", {})
-    huge = "select printf('%99999d', 1) || printf('%99999d', fine) as x from readers"
+    # Each half stays below the limit of a value: only what they make together is beyond it.
+    half = MAX_VALUE_BYTES - 1
+    huge = f"select printf('%{half}d', 1) || printf('%{half}d', fine) as x from readers"
     with pytest.raises(ToolError, match="too big"):
         edited(tmp_path / "huge", tool(huge)).open().call("extra", {})
 
