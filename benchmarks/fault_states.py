@@ -22,6 +22,7 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.processes import descendants, remembered, services, started_at
 from orchestra.system.runs import RUNS
+from orchestra.system.storage import PREFECT, opened
 from tests.flows.workspace import ROOT, Workspace, free_ports
 
 FAKETIME = "libfaketimeMT.so.1"
@@ -122,9 +123,7 @@ def dead_model_server(template: Path, folder: Path, reference: Reference) -> Fau
 
 def history(workspace: Workspace) -> tuple[list[str], int]:
     """MLflow's runs, and how many runs Prefect's database holds."""
-    import sqlite3
-
-    with sqlite3.connect(f"file:{workspace.root}/.state/prefect/prefect.db?mode=ro", uri=True) as database:
+    with opened(workspace.root / PREFECT, "ro") as database:
         (count,) = database.execute("SELECT count(*) FROM flow_run").fetchone()
     return sorted(str(run.info.run_id) for run in workspace.runs()), int(count)
 

@@ -78,10 +78,7 @@ class Guard:
         """(table, insert | update | delete) that a statement prepared since `reset` can do."""
         self.reads: set[tuple[str, str]] = set()
         """(table, column) that it reads; an empty column where it only counts rows."""
-        self.refused = ""
-        self._steps = 0
-        self._max_steps = MAX_STEPS
-        self._began = time.thread_time()
+        self.reset()
 
     def install(self, db: sqlite3.Connection) -> None:
         limit(db)
@@ -130,8 +127,9 @@ class Guard:
 
     def _progress(self) -> int:
         self._steps += STEPS_PER_CHECK
-        over = self._steps > self._max_steps or time.thread_time() - self._began > MAX_SECONDS
-        return int(over and not self.trusted)
+        if self.trusted:
+            return 0
+        return int(self._steps > self._max_steps or time.thread_time() - self._began > MAX_SECONDS)
 
 
 class SchemaGuard:

@@ -22,7 +22,7 @@ from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
 from orchestra.system.processes import services
-from orchestra.system.storage import DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database
+from orchestra.system.storage import DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
 from orchestra.types import Record
 
 FOLDERS = (
@@ -132,7 +132,9 @@ def restore(root: Path, source: Path) -> BackupContents:
             raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=fix)
         for name in DATABASES:
             check_database(unpacked, name)
-            _check_schema(unpacked / name, source)
+        for name in (GATEWAY, MLFLOW):
+            if (unpacked / name).is_file():
+                _check_schema(unpacked / name, source)
         if (unpacked / GATEWAY).is_file():
             _keep_revoked(root / GATEWAY, unpacked / GATEWAY)
         if (unpacked / MLFLOW).is_file():
@@ -163,7 +165,7 @@ def _exchange(root: Path, unpacked: Path, names: list[str]) -> None:
 def _snapshot(database: Path, copy: Path) -> None:
     """The database as it is at one moment, whoever writes to it."""
     with (
-        contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)) as source,
+        opened(database, "ro", 60) as source,
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target)
@@ -258,11 +260,9 @@ def _check_name(name: str, source: Path) -> None:
 
 def _check_schema(database: Path, source: Path) -> None:
     """Refuse what would run at a change of ours: a trigger could undo a revocation or never end, as a view could."""
-    if not database.is_file() or database.name == Path(PREFECT).name:
-        return
     changed = ", ".join(f"'{table}'" for table in (*PLACES, "keys"))
     query = f"SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') AND tbl_name IN ({changed})"
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+    with opened(database, "ro") as db:
         found = db.execute(query).fetchone()
     if found is not None:
         raise DataError(f"a database in it has the {found[0]} {found[1]}", where=str(source), fix=ANOTHER)

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from orchestra.errors import DataError, OrchestraError, ServiceError
@@ -71,6 +72,11 @@ def check_storage(root: Path, room: int = ROOM) -> None:
         probe.unlink()
 
 
+def opened(file: Path, mode: Literal["ro", "rw"], wait_s: float = 5.0) -> contextlib.closing[sqlite3.Connection]:
+    """An SQLite file that is there, whatever its path holds, closed at the end; waits so long for who has it locked."""
+    return contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode={mode}", uri=True, timeout=wait_s))
+
+
 def check_database(root: Path, name: str) -> None:
     """Raises `DataError` of one line where a database of `DATABASES` is damaged or half restored; none is whole.
 
@@ -84,7 +90,7 @@ def check_database(root: Path, name: str) -> None:
         return
     try:
         # Opened to be written: what a killed writer left behind is rolled back first, as by any other opening.
-        with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True, timeout=60)) as db:
+        with opened(file, "rw", 60) as db:
             db.execute("BEGIN")
             problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
             (page,) = db.execute("PRAGMA page_size").fetchone()

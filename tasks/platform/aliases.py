@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestra.errors import ServiceError
 from orchestra.system.servers import address
+from orchestra.system.storage import opened
 from tasks.platform.tracking import connect, own_database, tracking_uri
 
 TIMEOUT_S = 1.0
@@ -89,7 +90,7 @@ def _asked(file: Path, query: str, *values: Any) -> list[Any]:
     if not file.is_file():
         return []
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=TIMEOUT_S)) as database:
+        with opened(file, "ro", TIMEOUT_S) as database:
             return database.execute(query, values).fetchall()
     except sqlite3.Error as error:
         if "no such table" in str(error):

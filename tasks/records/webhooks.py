@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.system.environment import quiet
 from orchestra.system.servers import ENCRYPTION_KEY, WEBHOOK_KEY, address
-from orchestra.system.storage import MLFLOW
+from orchestra.system.storage import MLFLOW, opened
 from orchestra.text import one_line
 from tasks.platform.commands import run_command
 from tasks.platform.tracking import own_database, tracking_uri
@@ -148,7 +148,7 @@ def unreadable(root: Path) -> list[str]:
         return []
     cipher, names = Fernet(os.environ.get(ENCRYPTION_KEY) or file.read_text(encoding="utf-8")), []
     query = "SELECT name, secret FROM webhooks WHERE deleted_timestamp IS NULL AND secret IS NOT NULL ORDER BY name"
-    with contextlib.closing(sqlite3.connect(f"file:{root / MLFLOW}?mode=ro", uri=True)) as database:
+    with opened(root / MLFLOW, "ro") as database:
         for name, secret in database.execute(query):
             try:
                 cipher.decrypt(secret.encode())

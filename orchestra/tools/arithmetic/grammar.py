@@ -36,7 +36,7 @@ _FUNCTIONS: dict[str, Callable[[Fraction], Fraction]] = {
     "double": lambda value: 2 * value,
     "triple": lambda value: 3 * value,
     "negative": lambda value: -value,
-    "factorial": lambda value: factorial(value),
+    "factorial": factorial,
 }
 _PAIRS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "difference": lambda left, right: left - right,

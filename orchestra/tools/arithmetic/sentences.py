@@ -87,16 +87,12 @@ _STEPS: tuple[tuple[str, str], ...] = (
 """What is done to the number so far, and what that appends to its expression."""
 _AND_VERB = re.compile(r" and (?=(?:then )?(?:halve|double|triple|square|cube|add|subtract|take|multiply|divide)\b)")
 _PLURAL = re.compile(r"\b(twos|threes|fours|fives|sixes|sevens|eights|nines|tens|elevens|twelves)\b")
-_DOZENS = re.compile(r"\bdozens?\b")
-
-
 _WORD = re.compile(r"[a-z]{4,}")
 _VOCABULARY = frozenset(
     word
     for text in (
         *VOCABULARY,
         _PLURAL.pattern,
-        _DOZENS.pattern,
         *(pattern for pattern, _ in (*_PATTERNS, *_STEPS)),
         *_ADDED,
     )

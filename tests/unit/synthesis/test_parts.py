@@ -65,7 +65,7 @@ def test_sums_are_right_and_never_repeated(seed: int) -> None:
         assert draft.answer not in draft.wrong and len(set(draft.wrong)) == 3
         asked = draft.instruction.lower()
         words = set(re.findall("[a-z]+", spelt(asked))) & set(SPELT_NUMBERS.values())
-        assert expression.lower() in asked or words or any(word in asked for word in re.findall(r"\d+", expression))
+        assert words or any(word in asked for word in re.findall(r"\d+", expression))
     assert len({draft.entities for draft in drafts}) == 50
 
 
