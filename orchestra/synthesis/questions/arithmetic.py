@@ -13,7 +13,7 @@ from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.partition import WHOLE, SetPart
 from orchestra.synthesis.questions.arithmetic_words import ASK, FORMS, ORDERS, PLAIN
 from orchestra.synthesis.questions.stories import STORIES
-from orchestra.synthesis.questions.surface import misspelt, typed
+from orchestra.synthesis.questions.surface import SLIPS, misspelt, typed
 from orchestra.tools.calculator import evaluate, printed
 from orchestra.types import Category, ToolCall
 
@@ -23,8 +23,6 @@ STORY, ORDER, DECIMAL = 0.3, 0.3, 0.2
 """Shares of stories, of orders, and of questions with a decimal fraction; the rest are expressions."""
 SPELT, MARKED, MONEY = 0.2, 0.5, 0.04
 """Shares of questions with numbers in words, of numbers above 999 with commas, of questions in dollars."""
-SLIPS = 0.06
-"""Share of the questions with a letter out of its place."""
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from orchestra.synthesis.questions.beyond_words import ABOUT_ME, CHATTER, GREETINGS, SLOTS, UNKNOWN
-from orchestra.synthesis.questions.surface import misspelt, typed
+from orchestra.synthesis.questions.surface import SLIPS, misspelt, typed
 
 CANNOT_KNOW = "I cannot know that."
 WHAT_I_AM = "I am a small demonstration model of a made-up world."
@@ -15,8 +15,6 @@ ASK_ME = "Please ask me a question."
 KEYS = "qwertyuiopasdfghjklzxcvbnm"
 SIGNS = "?!.,;:-_()[]{}<>/\\|@#$%&*+=~'\""
 PICTURES = "🙂😀😡🎉❤️👍🌍🔥✨🐶🤖🍕"
-SLIPS = 0.06
-"""Share of the sentences with a letter out of its place."""
 SHARES = ((UNKNOWN, CANNOT_KNOW, 0.5), (ABOUT_ME, WHAT_I_AM, 0.2), (GREETINGS, WHAT_I_AM, 0.1), (CHATTER, ASK_ME, 0.12))
 """Sentences, their answer, and their share; the rest is keys hit at random."""
 SLOT = re.compile(r"\{(\w+)\}")

@@ -34,6 +34,8 @@ STARTS = frozenset(STARTING.split())
 """First words that stay the same word without their capital."""
 OPENED, CLOSED, SHORTENED, LOWERED, SHOUTED, BARE, STRETCHED = 0.2, 0.08, 0.15, 0.2, 0.06, 0.15, 0.08
 """How often each change is made."""
+SLIPS = 0.06
+"""Share of the questions where capitals mean nothing that have a letter out of its place."""
 LOWERED_LETTERS, BARE_LETTERS = 0.4, 0.3
 """The same where capitals mean nothing: sums, greetings and the like are mostly typed in a hurry."""
 
