@@ -23,7 +23,7 @@ from orchestra.tools.base import UNSURE
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Provenance, Record, Verifier
 
-SAMPLES = "tests/data/wording/first_contact.jsonl"
+SAMPLES = Path(__file__).parents[1] / "tests/data/wording/first_contact.jsonl"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 FITTING = {
     "cannot know": (CANNOT_KNOW, UNSURE),
@@ -73,15 +73,16 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--samples", type=Path, default=SAMPLES, help="JSON lines with `ask`, `expect` and `why`")
     arguments = parser.parse_args()
     root = Path(__file__).parents[1]
-    params, samples = load_params(root / "params.yaml"), read_jsonl(root / SAMPLES, First)
+    params, samples = load_params(root / "params.yaml"), read_jsonl(arguments.samples, First)
     toolkit, codec = Toolkit.from_params(params, root), Codec.load(arguments.model)
     examples = asked(samples, toolkit, params.synthesize.experts_per_toolbox[1])
     options = RolloutOptions(params.rollout, toolkit.catalogue.policy_price, judge=False)
     policy: Policy = TransformersPolicy(arguments.model, name="first contact")
     if params.deploy.least_confidence is not None:
-        policy = CautiousPolicy(policy, params.deploy.least_confidence, codec.turn(CANNOT_KNOW))
+        policy = CautiousPolicy(policy, params.deploy.least_confidence, codec.turn(CANNOT_KNOW), codec)
     right: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for one, episode in zip(samples, rollout(examples, policy, codec, toolkit, options), strict=True):

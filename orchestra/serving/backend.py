@@ -285,7 +285,9 @@ class Backend:
 
     def _cautious(self, policy: Policy) -> Policy:
         """The policy, or where `deploy.least_confidence` is set one that doubts what it is not sure of."""
-        return policy if self._least is None else CautiousPolicy(policy, self._least, self._doubted)
+        if self._least is None:
+            return policy
+        return CautiousPolicy(policy, self._least, self._doubted, self.codec)
 
     def _unfinished(self, job: Job, turns: Sequence[Turn], stop: StopReason) -> Episode:
         return Episode(

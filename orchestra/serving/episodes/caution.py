@@ -1,16 +1,25 @@
-"""A policy that says "I cannot know that." in place of a turn that it wrote without being sure of it.
+"""A policy that says "I cannot know that." in place of a turn that it doubts, or of an answer to a call that failed.
 
 A small model writes something for every question. Where nothing of the kind was in its training, it still does, but the
 tokens have far lower probabilities. The mean log-probability of a turn's tokens tells the two apart. The least likely
 token is left out: a turn chooses once, and a choice among equals is no doubt about the question.
+
+A small model also takes an error message for a result. Its answer to a failed call is thus no answer, unless a domain's
+tools are offered: what they refuse may be just what the user asked about.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from orchestra.errors import CallError
 from orchestra.rollout.charges import policy_usage
+from orchestra.rollout.parse import read_turn
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
+from orchestra.rollout.render import Codec
+
+FAILED = "error: "
+"""How the loop begins the observation of a call that failed."""
 
 
 def confidence(logprobs: Sequence[float]) -> float:
@@ -27,6 +36,7 @@ class CautiousPolicy:
     """`confidence` below which a turn is doubted."""
     instead: Sequence[int]
     """The tokens that stand in its place, the stop token included: (time,)."""
+    codec: Codec
     by_episode: bool = field(init=False)
     _silent: dict[int, Conversation] = field(default_factory=dict)
     """What the inner policy sees in place of each conversation (by identity); turns are shared."""
@@ -55,7 +65,19 @@ class CautiousPolicy:
 
     def _sure(self, conversation: Conversation, written: Generation) -> Generation:
         """The turn, or what stands in its place; the tokens of a doubted turn are paid for all the same."""
-        if confidence(written.logprobs) >= self.least:
+        if confidence(written.logprobs) >= self.least and not self._answers_error(conversation, written):
             return written
         usage = policy_usage(conversation, written)
         return replace(written, ids=list(self.instead), logprobs=[], stop="stop", usage=usage)
+
+    def _answers_error(self, conversation: Conversation, written: Generation) -> bool:
+        """Whether the turn is the answer to a call that failed, with no domain's tools offered."""
+        last = conversation.turns[-1] if conversation.turns else None
+        if last is None or last.call is None or conversation.example.domain is not None:
+            return False
+        if not (last.observation or "").startswith(FAILED):
+            return False
+        try:
+            return read_turn(self.codec, written.ids, self.codec.decode(written.ids)).answer is not None
+        except CallError:
+            return False

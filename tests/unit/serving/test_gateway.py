@@ -182,6 +182,17 @@ def test_a_model_that_is_not_sure_of_its_answer_says_that_it_cannot_know(tmp_pat
             assert json.loads(text)["choices"][0]["message"]["content"] == answer
 
 
+def test_the_calculators_error_is_no_answer(tmp_path: Path) -> None:
+    """The loop's own words for a failed call are those that caution looks for."""
+    asked = [{"role": "user", "content": "what is 5/0?"}]
+    for made, expected in (
+        (backend(tmp_path, least_confidence=-0.04), "I cannot know that."),
+        (backend(tmp_path), "error: division by zero"),
+    ):
+        content = chat(made, tmp_path, messages=asked).json()["choices"][0]["message"]["content"]
+        assert content.startswith(expected)
+
+
 class Broken(ScriptedPolicy):
     """A policy whose server is gone."""
 

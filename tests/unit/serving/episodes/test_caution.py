@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing
+from orchestra.rollout.parse import format_call
+from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing, ScriptedPolicy
 from orchestra.serving.episodes.caution import CautiousPolicy
-from orchestra.types import Usage
-from tests.support.worlds import example
+from orchestra.types import ToolCall, Turn, Usage
+from tests.support.worlds import codec, example
 
 INSTEAD = [7, 8]
 
@@ -37,7 +38,7 @@ def turn(inner: Written, least: float = -0.1) -> tuple[Generation, list[int]]:
     """The turn, and the tokens that were streamed."""
     streamed: list[int] = []
     conversation = Conversation(example("e"), [5] * 10, on_tokens=streamed.extend)
-    policy = CautiousPolicy(inner, least, INSTEAD)
+    policy = CautiousPolicy(inner, least, INSTEAD, codec())
     assert policy.by_episode and policy.name == "written"
     policy.begin([conversation])
     (made,) = asyncio.run(policy.generate([conversation], [9]))
@@ -55,6 +56,35 @@ def test_a_doubted_turn_is_replaced_and_its_tokens_are_never_streamed() -> None:
     made, streamed = turn(Written([-3.0, -0.5, -0.01]))
     assert made.ids == streamed == INSTEAD and made.logprobs == [] and made.stop == "stop"
     assert made.usage == Usage(input_tokens=10, cached_input_tokens=4, output_tokens=3), "what was written is paid for"
+
+
+class Repeats(ScriptedPolicy):
+    """Calls the calculator with what it cannot read, and makes an answer, or another call, of its error."""
+
+    def __init__(self, then: str) -> None:
+        super().__init__("repeats", lambda c: then if c.turns else format_call(DIVISION), codec().turn)
+
+
+DIVISION = ToolCall(name="calculator", arguments={"expression": "5/0"})
+
+
+@pytest.mark.parametrize(
+    ("observation", "then", "domain", "said"),
+    [
+        ("error: division by zero", "er96", None, "instead"),
+        ("error: division by zero", format_call(DIVISION), None, "then"),
+        ("error: the order was shipped", "The order was shipped.", "shop", "then"),
+        ("888", "888", None, "then"),
+    ],
+)
+def test_an_answer_to_a_failed_call_is_replaced(observation: str, then: str, domain: str | None, said: str) -> None:
+    policy = CautiousPolicy(Repeats(then), -0.1, codec().turn("instead"), codec())
+    conversation = Conversation(example("e").model_copy(update={"domain": domain}), [5] * 10)
+    policy.begin([conversation])
+    (call,) = asyncio.run(policy.generate([conversation], [99]))
+    conversation.turns.append(Turn(ids=tuple(call.ids), text="", call=DIVISION, observation=observation))
+    (answer,) = asyncio.run(policy.generate([conversation], [99]))
+    assert answer.ids == codec().turn("instead" if said == "instead" else then)
 
 
 def test_what_the_endpoint_counted_stands() -> None:
