@@ -13,6 +13,15 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, databas
 settings.load_profile("repeatable")
 
 
+WHOLE = ("tests/flows/", "tests/integration/")
+"""Folders whose files take minutes each, most of them in processes of their own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole flows and servers first: begun last, they would run alone while the other worker is idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WHOLE))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def no_address_of_another_file() -> Iterator[None]:
     """MLflow writes the address that it is given into the environment, where the next test file would find it."""
