@@ -75,7 +75,8 @@ def create_control(gateway: Gateway, token: str) -> ASGIApp:
     async def reload(request: Request) -> dict[str, Any]:
         import hmac
 
-        if not hmac.compare_digest(request.headers.get("authorization", ""), f"Bearer {token}"):
+        # As bytes: of texts it compares ASCII only, and raises for any other.
+        if not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()):
             raise ApiError(401, "the control port's token is missing", kind="permission_error", code="invalid_token")
         # Takes no argument: it can only load what the release on this machine wrote.
         try:

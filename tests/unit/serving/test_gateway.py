@@ -298,11 +298,13 @@ def test_before_anything_serves_it_is_503(tmp_path: Path) -> None:
 def test_only_the_control_port_with_its_token_loads(tmp_path: Path) -> None:
     transport = httpx.ASGITransport(app=create_control(Gateway(tmp_path), "token"))
 
-    async def go(**headers: str) -> httpx.Response:
+    async def go(**headers: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             return await http.post("/admin/reload", json={}, headers=headers)
 
     assert asyncio.run(go()).status_code == 401
+    for wrong in ("", "token", "Bearer ", "Bearer tokens", "bearer token", "Bearer tök€n".encode(), b"\xff\xfe"):
+        assert asyncio.run(go(Authorization=wrong)).json()["error"]["code"] == "invalid_token"
     found = asyncio.run(go(Authorization="Bearer token"))
     assert found.status_code == 502 and "nothing was released" in found.json()["error"]["message"]
 
