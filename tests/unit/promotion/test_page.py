@@ -179,6 +179,79 @@ def test_what_the_pages_sections_count(html: str) -> None:
     assert "&lt;b&gt;" in html and "<b>" not in html
 
 
+class Tags(HTMLParser):
+    """Every tag with its attributes' names, in order, and the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, ...]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, *(name for name, _ in attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def with_text(text: str) -> str:
+    """The page where models, tools, users, judges and people wrote that text."""
+    told = subject()
+    turns = {name: [one.model_copy(update={"answer": text}) for one in each] for name, each in told.episodes.items()}
+    for each in turns.values():
+        for number, one in enumerate(each):
+            written = [
+                turn.model_copy(update={"text": text, "observation": text, "parse_error": text}) for turn in one.turns
+            ]
+            each[number] = one.model_copy(update={"turns": tuple(written)})
+    names = told.comparison.policies["grpo"]
+    shares = {text if tool == "gpt-5" else tool: share for tool, share in names.tool_shares.items()}
+    policies = {**told.comparison.policies, "grpo": names.model_copy(update={"tool_shares": shares})}
+    examples = {
+        one.id: one.model_copy(
+            update={"instruction": text, "preference": one.preference.model_copy(update={"words": text})}
+        )
+        for one in EXAMPLES
+    }
+    assert told.safety is not None and told.champion is not None
+    tried = [one.model_copy(update={"tool": text, "why": text, "case": text}) for one in told.safety.results]
+    return page(
+        subject(
+            title=text,
+            episodes=turns,
+            comparison=told.comparison.model_copy(update={"policies": policies}),
+            examples=examples,
+            champion=(text, told.champion[1]),
+            safety=told.safety.model_copy(update={"results": tuple(tried)}),
+            lineage=Node(what=text, of=(Node(what=text, digest="c" * 64),)),
+            history=(("version", text), [(text, text)]),
+            benchmarks=(("benchmark", text), [(text, text)]),
+            facts={text: text},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "</td></table><style>*{display:none}</style>",
+        '"><svg onload=alert(1)>',
+        "' autofocus onfocus='alert(1)",
+        "</text></g></svg><a href=javascript:alert(1)>x</a>",
+        "<!-- ",
+        "]]><![CDATA[<b>",
+        "{{ 7 * 7 }}{% raw %}",
+    ],
+)
+def test_no_text_becomes_markup(attack: str) -> None:
+    found = Tags(with_text(attack))
+    assert found.tags == Tags(with_text("plain")).tags
+    assert found.text.count(attack) > 20, "it is shown as it was written"
+
+
 def test_nothing_measured_still_makes_a_page() -> None:
     empty = subject(episodes={}, champion=None, safety=None, steps=(), lineage=None)
     html = page(empty)
