@@ -63,11 +63,12 @@ class _Sample(Record):
     why: str
 
 
-def test_no_first_question_of_the_acceptance_set_is_trained_on() -> None:
+@pytest.mark.parametrize("file", ["first_contact", "newcomers"])
+def test_no_first_question_is_trained_on(file: str) -> None:
     """Greetings and bare sums aside, which everybody writes alike."""
     rng = random.Random(3)
     made = [*islice(arithmetic(rng, set()), 3000), *islice(direct(rng, "train"), 3000)]
     given_words = {" ".join(re.findall(r"\w+", draft.instruction.lower())) for draft in made}
-    samples = read_jsonl(ROOT / "tests/data/wording/first_contact.jsonl", _Sample)
+    samples = read_jsonl(ROOT / f"tests/data/wording/{file}.jsonl", _Sample)
     asked = {" ".join(re.findall(r"\w+", one.ask.lower())) for one in samples}
     assert not {one for one in asked & given_words if one.count(" ") > 3}
