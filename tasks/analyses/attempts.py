@@ -35,8 +35,9 @@ def attempted(found: AnalysedSet, policies: Sequence[str], conditions: Mapping[s
     params, root = stage.params, stage.root
     named = params.evaluate.model_copy(update={"policies": list(policies)})
     check_names(params.model_copy(update={"evaluate": named}), root)
-    toolkit = found.with_answers(Toolkit.from_params(params, root, budget=open_budget(stage)))
+    # The stage's own work folder would not do: opening it removes every folder beside it, attempts and all.
     folder = root / "work" / "analyse" / identity(stage, policies, list(conditions.values()))
+    toolkit = found.with_answers(Toolkit.from_params(params, root, budget=open_budget(stage, folder)))
     price, made = toolkit.catalogue.policy_price, Found()
     with players(stage, folder) as build:
         for condition, examples in conditions.items():

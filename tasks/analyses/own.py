@@ -52,10 +52,10 @@ def over_settings(
     params, examples = stage.params, heldout(stage)[:count]
     one = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": [policy]})})
     check_names(one, root)
-    toolkit = Toolkit.from_params(params, root, budget=open_budget(stage))
+    folder = root / "work" / "analyse" / identity(stage, [policy], [examples])
+    toolkit = Toolkit.from_params(params, root, budget=open_budget(stage, folder))
     kinds = frontier.by_kind(examples)
     usual, seed = params.rollout.max_turns, params.evaluate.seed
-    folder = root / "work" / "analyse" / identity(stage, [policy], [examples])
     points, simulated = [], False
     with players(stage, folder) as build:
         player = contender(policy, root, toolkit.catalogue.policy_price, toolkit, build)

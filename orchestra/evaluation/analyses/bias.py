@@ -15,7 +15,7 @@ from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.types import Episode, Example, Record
 
 ALL = "all"
-HEADER = ("policy", "preference", "calls", "to the strongest", "to its family", "to its own family")
+HEADER = ("policy", "preference", "calls", "to the strongest", "to that one's family", "to the policy's family")
 Counts = Mapping[str, float]
 """Of calls to experts, by example."""
 
@@ -114,7 +114,7 @@ def plot(analysis: BiasAnalysis, file: Path) -> None:
             [max(0.0, (one.high or 0.0) - value) for one, value in zip(found, values, strict=True)],
         ]
         places = [index + offset for index in range(len(names))]
-        said = "the strongest expert" if what == "strongest" else "its family"
+        said = "the strongest expert" if what == "strongest" else "that one's family"
         axes.barh(places, values, height=0.34, xerr=sides, label=f"calls to {said}", capsize=2)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()

@@ -8,9 +8,10 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orchestra.evaluation.analyses.figure import titled
 from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.probes.shipped import renamed, repriced
-from orchestra.evaluation.report import SIMULATED, blank_figure, label
+from orchestra.evaluation.report import blank_figure, label
 from orchestra.evaluation.statistics import PolicySummary, summarise
 from orchestra.statistics.intervals import Interval, paired_difference
 from orchestra.tools.catalogue.catalogue import Catalogue
@@ -113,8 +114,7 @@ def plot(analysis: ChangeAnalysis, file: Path) -> None:
         axes.plot([end[0], end[0]], [interval.low or 0.0, interval.high or 0.0], color="grey", linewidth=0.8, zorder=0)
     axes.set_xlabel("US cents per example")
     axes.set_ylabel("accuracy")
-    note = f" ({SIMULATED})" if analysis.simulated else ""
-    axes.set_title(f"From known to unseen {analysis.what}, {analysis.data}{note}")
+    axes.set_title(titled(f"From known to unseen {analysis.what}", analysis.data, analysis.simulated))
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
     axes.margins(x=0.15, y=0.15)

@@ -8,7 +8,8 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestra.evaluation.report import SIMULATED, blank_figure, label
+from orchestra.evaluation.analyses.figure import OWN, name_points, titled
+from orchestra.evaluation.report import blank_figure, label
 from orchestra.statistics.frontier import hull
 from orchestra.statistics.intervals import Interval, mean_interval
 from orchestra.types import Episode, Example, Preference, Record
@@ -122,18 +123,19 @@ def plot(analysis: FrontierAnalysis, file: Path) -> None:
             continue
         places = [_place(one) for one in found]
         axes.plot([x for x, _ in places], [y for _, y in places], style, label=series)
-        for one, (x, y) in zip(found, places, strict=True):
+        for one, (x, _) in zip(found, places, strict=True):
             low, high = one.accuracy.low or 0.0, one.accuracy.high or 0.0
             axes.plot([x, x], [low, high], color="grey", linewidth=0.8, zorder=0)
-            axes.annotate(one.setting.name, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
     line = [_place(shown[index]) for index in hull([_place(one) for one in shown])]
     axes.plot([x for x, _ in line], [y for _, y in line], "--", color="grey", linewidth=0.8, label="frontier", zorder=0)
     axes.set_xlabel("US cents per example")
     axes.set_ylabel("accuracy")
-    axes.set_title(f"{label(analysis.policy)}" + (f" ({SIMULATED})" if analysis.simulated else ""))
-    axes.legend(fontsize=8)
+    axes.set_title(titled(label(analysis.policy), OWN, analysis.simulated))
+    axes.legend(fontsize=8, loc="lower right")
     axes.grid(alpha=0.3)
     axes.margins(x=0.15, y=0.15)
+    axes.set_ylim(max(-0.02, axes.get_ylim()[0]), min(1.02, axes.get_ylim()[1]))
+    name_points(axes, [(one.setting.name, *_place(one)) for one in shown])
     figure.savefig(file)
 
 

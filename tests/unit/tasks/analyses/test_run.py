@@ -13,7 +13,7 @@ from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.benchmarks.base import Attempt
 from orchestra.evaluation.benchmarks.report import ATTEMPTS, REPORTS, SUMMARY
 from orchestra.tools.experts.judging import URL
-from orchestra.types import Judged
+from orchestra.types import Episode, Judged, Verdict
 from tasks.analyses import run as analyse
 from tasks.platform.tracking import connect, experiment
 from tests.support.benchmarks import pairs, published
@@ -63,9 +63,13 @@ def test_the_frontier_goes_on_after_a_kill_and_is_the_same(here: Path, monkeypat
         patch.setattr(running, "evaluate", killed)
         analyse.main(asked)
     (first,) = (here / "work/analyse").rglob("turn-limit-*.jsonl")
-    before = first.read_bytes()
+    # A new attempt would be the same to the byte, so that only a changed file tells: here all are solved.
+    played = [Episode.model_validate_json(line) for line in first.read_text(encoding="utf-8").splitlines()]
+    assert [one.solved for one in played] == [False, False]
+    marked = [one.model_copy(update={"verdict": Verdict(solved=True, why="marked")}) for one in played]
+    first.write_text("".join(one.model_dump_json() + "\n" for one in marked), encoding="utf-8")
     analyse.main(asked)
-    assert first.read_bytes() == before, "what was attempted is taken over"
+    assert told(here, "frontier")["points"][0]["accuracy"]["value"] == 1, "what was attempted is taken over"
     points = told(here, "frontier")["points"]
     assert [(one["setting"]["name"], one["examples"]) for one in points] == [
         ("1 turn", 2),
@@ -77,6 +81,17 @@ def test_the_frontier_goes_on_after_a_kill_and_is_the_same(here: Path, monkeypat
     assert (last["setting"]["series"], last["setting"]["budget_usd"], last["accuracy"]["value"]) == ("budget", 1e-6, 0)
     with pytest.raises(ConfigError, match="no policy named nobody"):
         analyse.main(["frontier", "--policy", "nobody"])
+
+
+def test_an_analysis_keeps_the_attempts_of_others(here: Path) -> None:
+    other = here / "work/analyse/judges-hle/qwen3-32b.jsonl"
+    other.parent.mkdir(parents=True)
+    other.write_text("paid for\n", encoding="utf-8")
+    analyse.main(["frontier", "--turns", "1", "--examples", "2"])
+    played = {file: file.read_bytes() for file in (here / "work/analyse").rglob("*.jsonl")}
+    analyse.main(["unseen-tools", "--examples", "2"])
+    assert other.read_text(encoding="utf-8") == "paid for\n"
+    assert {file: file.read_bytes() for file in played if file.is_file()} == played
 
 
 def test_unseen_prices_are_attempted_beside_the_known_ones(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
