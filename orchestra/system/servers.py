@@ -14,7 +14,15 @@ from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.system.artifacts import environment
 from orchestra.system.environment import quiet
-from orchestra.system.processes import LOCALHOST, Service, port_busy, services, start_service, stop_services
+from orchestra.system.processes import (
+    LOCALHOST,
+    Service,
+    all_remembered,
+    port_busy,
+    services,
+    start_service,
+    stop_services,
+)
 from orchestra.system.storage import MLFLOW, PREFECT, blame_storage, check_database, check_storage
 
 START_TIMEOUT_S = 300.0
@@ -98,6 +106,9 @@ def start(
         check_database(root, database)
     wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
     running = {service.name: service for service in services(root)}
+    for service in all_remembered(root):
+        if service.name in wanted and service.name not in running:
+            service.end()  # What a killed server left behind has its port.
     for name, (_, port, _) in wanted.items():
         if name not in running and port_busy(port, LOCALHOST):
             fix = f"end it, or take another: orchestra up --{name}-port {port + 1}"
@@ -135,7 +146,8 @@ def _commands(
     address = f"http://{LOCALHOST}:{prefect_port}"
     prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", LOCALHOST, "--port", str(prefect_port)]
     mlflow = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", LOCALHOST, "--port", str(mlflow_port), "--workers", "1"),
+        *(sys.executable, "-m", "orchestra.system.mlflow_server", "--host", LOCALHOST, "--port", str(mlflow_port)),
+        *("--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{root}/{MLFLOW}", "--registry-store-uri"),
         *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(root / ".state/mlartifacts")),
     ]
