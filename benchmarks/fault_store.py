@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from benchmarks.fault_cases import FaultOutcome, Reference, ended, finished, last, plain, typed
+from orchestra.files.yaml import load_yaml
 from orchestra.system.processes import LOCALHOST
 from tests.flows.workspace import Workspace, commit
 from tests.support.stores import BUCKET, KEYS, s3_server
@@ -145,7 +146,7 @@ def store() -> Iterator[FaultyStore]:
 def sharing(reference: Reference, folder: Path, found: FaultyStore) -> Workspace:
     """A finished workspace that shares with that store."""
     workspace = Workspace(finished(reference, folder).root, KEYS)
-    params = yaml.safe_load((workspace.root / "params.yaml").read_text(encoding="utf-8"))
+    params = load_yaml(workspace.root / "params.yaml", if_missing="make setup")
     params["storage"] = {"url": f"s3://{BUCKET}/{folder.name}", "endpoint": found.url}
     (workspace.root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
     commit(workspace.root)

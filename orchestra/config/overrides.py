@@ -101,7 +101,7 @@ def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[s
     # ruamel would turn `base: null` into `base:`.
     yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
     try:
-        load_yaml(file, if_missing="run from the repository root")  # within bounds before ruamel reads it
+        wanted = _copy(load_yaml(file, if_missing="run from the repository root"))  # in bounds before ruamel reads it
         document = yaml.load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", where=str(file), fix="fix the file") from None
@@ -113,13 +113,50 @@ def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[s
         if not equals:
             raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=value")
         holder, key = _find(document, dotted.strip(), file)
+        plain, _ = _find(wanted, dotted.strip(), file)
         new = _value(text)
-        if holder[key] != new:
+        if not _same(plain[key], new):
             changed.append(f"{dotted.strip()}: {holder[key]} → {new}")
-            holder[key] = new
+            holder[key], plain[key] = _quoted(new), _copy(new)
     buffer = io.StringIO()
     yaml.dump(document, buffer)
-    return buffer.getvalue(), parse_params(parse_yaml(buffer.getvalue()), where="--set"), changed
+    written = parse_yaml(buffer.getvalue())
+    params = parse_params(written, where="--set")
+    if not _same(written, wanted):
+        raise ConfigError("the file shares values between keys (*)", where=str(file), fix="write each value out")
+    return buffer.getvalue(), params, changed
+
+
+def _quoted(value: Any) -> Any:
+    """The value with quotes around each text that no longer were one without them: ruamel writes `on` as it is."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, dict):
+        return {_quoted(key): _quoted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_quoted(inner) for inner in value]
+    try:
+        return DoubleQuotedScalarString(value) if isinstance(value, str) and parse_yaml(value) != value else value
+    except ValueError:
+        return DoubleQuotedScalarString(value)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, and of the same types throughout: `1 == True == 1.0` is no equality here."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _copy(value: Any) -> Any:
+    """The value with nothing shared between its keys, as an alias shares it."""
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:
@@ -136,5 +173,5 @@ def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:
 def _value(text: str) -> Any:
     try:
         return parse_yaml(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is not a YAML value", where="--set", fix="quote it") from None
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a YAML value: {error}", where="--set", fix="quote it") from None

@@ -1,9 +1,10 @@
 """The base class of every section of params.yaml."""
 
+import math
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, le=10**9)]
@@ -39,9 +40,24 @@ Inside = Annotated[str, AfterValidator(_inside)]
 
 
 class Section(BaseModel):
-    """A section of params.yaml: unknown keys, infinities and NaN are errors."""
+    """A section of params.yaml: unknown keys, infinities, NaN and negative zeros are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _one_zero(cls, value: Any) -> Any:
+        if _negative_zero(value):
+            raise ValueError("must not be a negative zero; write 0")
+        return value
+
+
+def _negative_zero(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_negative_zero, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_negative_zero, value))
+    return isinstance(value, float) and value == 0 and math.copysign(1, value) < 0
 
 
 def switch(default: Any, **rules: Any) -> Any:

@@ -1,5 +1,11 @@
-"""YAML text as plain values, within bounds that are checked before any value is made, with one kind of error."""
+"""YAML text as plain values, within bounds that are checked before any value is made, with one kind of error.
 
+Only plain spellings are values. What YAML 1.1 makes of `12:30` (750), `017` (15), `1_000`, `0x1F`, `yes` and `-0.0`,
+and what a tag makes of a text, is refused: other readers of the same file, DVC among them, read something else.
+"""
+
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +22,26 @@ MAX_VALUES = 50_000
 MAX_WORD = 100
 """Characters of what may be read as a number or a date: `1:59:59…` counts in sixties, in time that grows faster."""
 
+_TAGS = "tag:yaml.org,2002:"
+_PLAIN = {
+    "null": re.compile(r"~|null|Null|NULL|"),
+    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    "int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
+    "float": re.compile(r"[-+]?((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"),
+    "timestamp": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+}
+"""Of what PyYAML reads as more than text, the spellings that mean the same to every reader."""
+
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, which keeps the last of two equal keys without a word; this one refuses them."""
+    """PyYAML's, which keeps the last of two equal keys without a word and obeys tags; this one refuses both."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:
+            line = event.start_mark.line + 1  # type: ignore[union-attr]
+            raise _RefusedError(f"line {line}: tags (!) are not taken; put a text in quotes")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[str, int] = {}
@@ -33,11 +56,14 @@ class _RefusedError(Exception):
     """Something that YAML has and we do not take."""
 
 
-def load_yaml(path: Path, *, if_missing: str) -> Any:
-    """The content of a file; raises `ConfigError` of one line, which says `if_missing` where there is no such file."""
+def load_yaml(path: Path, *, if_missing: str, of_dvc: bool = False) -> Any:
+    """The content of a file; raises `ConfigError` of one line, which says `if_missing` where there is no such file.
+
+    `of_dvc`: DVC wrote it, by YAML 1.2, in which `yes` and `12:30` are texts without quotes.
+    """
     try:
         with path.open(encoding="utf-8") as file:
-            return parse_yaml(file.read(MAX_CHARACTERS + 1))
+            return parse_yaml(file.read(MAX_CHARACTERS + 1), of_dvc=of_dvc)
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(path), fix=if_missing) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -46,7 +72,7 @@ def load_yaml(path: Path, *, if_missing: str) -> Any:
         raise ConfigError(str(error), where=str(path), fix="fix the syntax") from None
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, *, of_dvc: bool = False) -> Any:
     """What the text holds; raises `ValueError` that says what is wrong."""
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"has more than {MAX_CHARACTERS} characters; write less, or put records into .jsonl")
@@ -56,7 +82,7 @@ def parse_yaml(text: str) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _check(node)
+            _check(node, of_dvc=of_dvc)
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -69,7 +95,7 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"not YAML: {error}") from None
 
 
-def _check(node: yaml.Node) -> None:
+def _check(node: yaml.Node, *, of_dvc: bool) -> None:
     """Refuse what would outgrow the text; each node is visited once, however often it stands."""
     sizes: dict[int, int] = {}
     """Values of a node, by identity; 0 while it is visited."""
@@ -87,16 +113,35 @@ def _check(node: yaml.Node) -> None:
         total = 1
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                if key.tag == "tag:yaml.org,2002:merge":
+                if key.tag == _TAGS + "merge":
                     raise _RefusedError(f"line {line}: merge keys (<<) are not taken; write the keys")
                 total += size(key, depth + 1) + size(value, depth + 1)
         elif isinstance(node, yaml.SequenceNode):
             total += sum(size(value, depth + 1) for value in node.value)
-        elif len(node.value) > MAX_WORD and node.tag != "tag:yaml.org,2002:str":
+        elif len(node.value) > MAX_WORD and node.tag != _TAGS + "str":
             raise _RefusedError(f"line {line}: a number or date of {len(node.value)} characters; put a text in quotes")
+        elif not _is_plain(node) and of_dvc:
+            node.tag = _TAGS + "str"
+        elif not _is_plain(node):
+            raise _RefusedError(
+                f"line {line}: {node.value} is no plain number, date, true, false or null; put a text in quotes"
+            )
         if total > MAX_VALUES:
             raise _RefusedError(f"line {line}: more than {MAX_VALUES} values, with those behind aliases")
         sizes[id(node)] = total
         return total
 
     size(node, 0)
+
+
+def _is_plain(node: yaml.Node) -> bool:
+    """Whether every reader reads the same, and no digit is lost on the way to zero or infinity."""
+    kind, text = node.tag.removeprefix(_TAGS), node.value
+    if kind == "str":
+        return True
+    if kind not in _PLAIN or not _PLAIN[kind].fullmatch(text):
+        return False
+    if kind not in ("int", "float"):
+        return True
+    digits = re.split("[eE]", text)[0]
+    return math.isfinite(float(text)) and (float(text) != 0 or not (set("123456789-") & set(digits)))

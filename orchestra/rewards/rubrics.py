@@ -1,6 +1,7 @@
 """What a judge is asked and how its reply is read: the prompts of published benchmarks, word for word."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,17 +64,29 @@ class _Extracted(BaseModel):
     strict: Literal[True] = True
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with every key as often as it is there."""
+
+
 FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 
 
 def read_extracted(reply: str) -> Ruling:
-    """The JSON object, alone or in a code fence; a confidence outside [0, 100] is moved to its nearer end."""
+    """The JSON object, alone or in a code fence; a confidence outside [0, 100] is moved to its nearer end.
+
+    A key that is there twice with two values is no verdict: JSON's readers keep the last without a word.
+    """
     fenced = FENCE.match(reply)
+    text = fenced[1] if fenced else reply
     try:
-        said = _Extracted.model_validate_json(fenced[1] if fenced else reply)
+        said = _Extracted.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the reply'}: {first['msg']}") from None
+    seen: dict[str, Any] = {}
+    for key, value in json.loads(text, object_pairs_hook=_Pairs):
+        if seen.setdefault(key.strip().casefold(), value) != value:
+            raise ValueError(f"{key}: said twice, and not the same")
     return Ruling(
         solved=said.correct == "yes",
         extracted=said.extracted_final_answer,
@@ -83,13 +96,17 @@ def read_extracted(reply: str) -> Ruling:
 
 DECISION = re.compile(r"^\W*decision\W+(true|false)\b(?![^\n]*\b(?:true|false)\b)", re.IGNORECASE | re.MULTILINE)
 """A line that names both, as the form that is asked for does, decides nothing."""
+SAID = re.compile(r"\bdecision\W+(?:is\W+)?(true|false)\b(?![^\n]*\b(?:true|false)\b)", re.IGNORECASE)
+"""The same anywhere in a line: an answer that the judge quotes may hold such a line."""
 
 
 def read_decision(reply: str) -> Ruling:
-    """The last line of the reply that decides: `Decision: TRUE`, be it quoted or emphasised."""
+    """What the lines decide: `Decision: TRUE`, be it quoted or emphasised. Both decisions in one reply are none."""
     found = DECISION.findall(reply)
     if not found:
         raise ValueError("no line says Decision: TRUE or FALSE")
+    if len({one.casefold() for one in (*found, *SAID.findall(reply))}) > 1:
+        raise ValueError("it says both Decision: TRUE and Decision: FALSE")
     return Ruling(solved=found[-1].casefold() == "true")
 
 

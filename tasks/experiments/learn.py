@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
 
-import yaml
-
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
 from orchestra.evaluation.claims.arms import OURS, ArmRow, side_by_side
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
+from orchestra.files.yaml import parse_yaml
 from orchestra.system.environment import cores, quiet
 from orchestra.system.storage import check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
@@ -214,7 +213,7 @@ def differences(root: Path, params: Params) -> dict[str, str]:
     """Parameters that are not those committed; the training seeds, which the table names, are left out."""
     shown = subprocess.run(["git", "show", "HEAD:params.yaml"], cwd=root, capture_output=True, text=True, check=False)
     text = shown.stdout if shown.returncode == 0 else (root / "params.yaml").read_text(encoding="utf-8")
-    default: dict[str, Any] = yaml.safe_load(text)
+    default: dict[str, Any] = parse_yaml(text)
     # What the committed file is silent on has the schema's default; a commit from before a key was renamed has none.
     with contextlib.suppress(ConfigError):
         default = parse_params(default, where="HEAD:params.yaml").model_dump(mode="json", by_alias=True)

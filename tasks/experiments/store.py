@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import DataError
 from orchestra.files import atomic
+from orchestra.files.yaml import load_yaml
 from orchestra.system.processes import run_child
 from tasks.platform.dvc import StageError, StageKilled, stage_env
 from tasks.platform.stage import stage_fingerprint
@@ -147,7 +146,7 @@ class Keeper:
 
 def standing(root: Path) -> dict[str, Path]:
     """What every run links to, by relative path: code, and what lies in data/ and models/ but is no stage's output."""
-    declared = yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    declared = load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]
     outputs = {out for stage in declared.values() for out in stage.get("outs", [])}
     found = {name: root / name for name in CODE}
     for parent in ("data", "models"):
@@ -160,7 +159,7 @@ def standing(root: Path) -> dict[str, Path]:
 def _fingerprint(folder: Path, stage: str, params: Params, arguments: Sequence[str]) -> str:
     """That of the stage; what is no stage of dvc.yaml depends on all that evaluate does, and on its own file."""
     own = folder / Path(*_module(folder, stage).split(".")).with_suffix(".py")
-    declared = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    declared = load_yaml(folder / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]
     if stage in declared:
         return stage_fingerprint(folder, stage, params)
     parts = [stage, *arguments, stage_fingerprint(folder, "evaluate", params), str(params.synthesize.price_spread)]

@@ -6,12 +6,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, run_child
 from tasks.platform.stage import CAPPED, FAILURE_KIND
@@ -106,11 +106,16 @@ def _explain(error: Exception, root: Path) -> OrchestraError:
 def hashes(root: Path, name: str) -> Hashes:
     """The stage's entry of dvc.lock; empty before its first run."""
     file = root / "dvc.lock"
-    # The C loader: this file is read some ten times a run, and grows.
-    lock = yaml.load(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.is_file() else {}
+    lock = _lock(file, (found := file.stat()).st_mtime_ns, found.st_size) if file.is_file() else {}
     entry = (lock or {}).get("stages", {}).get(name, {})
     params = {key: value for values in entry.get("params", {}).values() for key, value in values.items()}
     return Hashes(_md5s(entry.get("deps", [])), _md5s(entry.get("outs", [])), params)
+
+
+@lru_cache(maxsize=1)
+def _lock(file: Path, changed: int, size: int) -> Any:
+    """dvc.lock, which is read some ten times a run."""
+    return load_yaml(file, if_missing="run the pipeline", of_dvc=True)
 
 
 def _md5s(entries: list[dict[str, Any]]) -> dict[str, str]:

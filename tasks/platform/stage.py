@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-import yaml
-
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, DataError, OrchestraError
+from orchestra.errors import EXIT_ERROR, BudgetError, DataError, OrchestraError
 from orchestra.files import atomic
+from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
 from orchestra.system.runs import BUG
@@ -200,10 +199,7 @@ def _declared(root: Path, name: str) -> dict[str, Any]:
     file = root / "dvc.yaml"
     if not file.is_file():
         return {}
-    try:
-        entry = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("stages", {}).get(name, {})
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not YAML: {error}", where=str(file), fix="fix the syntax") from None
+    entry = (load_yaml(file, if_missing="git checkout dvc.yaml") or {}).get("stages", {}).get(name, {})
     return entry if isinstance(entry, dict) else {}
 
 

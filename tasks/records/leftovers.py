@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestra.config.schema import load_params
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
@@ -130,7 +128,7 @@ def _of_dvc(root: Path) -> Iterator[str]:
 def _of_sweeps(root: Path) -> Iterator[str]:
     """Copies of the workspace share its cache."""
     for lock in (root / SWEEPS).glob("*/dvc.lock"):
-        stages = (yaml.safe_load(lock.read_text(encoding="utf-8")) or {}).get("stages", {})
+        stages = (load_yaml(lock, if_missing="run the pipeline", of_dvc=True) or {}).get("stages", {})
         for name in stages:
             yield from dvc.hashes(lock.parent, name).outputs.values()
 

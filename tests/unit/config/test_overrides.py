@@ -1,13 +1,19 @@
 """--set: checked edits of params.yaml."""
 
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestra.config.overrides import IN_FORCE, apply, effective, in_force, points
-from orchestra.config.schema import load_params
+from orchestra.config.schema import load_params, parse_params
 from orchestra.errors import ConfigError
+from orchestra.files.yaml import parse_yaml
+from tests.unit.config.test_schema import NUMBERS, at
 
 ROOT = Path(__file__).parents[3]
 
@@ -107,3 +113,54 @@ def test_every_combination_of_values() -> None:
     ]
     with pytest.raises(ConfigError, match="has no ="):
         points(["a"])
+
+
+DOTTED = [".".join(map(str, path)) for path in NUMBERS if all(isinstance(part, str) for part in path)]
+TYPELESS = st.one_of(
+    st.sampled_from(["true", "false", "True", "yes", "no", "on", "off", "-0", "-0.0", "-0.0e5", "0x1F", "0o17", "017"]),
+    st.sampled_from(["12:30", "1:59:59", "1_000", "1__0.5", "'1'", '"0.5"', "1,5", "1 2", "٣", "½", "1d", "1e", "ten"]),
+    st.sampled_from([".inf", "-.inf", ".nan", "1.0e+999", "-1.0e-999", "[1, true]", "{a: 1}", "!!int 5", "!!float 1"]),
+    st.sampled_from(["2026-01-01", "2026-01-01 10:00:00", "''", "~x", "*a", "|", "1\n2", "\x00", "\ud800"]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(path=st.sampled_from(NUMBERS), value=TYPELESS)
+def test_a_number_is_set_by_a_plain_number_only(path: tuple[Any, ...], value: str) -> None:
+    with pytest.raises((ConfigError, ValueError)) as caught:
+        parse_params(at(path, parse_yaml(value)))
+    assert str(caught.value)
+
+
+@settings(max_examples=25, deadline=None)
+@given(dotted=st.sampled_from(DOTTED), value=TYPELESS)
+def test_set_says_so_in_one_line(dotted: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        effective(ROOT / "params.yaml", [f"{dotted}={value}"])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(dotted=st.sampled_from(DOTTED), value=st.floats(0, 1) | st.integers(0, 3))
+def test_an_assignment_changes_its_key_and_no_other(dotted: str, value: float) -> None:
+    """What is set is what is held, type and all, and every other key is as it was."""
+    text = repr(value) if "e" not in repr(value) else f"{value:.17f}"
+    try:
+        held = effective(ROOT / "params.yaml", [f"{dotted}={text}"])
+    except ConfigError:
+        return
+    assert held == parse_params(at(tuple(dotted.split(".")), float(text) if isinstance(value, float) else value))
+
+
+@pytest.mark.parametrize("name", ["on", "off", "yes", "no", "null", "12", "1.5"])
+def test_a_text_that_looks_otherwise_is_written_in_quotes(file: Path, name: str) -> None:
+    apply(file, [f"profile='{name}'"])
+    assert load_params(file).profile == name
+
+
+def test_a_file_that_shares_values_is_not_changed_in_two_places(file: Path) -> None:
+    shared = file.read_text().replace("  epochs: 1\n", "  epochs: &one 1\n", 1)
+    shared = re.sub(r"(\ngrpo:\n)  seed: \d+\n", r"\1  seed: *one\n", shared, count=1)
+    file.write_text(shared)
+    apply(file, ["sft.epochs=2"])
+    assert (load_params(file).sft.epochs, load_params(file).grpo.seed) == (2, 1)

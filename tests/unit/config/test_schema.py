@@ -237,3 +237,17 @@ def test_no_text_leads_out_of_the_workspace(path: tuple[Any, ...]) -> None:
 def test_a_registry_s_name_is_plain(name: str) -> None:
     with pytest.raises(ConfigError, match="model_name"):
         parse_params(edited("promote.model_name", name))
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=lambda path: ".".join(map(str, path)))
+def test_no_number_is_a_truth_value_a_text_or_a_negative_zero(path: tuple[Any, ...]) -> None:
+    for value in (True, False, -0.0, "1", "0.5", [1], {"a": 1}):
+        with pytest.raises(ConfigError) as caught:
+            parse_params(at(path, value))
+        assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", [1, 1.5, True, None])
+def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
+    with pytest.raises(ConfigError, match="is no text"):
+        parse_params(GOOD | {"grpo": GOOD["grpo"] | {"weights": {key: 0.5}}})

@@ -1,6 +1,7 @@
 """YAML within bounds: text made to cost time, room or depth is refused before any value is made."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -118,3 +119,58 @@ def test_every_shipped_file_is_within_the_bounds() -> None:
     for folder in ("data", "models"):
         for file in (ROOT / folder).rglob("*.yaml"):
             parse_yaml(file.read_text(encoding="utf-8"))
+
+
+ODD = st.one_of(
+    st.from_regex(r"[-+]?[1-9][0-9]?(:[0-5][0-9]){1,3}(\.[0-9])?", fullmatch=True),  # sixties
+    st.from_regex(r"[-+]?0[0-7]{1,6}", fullmatch=True),  # octal
+    st.from_regex(r"[-+]?0x[0-9a-fA-F]{1,6}", fullmatch=True),
+    st.from_regex(r"[-+]?0b[01]{1,6}", fullmatch=True),
+    st.from_regex(r"[-+]?[1-9]_[0-9_]{1,6}(\.[0-9_]{0,3})?", fullmatch=True),
+    st.sampled_from(["yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", "=", "<<"]),
+    st.from_regex(r"-0{1,3}(\.0{0,3})?", fullmatch=True),
+    st.from_regex(r"[-+]?0\.0{1,3}[1-9]e-[4-9][0-9]{2}", fullmatch=True),  # digits that are lost
+    st.sampled_from([".inf", "-.inf", "+.INF", ".nan", ".NaN", "1.0e+999", "-1.0e+999"]),
+    st.from_regex(r"20[0-9]{2}-1[0-2]-1[0-9][T ]1[0-9]:[0-5][0-9]:[0-5][0-9]( ?Z)?", fullmatch=True),
+    st.sampled_from(["!!int '5'", "!!bool yes", "!!float 1", "!!str 5", "! 5", "!x 5", "!!set {a}", "!!null ''"]),
+)
+PLACES = st.sampled_from(["{}", "a: {}", "- {}", "[1, {}]", "{{a: {}}}", "a:\n  b:\n  - {}", "? {}\n: 1"])
+
+
+@settings(max_examples=500, deadline=None)
+@given(odd=ODD, place=PLACES)
+def test_what_readers_read_differently_is_refused_wherever_it_stands(odd: str, place: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_yaml(place.format(odd))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(odd=ODD.filter(lambda odd: not odd.startswith("!")))
+def test_in_quotes_it_is_the_text_that_it_is(odd: str) -> None:
+    assert parse_yaml(f"a: '{odd}'") == {"a": odd} == parse_yaml(f'a: "{odd}"')
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans())
+def test_a_plain_number_is_read_as_it_is(value: float) -> None:
+    if value == 0 and str(value).startswith("-"):
+        return
+    found = parse_yaml(yaml.safe_dump(value))
+    assert type(found) is type(value) and found == value
+
+
+def test_what_dvc_writes_without_quotes_is_text(tmp_path: Path) -> None:
+    file = tmp_path / "dvc.lock"
+    file.write_text("a: on\nb: 12:30\nc: 5\n", encoding="utf-8")
+    assert load_yaml(file, if_missing="", of_dvc=True) == {"a": "on", "b": "12:30", "c": 5}
+
+
+def test_one_loader_reads_all_yaml() -> None:
+    """PyYAML's own loaders take the spellings above; the worker of HLE runs in an environment without orchestra."""
+    own = {ROOT / "orchestra/files/yaml.py", ROOT / "orchestra/evaluation/benchmarks/hle/inspect_worker.py"}
+    for folder in ("orchestra", "tasks", "flows", "benchmarks", "scripts"):
+        for file in set((ROOT / folder).rglob("*.py")) - own:
+            text = file.read_text("utf-8")
+            if "ruamel" not in text:  # it edits files, which the loader has read before
+                assert not re.search(r"yaml\.(safe_|full_|unsafe_)?load(_all)?\(", text), file
