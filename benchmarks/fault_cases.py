@@ -31,6 +31,8 @@ PROCESSES = {
 }
 """What is killed, and how its command line is known; the flow is the process that was started."""
 ORPHANS_S, RUN_S = 20.0, 1200.0
+TOLD = 400
+"""Characters of a line that the page shows; the command that helps stands at its end."""
 
 
 @dataclass
@@ -79,7 +81,9 @@ def outputs(workspace: Workspace) -> dict[str, str]:
 
 
 def metrics(workspace: Workspace) -> dict[str, float]:
-    found: dict[str, float] = json.loads((workspace.root / "reports/evaluate.json").read_text(encoding="utf-8"))
+    """Figures of the evaluation without times; empty where there are none, as after a pull that failed."""
+    file = workspace.root / "reports/evaluate.json"
+    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return {name: value for name, value in found.items() if "latency" not in name}
 
 
@@ -100,18 +104,22 @@ def last(text: str) -> str:
     """The error of an output, else its last line, without what differs from run to run."""
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
-    return re.sub(r"/\S*/(?=[\w.]+)", "", (errors or lines or ["nothing"])[-1])[:200]
+    return re.sub(r"(?<![\w.:/])/\S*/(?=[\w.]+)", "", (errors or lines or ["nothing"])[-1])[:TOLD]
 
 
 def plain(text: str) -> list[str]:
     """What a person should not see in an output."""
-    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    errors = [line for line in text.splitlines() if line.lower().startswith("error: ")]
     found = ["a traceback is printed"] if "Traceback (most recent call last)" in text else []
     return found + ([f"{len(errors)} error lines"] if len(errors) > 1 else [])
 
 
 def orphans(family: Sequence[tuple[int, str | None]], workspace: Workspace) -> list[str]:
-    """Processes of a run that outlive it; what serves on is none."""
+    """Processes of a run that outlive it; what serves on is none. Its first process ended, or was just killed."""
+    # The kernel takes a moment to end a large process: until then it would pass for a server that runs.
+    deadline = time.monotonic() + ORPHANS_S
+    while family and alive(family[0][0]) and started_at(family[0][0]) == family[0][1] and time.monotonic() < deadline:
+        time.sleep(0.05)
     kept = {service.pid for service in services(workspace.root)}
     kept |= {child for pid in kept for child in descendants(pid)}
     deadline = time.monotonic() + ORPHANS_S

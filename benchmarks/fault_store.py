@@ -94,9 +94,9 @@ class FaultyStore:
                 self._held.append(caller)
                 return
             if mode in NAMES:
-                caller.recv(PIECE)
-                body = BODY.format(name=NAMES[mode])
-                caller.sendall(REFUSED.format(code=mode, size=len(body), body=body).encode())
+                asked, body = caller.recv(PIECE), BODY.format(name=NAMES[mode])
+                told = "" if asked.startswith(b"HEAD") else body
+                caller.sendall(REFUSED.format(code=mode, size=len(body), body=told).encode())
                 caller.close()
                 return
             server = socket.create_connection((self.behind.hostname or LOCALHOST, self.behind.port or 80))

@@ -7,6 +7,8 @@ latest.json, which is written last, names what belongs together: whoever reads i
 import argparse
 import contextlib
 import hashlib
+import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,10 +19,18 @@ from pydantic import ValidationError
 
 from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
-from orchestra.errors import ConfigError, DataError, ServiceError
+from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, keep
-from orchestra.system.artifacts import CONNECT_S, FIX, READ_S, filesystem, store_failure
+from orchestra.system.artifacts import (
+    CONNECT_S,
+    FIX,
+    READ_S,
+    ask_place,
+    environment,
+    filesystem,
+    store_failure,
+)
 from orchestra.system.backup import backup, restore
 from orchestra.system.environment import quiet
 from orchestra.system.storage import MLFLOW
@@ -40,6 +50,10 @@ STATES = 5
 """Databases that the store keeps, the newest."""
 DVC = {"dvc", "dvc_data", "dvc_objects", "dvc_s3"}
 """Whose errors are those of the store, beside those of the libraries that speak to it."""
+LOGGERS = ("dvc", "dvc_data", "dvc_objects")
+"""What DVC prints through."""
+ATTEMPTS = 2
+"""Of each upload, around those of the client; five would be minutes before a broken store is named."""
 
 
 class Latest(Record):
@@ -62,6 +76,7 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
     `ServiceError` of one line for a store that does not answer.
     """
     with _named(storage):
+        ask_place(storage.url, storage)
         store = _SharedFolder(storage)
         before = store.latest()
         if before is not None and before.id != _known(root) and not replace:
@@ -91,6 +106,7 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
     `replace`: then its database goes to `.state/replaced-…`. `DataError` for what is damaged in the store.
     """
     with _named(storage):
+        ask_place(storage.url, storage)
         store = _SharedFolder(storage)
         latest = store.latest()
         if latest is None:
@@ -140,12 +156,34 @@ class _SharedFolder:
         self.files.pipe_file(f"{self.url}/{name}", content)
 
     def push_outputs(self, root: Path) -> int:
+        """Upload every file of the outputs that is not there; how many.
+
+        Each is looked for by its hash. `dvc push` takes the list of a folder for its contents, but DVC uploads that
+        list also where a file failed that an earlier folder has, too: it would never send that file again.
+        """
         with self._repo(root) as repo:
-            return int(repo.push(remote="shared"))
+            wanted = set().union(*repo.used_objs(remote="shared", push=True).values())
+            there = repo.cloud.get_remote_odb("shared", "push")
+            there.fs.fs.retries = ATTEMPTS
+            sent = repo.cloud.transfer(
+                repo.cache.local, there, wanted, shallow=False, hardlink=False, validate_status=_all_known
+            )
+            if sent.failed:
+                raise ServiceError(f"{len(sent.failed)} files failed to upload", where=self.url, fix=FIX)
+            return len(sent.transferred)
 
     def pull_outputs(self, root: Path) -> None:
-        with self._repo(root) as repo:
-            repo.pull(remote="shared", force=True)
+        from dvc.exceptions import CheckoutError
+
+        try:
+            with self._repo(root) as repo:
+                repo.pull(remote="shared", force=True)
+        except CheckoutError:
+            raise DataError(
+                "files of outputs are not in the store",
+                where=self.url,
+                fix="orchestra push, on a machine that has them",
+            ) from None
 
     def push_checkpoint(self, folder: Path) -> str:
         """Upload a kept checkpoint, unless all of it is there; its hash."""
@@ -198,15 +236,59 @@ class _SharedFolder:
         for one in old[: max(0, len(old) - STATES + 1)]:
             self.files.rm_file(one["name"])
 
-    def _repo(self, root: Path) -> Any:
-        """DVC with the store as its remote, for this once."""
+    @contextlib.contextmanager
+    def _repo(self, root: Path) -> Iterator[Any]:
+        """DVC with the store as its remote, for this once; of what it logs, the first error joins the one raised."""
         quiet()
+        for name, value in environment(self.storage).items():
+            os.environ.setdefault(name, value)
         from dvc.repo import Repo
 
         remote = {"url": f"{self.url}/dvc", "connect_timeout": CONNECT_S, "read_timeout": READ_S, "verify": True}
         if self.storage.endpoint is not None:
             remote["endpointurl"] = self.storage.endpoint
-        return Repo(str(root), config={"remote": {"shared": remote}})
+        heard = _Heard()
+        try:
+            with heard, Repo(str(root), config={"remote": {"shared": remote}}) as repo:
+                yield repo
+        except Exception as error:
+            if not heard.first or isinstance(error, DataError):
+                raise
+            what = error.what if isinstance(error, OrchestraError) else f"{heard.errors} files failed"
+            raise ServiceError(f"{what}: {heard.first}", where=self.url, fix=FIX) from error
+
+
+class _Heard(logging.Handler):
+    """In the place of DVC's handlers, which print a line a file; keeps the first error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.first, self.errors = "", 0
+        self._before: dict[str, list[logging.Handler]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self.first = self.first or one_line(str(cause or record.getMessage()))
+        self.errors += 1
+
+    def __enter__(self) -> None:
+        import dvc  # Sets its handlers.
+
+        assert dvc
+        for name in LOGGERS:
+            logger = logging.getLogger(name)
+            self._before[name], logger.handlers = logger.handlers, [self]
+
+    def __exit__(self, *_: object) -> None:
+        for name, handlers in self._before.items():
+            logging.getLogger(name).handlers = handlers
+
+
+def _all_known(status: Any) -> None:
+    """Raises `DataError` for files of outputs that are neither here nor in the store."""
+    if status.missing:
+        what = f"{len(status.missing)} files of outputs are neither here nor in the store"
+        raise DataError(what, where=".dvc/cache", fix="orchestra run makes them again; then orchestra push")
 
 
 def _known(root: Path) -> str:

@@ -23,6 +23,7 @@ from tests.support.stores import BUCKET, KEYS, s3_server
 def test_the_error_is_what_is_told() -> None:
     said = "sft: running\nerror: disk is full: /tmp/x/w/models/sft — free some space\n"
     assert last(said) == "error: disk is full: sft — free some space"
+    assert last("error: http://STORE/b: x/y is no /a/.venv/python") == "error: http://STORE/b: x/y is no python"
     assert last("one\ntwo\n\n") == "two" and last("") == "nothing"
 
 
@@ -32,6 +33,7 @@ def test_the_error_is_what_is_told() -> None:
         ("error: one", []),
         ("Traceback (most recent call last):\nerror: one", ["a traceback is printed"]),
         ("error: one\nerror: two", ["2 error lines"]),
+        ("ERROR: failed to transfer 'a'\nerror: two", ["2 error lines"]),
     ],
 )
 def test_what_a_person_should_not_see(said: str, problems: list[str]) -> None:

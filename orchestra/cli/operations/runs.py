@@ -100,8 +100,10 @@ def summary(record: RunRecord) -> str:
 
 
 def moment(when: datetime) -> str:
-    """A time in UTC, to the minute, and how long ago it was."""
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC ({span((datetime.now(UTC) - when).total_seconds())} ago)"
+    """A time in UTC, to the minute, and how long ago it was; what a clock wrote that was set back since is to come."""
+    passed = (datetime.now(UTC) - when).total_seconds()
+    told = f"{span(passed)} ago" if passed >= 0 else f"in {span(-passed)}"
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC ({told})"
 
 
 def took(record: RunRecord) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestra.cli.operations.runs import took
+from orchestra.cli.operations.runs import moment, took
 from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
 from tests.support.worlds import ROOT
 
@@ -68,6 +68,7 @@ def test_a_clock_that_was_set_back_makes_no_time_negative(workspace: Path, monke
     assert kept.ended == kept.began and kept.stages["sft"].ended == kept.stages["sft"].began
     still = record("odd-owl", 0).model_copy(update={"began": datetime.now(UTC) + timedelta(days=40), "ended": None})
     assert took(kept) == took(still) == "0 s"
+    assert moment(still.began).endswith(" UTC (in 40 d)") and moment(NOW - timedelta(days=3)).endswith("(3 d ago)")
 
 
 def test_why_tells_the_cause_the_runbooks_entry_and_the_command(workspace: Path) -> None:

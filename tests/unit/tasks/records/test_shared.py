@@ -1,5 +1,6 @@
 """A store that two machines share: what one pushes the other pulls and takes back; damage and absence are named."""
 
+import contextlib
 import shutil
 import subprocess
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fault_store import FaultyStore
 from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.files.checkpoint import hash_dir
@@ -170,3 +172,55 @@ def test_a_store_that_does_not_answer_is_one_line_within_seconds(machine: Path, 
     with pytest.raises(ConfigError, match="is local — storage"):
         push(machine, Storage())
     assert time.monotonic() - began < 120
+
+
+def test_a_file_of_two_folders_whose_upload_failed_is_sent_again(
+    machine: Path, storage: Storage, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from dvc.repo import Repo
+
+    for folder in ("one-model", "two-model"):
+        (machine / folder).mkdir()
+        (machine / folder / "tokenizer").write_bytes(b"1" * 100_000)
+        (machine / folder / "weights").write_text(folder)
+    with contextlib.chdir(machine), Repo() as repo:
+        repo.add(["one-model", "two-model"])
+    commit(machine)
+    store = FaultyStore(storage.endpoint or "")
+    try:
+        faulty = storage.model_copy(update={"endpoint": store.url})
+        store.strike("cut")
+        capfd.readouterr()
+        with pytest.raises(ServiceError, match=r"\d files failed to upload: Connection was closed") as caught:
+            push(machine, faulty)
+        said = capfd.readouterr()
+        assert len(str(caught.value).splitlines()) == 1 and "ERROR" not in said.out + said.err
+        store.heal()
+        push(machine, faulty)
+    finally:
+        store.close()
+    other = clone(machine, tmp_path / "two")
+    pull(other, storage)
+    assert (
+        (other / "one-model/tokenizer").read_bytes() == (other / "two-model/tokenizer").read_bytes() == b"1" * 100_000
+    )
+
+
+def test_a_file_that_is_nowhere_is_not_promised(machine: Path, storage: Storage, tmp_path: Path) -> None:
+    shutil.rmtree(machine / ".dvc/cache/files")
+    with pytest.raises(DataError, match=r"1 files of outputs are neither here nor in the store .*orchestra run"):
+        push(machine, storage)
+    with pytest.raises(DataError, match="the store is empty"):
+        pull(clone(machine, tmp_path / "two"), storage)
+
+
+def test_a_file_that_the_store_lost_is_named_in_one_line(
+    machine: Path, storage: Storage, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    push(machine, storage)
+    files(storage).rm(f"{storage.url}/dvc", recursive=True)
+    capfd.readouterr()
+    with pytest.raises(DataError, match="not in the store — orchestra push"):
+        pull(clone(machine, tmp_path / "two"), storage)
+    said = capfd.readouterr()
+    assert "ERROR" not in said.out + said.err
