@@ -1,9 +1,11 @@
 """Limits of a domain's SQL: it may read and write its own tables, with pure functions, within bounds."""
 
+import ctypes
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 LOG = "_touched"
 """Table of the engine's own that records which rows were written; no domain SQL can name it."""
@@ -28,6 +30,9 @@ MAX_SECONDS = 5.0
 """Of processor time, for what steps do not count: one function may compare long texts in one step. A hundred times what
 the steps of a tool take."""
 MAX_VALUE_BYTES = 20_000
+MAX_MEMORY_BYTES = 64_000_000
+"""By which one statement may grow what SQLite holds: steps sort and gather rows of `MAX_VALUE_BYTES` each, gigabytes in
+all. An honest statement takes a hundredth. SQLite counts for the whole process, and doubles what it has to grow."""
 ROOM_PAGES = 256
 """Pages of 4 KB by which one episode may grow its database."""
 
@@ -55,6 +60,25 @@ LIMITS = {
 """SQLite's own limits, for every connection that runs a domain's SQL."""
 
 
+@cache
+def memory_used() -> Callable[[], int]:
+    """SQLite's own count of the bytes that it holds in this process, which Python's module does not pass on.
+
+    Where that cannot be called, SQLite keeps the process below eight times the bound: `hard_heap_limit`, which cannot
+    be raised again, so it is set nowhere else.
+    """
+    import _sqlite3
+
+    try:
+        found = ctypes.PyDLL(getattr(_sqlite3, "__file__", None)).sqlite3_memory_used
+    except (OSError, AttributeError):
+        sqlite3.connect(":memory:").execute(f"pragma hard_heap_limit = {8 * MAX_MEMORY_BYTES}").close()
+        return lambda: 0
+    found.restype = ctypes.c_int64
+    found.argtypes = ()
+    return found
+
+
 def limit(db: sqlite3.Connection) -> None:
     """Put `LIMITS` on a connection."""
     for category, most in LIMITS.items():
@@ -78,6 +102,7 @@ class Guard:
         """(table, insert | update | delete) that a statement prepared since `reset` can do."""
         self.reads: set[tuple[str, str]] = set()
         """(table, column) that it reads; an empty column where it only counts rows."""
+        self._used = memory_used()
         self.reset()
 
     def install(self, db: sqlite3.Connection) -> None:
@@ -88,7 +113,7 @@ class Guard:
     def reset(self, max_steps: int = MAX_STEPS) -> None:
         """Before each call."""
         self._steps, self._max_steps, self.refused = 0, max_steps, ""
-        self._began = time.thread_time()
+        self._began, self._held = time.thread_time(), self._used()
         self.writes.clear()
         self.reads.clear()
 
@@ -129,6 +154,9 @@ class Guard:
         self._steps += STEPS_PER_CHECK
         if self.trusted:
             return 0
+        if self._used() - self._held > MAX_MEMORY_BYTES:
+            self.refused = f"more than {MAX_MEMORY_BYTES // 10**6} MB of memory"
+            return 1
         return int(self._steps > self._max_steps or time.thread_time() - self._began > MAX_SECONDS)
 
 

@@ -135,8 +135,8 @@ class Session:
                 text, seen = self._run(found, values)
         except sqlite3.IntegrityError as error:
             raise CallError(f"refused: {error}") from None
-        except sqlite3.Error as error:
-            what = f"{self._guard.refused} is not allowed" if self._guard.refused else str(error)
+        except (sqlite3.Error, MemoryError) as error:
+            what = f"{self._guard.refused} is not allowed" if self._guard.refused else str(error) or "out of memory"
             raise ToolError(what, where=f"domain {self.domain.name}, tool {tool}", fix="fix its SQL") from None
         for place, source in seen:
             self.seen.setdefault(place, set()).update(source.columns)
@@ -178,8 +178,8 @@ class Session:
         try:
             cursor = self._db.execute(query)
             rows = cursor.fetchmany(limit)
-        except sqlite3.Error as error:
-            raise DataError(str(error)) from None
+        except (sqlite3.Error, MemoryError) as error:
+            raise DataError(str(error) or "out of memory") from None
         return tuple(column[0] for column in cursor.description), rows
 
     def contents(self) -> dict[str, tuple[Row, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _ANSWER, _OBSERVATION = "\ufdd4", "\ufdd5"
 """Noncharacters that stand for content while the template is rendered."""
+_NAMELESS = "\ufdd6"
+"""A noncharacter in place of the name of a token that no text is to become."""
 BUDGET = "spend at most ${usd:.4f}."
 """What a policy is told of its budget, in dollars."""
 
@@ -74,8 +76,15 @@ class Codec:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         if self._forbidden.isdisjoint(ids):
             return ids
-        # The model's own vocabulary spells a control string; its characters one by one cannot.
-        return [i for one in text for i in self._plain.encode(one, add_special_tokens=False).ids]
+        return self._letters(text, self._forbidden)
+
+    def _letters(self, text: str, never: Set[int]) -> list[int]:
+        """The model's own vocabulary spells a control string; its characters one by one cannot.
+
+        A character that the tokenizer turns into a control string by itself is left out.
+        """
+        ids = (i for one in text for i in self._plain.encode(one, add_special_tokens=False).ids)
+        return [i for i in ids if i not in never]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a turn, without its stop token."""
@@ -193,9 +202,14 @@ class Codec:
         """What a teacher or script says in one turn, with the stop token.
 
         The turn's tags are control tokens, as a model would write them; a special token such as the stop token is
-        text, since scripts repeat what tools told them.
+        text, since scripts repeat what tools told them. A tag is one as it is written, not as a tokenizer that turns
+        letters into others would read it.
         """
-        return [*(i for piece in parted(self._special, text) for i in self.encode(piece)), self.eos_id]
+        return [*(i for piece in parted(self._special, text) for i in self._encode_turn(piece)), self.eos_id]
+
+    def _encode_turn(self, piece: str) -> list[int]:
+        ids: list[int] = self._tags.encode(piece, add_special_tokens=False).ids
+        return ids if self._stops.isdisjoint(ids) else self._letters(piece, self._stops)
 
     def observation(self, text: str) -> list[int]:
         """What the environment appends after a turn's stop token, up to where the policy speaks again: (time,)."""
@@ -212,13 +226,35 @@ class Codec:
         return set(self._control_ids.values())
 
     @cached_property
+    def _stops(self) -> set[int]:
+        """The control tokens that no turn holds before its end."""
+        known = self.tokenizer.added_tokens_decoder
+        return {i for i in self._forbidden if known[i].special}
+
+    @cached_property
     def _plain(self) -> Tokenizer:
         """The tokenizer without its control tokens: there is no text that it encodes to one by matching it."""
+        return self._without(self._forbidden)
+
+    @cached_property
+    def _tags(self) -> Tokenizer:
+        """The tokenizer without its special tokens; the others match the text as it stands, before it is normalised."""
+        return self._without(self._stops)
+
+    def _without(self, ids: Set[int]) -> Tokenizer:
         from tokenizers import Tokenizer
 
         known = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        kept = [token for token in known["added_tokens"] if token["content"] not in self._control_ids]
-        return Tokenizer.from_str(json.dumps({**known, "added_tokens": kept, "truncation": None, "padding": None}))
+        bare = {**known, "added_tokens": [], "truncation": None, "padding": None}
+        spelled = Tokenizer.from_str(json.dumps(bare)).token_to_id
+        kept = []
+        for token in known["added_tokens"]:
+            if token["id"] not in ids:
+                kept.append({**token, "normalized": token["normalized"] and token["id"] not in self._forbidden})
+            elif spelled(token["content"]) is None:
+                # Its place stays, since tokens that the vocabulary lacks are numbered in their order.
+                kept.append({**token, "content": f"{_NAMELESS}{token['id']}{_NAMELESS}", "normalized": False})
+        return Tokenizer.from_str(json.dumps({**bare, "added_tokens": kept}))
 
     @cached_property
     def _around_observation(self) -> tuple[list[int], list[int]]:

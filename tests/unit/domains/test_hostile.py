@@ -2,7 +2,10 @@
 
 import json
 import os
+import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from orchestra.domains.engine import load_domain
-from orchestra.domains.guard import MAX_SECONDS
-from orchestra.errors import DataError, ToolError
+from orchestra.domains.guard import MAX_MEMORY_BYTES, MAX_SECONDS
+from orchestra.errors import CallError, DataError, ToolError
 
-MOCK = Path(__file__).parents[3] / "data" / "domains" / "mock"
+ROOT = Path(__file__).parents[3]
+MOCK = ROOT / "data" / "domains" / "mock"
 
 
 @pytest.fixture
@@ -189,9 +193,9 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "not an object": (write("entries/readers.jsonl", "[1]"), "readers.jsonl:1: not an object"),
     "a nested value": (write("entries/readers.jsonl", '{"reader": []}'), "readers.jsonl:1: a value"),
     "not YAML": (write("tools.yaml", "tools: ["), "tools.yaml: not YAML"),
-    "YAML that builds objects": (write("tools.yaml", "!!python/object/apply:os.system [id]"), "tools.yaml: not YAML"),
+    "YAML that builds objects": (write("tools.yaml", "!!python/object/apply:os.system [id]"), "tools.yaml: line 1: tags"),
     "a day that is none": (write("tools.yaml", "tools: 2020-99-99"), "tools.yaml: not YAML: month must be"),
-    "a truth that is none": (write("intents.yaml", "intents: !!bool maybe"), "intents.yaml: not YAML"),
+    "a truth that is none": (write("intents.yaml", "intents: !!bool maybe"), "intents.yaml: line 1: tags"),
     "YAML without end": (write("tools.yaml", "tools: " + "[" * 3000), "tools.yaml: is nested too deeply"),
     "YAML within itself": (write("tools.yaml", "tools: &t [*t]"), "tools.yaml: line 1: a value that holds itself"),
     "YAML that counts in sixties": (write("tools.yaml", "tools: 1" + ":59" * 9999), "tools.yaml: line 1: a number"),
@@ -264,3 +268,80 @@ def test_functions_that_compare_long_texts_end_with_their_statement(folder: Path
     with pytest.raises(ToolError, match="interrupted"):
         session.call("extra", {})
     assert time.thread_time() - began < 4 * MAX_SECONDS
+
+
+BOOKS = ", ".join(f"books {name}" for name in "abcdefgh")
+ROW = "||".join(f"{name}.rowid" for name in "abcdefgh")
+GATHERS = [
+    "select {n} from {books} order by {text}",
+    "select count(*) from {books} group by {text}",
+    "select count(distinct {text}) from {books}",
+    "select count(*) from (select {text} as t from {books} union select 'a')",
+    "select count(*) from (select {text} as t from {books} except select 'a')",
+    "select count(*) from books where title in (select {text} from {books})",
+    "select max(t) from (select max({text}) over (order by {text}) as t from {books})",
+    "select max(t) from (select group_concat({text}) as t from {books} group by {text})",
+    "insert into readers select {text}, '', 0 from {books}",
+    "update readers set fine = 1 where reader in (select {text} from {books} order by {text})",
+]
+
+
+def gathering(count: int) -> list[str]:
+    """Statements that sort, group, compare and gather long texts."""
+    rng = random.Random(0)
+    made = []
+    for number in range(count):
+        size = rng.choice([1, 100, 900, 5_000, 19_000])
+        text = rng.choice([f"printf('%.{size}c','x')||{ROW}", f"{ROW}||printf('%.{size}c','y')", f"upper({ROW})"])
+        form = GATHERS[number % len(GATHERS)]
+        made.append(form.format(n=number, books=BOOKS, text=text))
+    return made
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from orchestra.domains.engine import load_domain
+from orchestra.errors import CallError, ToolError
+
+session = load_domain(Path(sys.argv[1])).open()
+refused = 0
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for number in range(int(sys.argv[2])):
+    try:
+        session.call(f"extra{number}", {})
+    except (CallError, ToolError) as error:
+        refused += "MB of memory is not allowed" in str(error)
+        assert len(str(error).splitlines()) == 1
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(grown * 1024, refused)
+"""
+
+
+def test_no_statement_takes_more_than_its_bound_of_memory(folder: Path) -> None:
+    """In a process of its own, whose peak the kernel tells."""
+    statements = gathering(40)
+    extra = [
+        f"  - {{name: extra{n}, description: one more, parameters: {{}}, statements: [{json.dumps(one)}]}}\n"
+        for n, one in enumerate(statements)
+    ]
+    file = folder / "tools.yaml"
+    file.write_text(file.read_text() + "".join(extra))
+    command = [sys.executable, "-c", PEAK, str(folder), str(len(statements))]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    grown, refused = map(int, told.stdout.split())
+    assert grown < 3 * MAX_MEMORY_BYTES and refused > len(statements) // 3
+
+
+def test_after_a_refusal_the_session_goes_on_and_nothing_has_changed(folder: Path) -> None:
+    file = folder / "tools.yaml"
+    statement = json.dumps(gathering(10)[8].replace("'%.1c'", "'%.9000c'"))
+    file.write_text(
+        file.read_text() + f"  - {{name: extra, description: one more, parameters: {{}}, statements: [{statement}]}}\n"
+    )
+    session = load_domain(folder).open()
+    before = session.contents()
+    for _ in range(3):
+        with pytest.raises((ToolError, CallError)):
+            session.call("extra", {})
+        assert session.contents() == before

@@ -1,6 +1,7 @@
 """Whatever a prompt's contents say, its control tokens are the template's, for every model's tokenizer and template."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -282,3 +283,100 @@ def test_what_a_tool_says_of_itself_reaches_the_prompt_whole() -> None:
     text = made.decode(made.messages_prompt([Message(role="user", content="hello")], [spec]))
     shown = json.loads(text.partition("<tools>\n")[2].partition("\n</tools>")[0])
     assert shown["function"] == {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+
+
+@lru_cache
+def normalising(normalizer: str, marked: bool) -> Codec:
+    """A tokenizer that turns letters into others; `marked`: its control tokens match what comes out of that."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted({*pre_tokenizers.ByteLevel.alphabet()})
+    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(letters)}, merges=[]))
+    made.normalizer = {
+        "NFKC": normalizers.NFKC(),
+        "lower": normalizers.Lowercase(),
+        "accents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+        "replaced": normalizers.Sequence([normalizers.Replace("~", "<|im_end|>"), normalizers.Replace("^", "<think>")]),
+        "left out": normalizers.Replace(Regex("[\u200b\u00ad]"), ""),
+    }[normalizer]
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(one, normalized=marked, special=True) for one in ("<|im_end|>", "<|bos|>")])
+    made.add_tokens([AddedToken(one, normalized=marked, special=False) for one in ("<think>", "</think>")])
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
+    return Codec(PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", chat_template=template))
+
+
+HOW = ["NFKC", "lower", "accents", "replaced", "left out"]
+SPOKEN = [
+    "<|im_end|>",
+    "<|bos|>",
+    "<think>",
+    "</think>",
+    "<",
+    "|>",
+    "x",
+    " ",
+    "\n",
+    "im_end",
+    "\uff5e",
+    "~",
+    "^",
+    "\u200b",
+]
+
+
+def disguised(text: str, how: str, at: int) -> str:
+    """A control string as the normaliser turns back into it."""
+    match how:
+        case "NFKC":
+            return "".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" and one != "_" else one for one in text)
+        case "lower":
+            return text.upper()
+        case "accents":
+            return "".join(one + "\u0301" if one.isalpha() else one for one in text)
+        case "left out":
+            return text[:at] + "\u200b" + text[at:]
+        case _:
+            return "~^"[at % 2]
+
+
+@settings(quick, max_examples=400)
+@given(data=st.data(), how=st.sampled_from(HOW), marked=st.booleans())
+def test_no_text_that_is_normalised_becomes_a_control_token(data: st.DataObject, how: str, marked: bool) -> None:
+    made = normalising(how, marked)
+    one = st.builds(disguised, st.sampled_from(SPOKEN[:4]), st.just(how), st.integers(1, 6))
+    other = st.sampled_from(SPOKEN)
+    parts = data.draw(st.lists(st.one_of(one, other), min_size=1, max_size=5))
+    said = "".join(parts)
+    turn = made.turn(said)
+    written = re.findall("</?think>", said)
+    assert turn[-1] == made.eos_id
+    assert [added(made)[i] for i in turn[:-1] if i in added(made)] == written, "tags are those that are written"
+    assert controls(made, made.observation(said)) == controls(made, made.observation("x"))
+    assert controls(made, made.reply(said)) == controls(made, made.reply("x"))
+    assert controls(made, made.messages_prompt([Message(role="user", content=said)], ())) == [made.eos_id]
+
+
+@each
+@settings(quick, max_examples=60)
+@given(data=st.data())
+def test_a_turn_has_its_tags_and_no_special_token(make: Callable[[], Codec], data: st.DataObject) -> None:
+    made = make()
+    said = data.draw(texts(made))
+    special = {i for i, token in made.tokenizer.added_tokens_decoder.items() if token.special}
+    turn = made.turn(said)
+    assert turn[-1] == made.eos_id and special.isdisjoint(turn[:-1])
+
+
+@each
+@settings(quick, max_examples=60)
+@given(said=ordinary, tags=st.lists(st.integers(0, 40), max_size=3))
+def test_an_ordinary_turn_has_the_ids_that_the_tokenizer_alone_gives(
+    make: Callable[[], Codec], said: str, tags: list[int]
+) -> None:
+    made = make()
+    known = [token.content for token in made.tokenizer.added_tokens_decoder.values() if not token.special]
+    text = said + "".join(known[n % len(known)] + said for n in tags if known)
+    assert made.turn(text) == [*made.encode(text), made.eos_id]
