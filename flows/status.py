@@ -172,7 +172,8 @@ def _show(root: Path) -> RunSummary | None:
     for title, lines in {**first, "Asks for a retraining": request_lines(root)}.items():
         if lines:
             _say(title, *lines)
-    _say("Servers", *service_lines(root))
+    _say("Servers")  # Before they are asked: who waits sees that it works.
+    _say(*service_lines(root))
     params = load_params(root / "params.yaml")
     _say("Registry", *registry_lines(root, params.promote.model_name))
     _say("Stages", *stage_lines(root, records), *release_lines(root, records))

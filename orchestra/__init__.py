@@ -3,6 +3,8 @@
 A name is imported at its first use, so that `import orchestra` costs nothing; docs/reference/python.md describes each.
 """
 
+import importlib._bootstrap_external as loader
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -64,6 +66,20 @@ if not TYPE_CHECKING:  # A misspelled name stays an error of the type checker.
         if name not in _HOME:
             raise AttributeError(f"module 'orchestra' has no attribute {name!r}")
         return getattr(import_module(f"orchestra.{_HOME[name]}"), name)
+
+
+def _write_whole(path: str, data: bytes, mode: int = 0o666) -> None:
+    """Write a module's byte code whole or not at all.
+
+    A full disk takes only the beginning, which Python 3.11 keeps: from then on no process could import the module.
+    """
+    _write(path, data, mode)
+    if os.stat(path).st_size != len(data):
+        os.unlink(path)
+
+
+_write = vars(loader)["_write_atomic"]
+vars(loader)["_write_atomic"] = _write_whole
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import parse_usd, workspace
-from orchestra.cli.welcome import welcome
 from orchestra.errors import ConfigError
 
 
@@ -35,6 +34,8 @@ def ask(
     )
     # JSON in ASCII: exact, and nothing in it steers a terminal.
     print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
+    from orchestra.cli.welcome import welcome
+
     for line in welcome(workspace()):
         print(line, file=sys.stderr)
 
