@@ -104,7 +104,12 @@ def last(text: str) -> str:
     """The error of an output, else its last line, without what differs from run to run."""
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
-    return re.sub(r"(?<![\w.:/])/\S*/(?=[\w.]+)", "", (errors or lines or ["nothing"])[-1])[:TOLD]
+    return placeless((errors or lines or ["nothing"])[-1])[:TOLD]
+
+
+def placeless(text: str) -> str:
+    """A text with the names of files, and without the folders of this machine."""
+    return re.sub(r"(?<![\w.:/])/\S*/(?=[\w.]+)", "", text)
 
 
 def plain(text: str) -> list[str]:

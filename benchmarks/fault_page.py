@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.fault_cases import FaultOutcome, Reference
+from benchmarks.fault_cases import FaultOutcome, Reference, placeless
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/explanation/faults.md"
@@ -61,7 +61,7 @@ def stamp() -> str:
 
 def row(case: Case, outcome: FaultOutcome, run: str) -> str:
     """A line of the table."""
-    end = "; ".join(outcome.problems) or WELL
+    end = placeless("; ".join(outcome.problems)) or WELL
     cells = [case.name, outcome.fault, outcome.moment, outcome.told or "—", outcome.recovery, end, run]
     return f"| {' | '.join(re.sub(CELL_BREAKS, ' ', cell) for cell in cells)} |"
 

@@ -157,7 +157,7 @@ def _commands(
     address = f"http://{LOCALHOST}:{prefect_port}"
     prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", LOCALHOST, "--port", str(prefect_port)]
     mlflow = [
-        *(sys.executable, "-m", "orchestra.system.mlflow_server", "--host", LOCALHOST, "--port", str(mlflow_port)),
+        *(sys.executable, "-m", "tasks.records.mlflow_server", "--host", LOCALHOST, "--port", str(mlflow_port)),
         *("--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{root}/{MLFLOW}", "--registry-store-uri"),
         *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(root / ".state/mlartifacts")),

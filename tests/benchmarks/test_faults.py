@@ -73,12 +73,12 @@ def test_the_page_keeps_each_row_until_its_case_runs_again(tmp_path: Path) -> No
     every = [named("a"), named("b"), named("c", "no root"), named("d")]
     Page(every, 50.0, "2026-11-24 1111111", file).add(every[0], FaultOutcome("a", "sft"))
     later = Page(every, 61.4, "2026-11-25 2222222", file)
-    later.add(every[1], FaultOutcome("b", "sft", "x | y", problems=["it hangs", "one\nmore"]))
+    later.add(every[1], FaultOutcome("b", "sft", "x | y", problems=["it hangs", "one\nmore /a/b/c.txt"]))
     text = file.read_text(encoding="utf-8")
     assert "1 of 2 ended as they should; 2 not run." in text and "took 61 seconds" in text
     assert [line for line in text.splitlines() if line.startswith("| ")][2:] == [
         "| a | a | sft | — | none needed | as without a fault | 2026-11-24 1111111 |",
-        "| b | b | sft | x y | none needed | it hangs; one more | 2026-11-25 2222222 |",
+        "| b | b | sft | x y | none needed | it hangs; one more c.txt | 2026-11-25 2222222 |",
         "| c | — | — | — | — | not run: no root | — |",
         "| d | — | — | — | — | not run | — |",
     ]

@@ -18,12 +18,14 @@ from orchestra.system.processes import (
 )
 from orchestra.system.servers import start
 from tests.support.waiting import soon
+from tests.support.worlds import ROOT
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")  # The team's, so that only MLflow's starts.
     monkeypatch.setattr("orchestra.system.servers.find_spec", lambda _: None)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # The workspace has none of our code.
     return tmp_path
 
 

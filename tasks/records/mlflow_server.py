@@ -1,4 +1,4 @@
-"""`python -m orchestra.system.mlflow_server …`: `mlflow server …` as one process.
+"""`python -m tasks.records.mlflow_server …`: `mlflow server …` as one process.
 
 MLflow starts its web server as a child and only waits for it. Killed, it would leave that child with the port.
 """
