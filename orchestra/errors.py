@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -9,10 +11,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestra.types import Charge
 
-from orchestra.text import one_line, without, without_passwords
+from orchestra.text import LONG, credentials, one_line, without, without_passwords
 
 EXIT_ERROR = 2
 """Exit code of a command or stage that said in one line what is wrong."""
+
+
+SECRET_NAME = re.compile(r"(?i)(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)$")
+"""How a variable of the environment is named that holds what no message may repeat."""
+
+
+def secrets() -> set[str]:
+    """The values of such variables but for paths, and the passwords of addresses in any variable."""
+    found: set[str] = set()
+    for name, value in os.environ.items():
+        if SECRET_NAME.search(name) and not value.startswith("/"):
+            found.add(value)
+        if "://" in value:
+            found.update(credentials(value))
+    return {one for one in found if len(one) >= LONG}
+
+
+def without_secrets(text: str) -> str:
+    """The text without them, and without the password of any address: for what libraries say, tracebacks too."""
+    return without_passwords(without(text, secrets()))
 
 
 class Fault(StrEnum):
@@ -37,9 +59,9 @@ class OrchestraError(Exception):
     retryable: bool = False
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        """No address in it keeps its password."""
+        """No address in it keeps its password, and no secret of the environment is in it."""
         super().__init__()
-        self._say(*map(without_passwords, (what, where, fix)))
+        self._say(*map(without_secrets, (what, where, fix)))
 
     def hide(self, secrets: Collection[str]) -> None:
         """Take secrets out, whoever repeated them."""

@@ -1,6 +1,8 @@
 """Process-wide switches that every entry point sets before it imports a slow library."""
 
 import os
+import re
+from urllib.parse import urlsplit
 
 from orchestra.errors import ConfigError
 
@@ -41,8 +43,18 @@ def cores() -> int:
 
 
 def required(name: str, *, tool: str) -> str:
-    """The value of an environment variable that a tool needs; raises `ConfigError` when it is unset."""
-    value = os.environ.get(name, "")
+    """The value of an environment variable that a tool needs: a key or an address; raises `ConfigError` when it is
+    unset, or when no request could carry it."""
+    value, where = os.environ.get(name, ""), f"tool {tool}"
     if not value:
-        raise ConfigError(f"{name} is not set", where=f"tool {tool}", fix=f"export {name}=…")
+        raise ConfigError(f"{name} is not set", where=where, fix=f"export {name}=…")
+    if not re.fullmatch("[!-~]+", value):
+        what = f"{name} holds a space, a line break or a character beyond ASCII, which no key or address has"
+        raise ConfigError(what, where=where, fix=f"export {name}=… again")
+    try:
+        port = urlsplit(value).port if "://" in value else None
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ConfigError(f"{name} holds an address without a right port", where=where, fix=f"export {name}=… again")
     return value

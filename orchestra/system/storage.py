@@ -14,7 +14,12 @@ from urllib.parse import quote
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.system.artifacts import LIBRARIES, store_failure
+from orchestra.text import one_line
 
+CLIENTS = frozenset(
+    {"mlflow", "sqlalchemy", "psycopg", "psycopg2", "requests", "urllib3", "httpx", "httpx2", "httpcore"}
+)
+"""Packages whose errors are about a server."""
 ROOM = 256 * 2**20
 """Bytes: less free room ends a run before it begins, and so does a limit on the size of a file below it."""
 LEAST = 2**20
@@ -115,10 +120,19 @@ def storage_named(root: Path | None = None, log: Path | None = None) -> Iterator
     except OrchestraError:
         raise
     except Exception as error:
-        failure = storage_failure(error, root, log)
+        failure = storage_failure(error, root, log) or _client_failure(error)
         if failure is None:
             raise
-        raise failure from error
+        # Not `from error`: what a library says may hold the password of its address.
+        raise failure from None
+
+
+def _client_failure(error: Exception) -> OrchestraError | None:
+    """The one line for what a client of a server raised: MLflow's, a database's, HTTP's."""
+    if type(error).__module__.partition(".")[0] not in CLIENTS:
+        return None
+    what = f"{type(error).__name__}: {one_line(str(error))[:400]}"
+    return ServiceError(what, where="a server that this command uses", fix="orchestra doctor; check its address")
 
 
 def storage_failure(error: BaseException, root: Path | None = None, log: Path | None = None) -> OrchestraError | None:

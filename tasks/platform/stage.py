@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar, overload
 
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import EXIT_ERROR, BudgetError, DataError, OrchestraError
+from orchestra.errors import EXIT_ERROR, BudgetError, DataError, OrchestraError, without_secrets
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
@@ -182,8 +182,8 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
             # A rank that dies breaks what the others have with it, and their errors would hide its own: whoever started
             # them ends this one first.
             time.sleep(LOST_RANK_S)
-        print(plain(traceback.format_exc()), end="", file=sys.stderr)
-        _fail(name, BUG, f"{type(error).__name__}: {one_line(str(error))}", code=1)
+        print(plain(without_secrets(traceback.format_exc())), end="", file=sys.stderr)
+        _fail(name, BUG, f"{type(error).__name__}: {one_line(without_secrets(str(error)))}", code=1)
 
 
 def _fail(name: str, kind: str, line: str, code: int = EXIT_ERROR) -> NoReturn:

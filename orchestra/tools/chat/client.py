@@ -161,6 +161,9 @@ class Chat:
             if not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
                 lost(None)
             raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
+        except (ValueError, httpx2.InvalidURL) as error:  # A key or an address that no request can carry.
+            what = f"{type(error).__name__}: {error}"
+            raise RequestError(what, where=self.name, fix="check the key and the address") from None
         try:
             raw = response.json()
         except (ValueError, RecursionError):

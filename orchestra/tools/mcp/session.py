@@ -11,12 +11,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
+from orchestra.text import without
 from orchestra.tools.mcp import supervisor
 from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer, changed
 
@@ -55,6 +56,7 @@ class Connection:
         """Raises `ConfigError` when a variable of the environment is not set."""
         self.name, self.server = name, server.filled(name)
         self.where = f"MCP server {name}"
+        self._secrets = server.secrets(self.server)
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._lock = threading.Lock()
         # What a server sends wrong is a typed error here; the SDK would log it with a traceback.
@@ -62,10 +64,15 @@ class Connection:
 
     async def offers(self) -> dict[str, ToolOffer]:
         """What the server offers now, by its names; raises `ToolError`."""
-        return (await self._session()).offers
+        with hidden(self._secrets):
+            return (await self._session()).offers
 
     async def call(self, tool: McpTool, arguments: dict[str, Any], deadline_s: float) -> CallToolResult:
         """The server's result; raises `CallError` for what the model can fix, `ToolError` for the rest."""
+        with hidden(self._secrets):
+            return await self._call(tool, arguments, deadline_s)
+
+    async def _call(self, tool: McpTool, arguments: dict[str, Any], deadline_s: float) -> CallToolResult:
         session: _Session | None = None
         try:
             async with asyncio.timeout(deadline_s):
@@ -102,7 +109,7 @@ class Connection:
             session = self._sessions.get(loop)
             if session is None or session.ended:
                 living = {one: kept for one, kept in self._sessions.items() if not one.is_closed()}
-                session = _Session(self.where, self.server)
+                session = _Session(self.where, self.server, self._secrets)
                 self._sessions = {**living, loop: session}
         await asyncio.shield(session.opened)
         if session.failure is not None:
@@ -115,8 +122,8 @@ class Connection:
 class _Session:
     """One session. A task of its own opens and closes it, since the SDK's scopes must end where they began."""
 
-    def __init__(self, where: str, server: McpServer) -> None:
-        self.where, self.server = where, server
+    def __init__(self, where: str, server: McpServer, secrets: Collection[str]) -> None:
+        self.where, self.server, self._secrets = where, server, secrets
         self.over = asyncio.Event()
         """Set when it is to end, or when the server has ended it."""
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,17 +153,17 @@ class _Session:
             result = await self._client.call_tool(tool, arguments)
         except MCPError as error:
             if error.code == INVALID_PARAMS:
-                raise CallError(_line(error)) from None
+                raise CallError(_line(error, self._secrets)) from None
             if error.code == INVALID_REQUEST and "Session terminated" in error.message:
                 # A server that was restarted knows no session of before, and says so instead of doing anything.
                 self.over.set()
                 if again:
                     return None
-                raise ToolError(_line(error), where=self.where) from None
-            raise Unanswered(_line(error), where=self.where) from None
+                raise ToolError(_line(error, self._secrets), where=self.where) from None
+            raise Unanswered(_line(error, self._secrets), where=self.where) from None
         except Exception as error:
             # Whatever the SDK makes of a server that breaks the protocol.
-            raise Unanswered(f"a reply that is none: {_line(error)}", where=self.where) from None
+            raise Unanswered(f"a reply that is none: {_line(error, self._secrets)}", where=self.where) from None
         self.late = 0
         return result
 
@@ -206,7 +213,8 @@ class _Session:
             return f"does not answer within {OPEN_S:g} s"
         file = self._errors.fileno()
         said = os.pread(file, 2000, max(0, os.fstat(file).st_size - 2000)).decode(errors="replace").strip().splitlines()
-        return f"cannot be opened: {said[-1][:200] if said else _line(error)}"
+        last = without(said[-1], self._secrets)[:200] if said else ""
+        return f"cannot be opened: {last if said else _line(error, self._secrets)}"
 
 
 class _Ending:
@@ -271,8 +279,20 @@ def _errors() -> TextIO:
     return file
 
 
-def _line(error: BaseException) -> str:
+@contextlib.contextmanager
+def hidden(secrets: Collection[str]) -> Iterator[None]:
+    """No error says them: a server may repeat what it was sent."""
+    try:
+        yield
+    except ToolError as error:
+        error.hide(secrets)
+        raise
+    except CallError as error:
+        raise CallError(without(str(error), secrets)) from None
+
+
+def _line(error: BaseException, secrets: Collection[str]) -> str:
     """The innermost reason in one short line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return without(" ".join(str(error).split()), secrets)[:200] or type(error).__name__

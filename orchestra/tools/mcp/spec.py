@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from orchestra.errors import ConfigError
-from orchestra.text import digest
+from orchestra.text import credentials, digest
 from orchestra.types import Record
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -54,6 +54,15 @@ class McpServer(Record):
             "url": None if self.url is None else fill(self.url),
         }
         return self.model_copy(update=changed)
+
+    def secrets(self, filled: Self) -> frozenset[str]:
+        """What came from variables into `filled`, with the variables' own values, and the passwords of its address."""
+        found = set(credentials(filled.url or ""))
+        for text in (*self.env.values(), *self.headers.values(), self.url or ""):
+            found |= {os.environ.get(variable, "") for variable in VARIABLE.findall(text)}
+        for ours, theirs in ((self.env, filled.env), (self.headers, filled.headers)):
+            found |= {theirs[key] for key, text in ours.items() if VARIABLE.search(text)}
+        return frozenset(filter(None, found))
 
 
 class McpTool(Record):

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from orchestra.errors import ToolError
 from orchestra.system.environment import required
+from orchestra.text import credentials, without
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import Entry, WebProvider
 from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
@@ -113,6 +114,8 @@ class WebSearch:
     ) -> None:
         self.name, self._provider, self._key = name, provider, key
         self._url = (url or provider.url).rstrip("/")
+        self._secrets = [one for one in (key, *credentials(self._url)) if one]
+        """Never shown, wherever a provider or a library may repeat them."""
         self._count, self._options = count, dict(options or {})
         self._deadline_s, self._attempts, self._backoff_s = deadline_s, attempts, backoff_s
         self._client: PerLoop[Any] = PerLoop(self._connect)
@@ -141,6 +144,7 @@ class WebSearch:
         except (TimeoutError, ToolError) as error:
             late = f"no answer within {self._deadline_s:g} s"
             failure = error if isinstance(error, ToolError) else ToolError(late, where=self.name)
+            failure.hide(self._secrets)
             failure.charges = self._lost(open_ends.count, context)
             raise failure from None
         latency_s = round(time.monotonic() - began, 3)
@@ -178,6 +182,11 @@ class WebSearch:
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.InvalidURL):
                 open_ends.count -= 1
             raise PassingError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+        except ValueError as error:  # A key or an address that no request can carry.
+            open_ends.count -= 1
+            raise SearchRefused(
+                f"{type(error).__name__}: {error}", where=self.name, fix="check key and address"
+            ) from None
         if response.status_code == 200:
             return response
         open_ends.count -= 1
@@ -204,5 +213,5 @@ class WebSearch:
             said = self._provider.complaint(response.json())
         except (KeyError, TypeError, AttributeError, ValueError):
             said = response.text
-        said = said.replace(self._key, "[secret]")[:200]
+        said = without(said, self._secrets)[:200]
         return f"HTTP {response.status_code}{': ' + said if said else ''}"

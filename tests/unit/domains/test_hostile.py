@@ -193,7 +193,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "not an object": (write("entries/readers.jsonl", "[1]"), "readers.jsonl:1: not an object"),
     "a nested value": (write("entries/readers.jsonl", '{"reader": []}'), "readers.jsonl:1: a value"),
     "not YAML": (write("tools.yaml", "tools: ["), "tools.yaml: not YAML"),
-    "YAML that builds objects": (write("tools.yaml", "!!python/object/apply:os.system [id]"), "tools.yaml: line 1: tags"),
+    "YAML that builds objects": (
+        write("tools.yaml", "!!python/object/apply:os.system [id]"),
+        "tools.yaml: line 1: tags",
+    ),
     "a day that is none": (write("tools.yaml", "tools: 2020-99-99"), "tools.yaml: not YAML: month must be"),
     "a truth that is none": (write("intents.yaml", "intents: !!bool maybe"), "intents.yaml: line 1: tags"),
     "YAML without end": (write("tools.yaml", "tools: " + "[" * 3000), "tools.yaml: is nested too deeply"),
