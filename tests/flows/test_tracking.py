@@ -77,11 +77,14 @@ def test_a_failure_is_recorded_with_its_line(root: Path) -> None:
     assert run.info.status == "FAILED" and run.data.tags["orchestra.error"] == "sft: corrupt"
 
 
-def test_an_error_of_the_database_is_raised_and_not_printed(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_database_is_raised_and_not_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow.exceptions import MlflowException
 
-    recorder = Recorder.open(root, "flow-1", "calm-cat")
-    with opened(root / MLFLOW, "rw") as database:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    recorder = Recorder.open(tmp_path, "flow-1", "calm-cat")
+    with opened(tmp_path / MLFLOW, "rw") as database:
         database.execute("DROP TABLE tags")
     capfd.readouterr()
     with pytest.raises(MlflowException, match="no such table"):
