@@ -115,7 +115,9 @@ def placeless(text: str) -> str:
 def plain(text: str) -> list[str]:
     """What a person should not see in an output."""
     errors = [line for line in text.splitlines() if line.lower().startswith("error: ")]
-    found = ["a traceback is printed"] if "Traceback (most recent call last)" in text else []
+    _, printed, rest = text.partition("Traceback (most recent call last)")
+    cause = next((line for line in rest.splitlines()[1:] if not line.startswith(" ")), "")
+    found = [f"a traceback is printed: {cause}"] if printed else []
     return found + ([f"{len(errors)} error lines"] if len(errors) > 1 else [])
 
 

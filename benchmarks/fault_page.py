@@ -31,8 +31,8 @@ of each row's run.
 | --- | --- | --- | --- | --- | --- | --- |
 {rows}
 
-Jumps of the clock need libfaketime (Debian's package; FAKETIME_LIBRARY names the file elsewhere). Full and read-only
-disks need root. Tested elsewhere: stages killed while experts are paid (`test_paid_once.py` in tests/integration).
+Jumps of the clock need a C compiler. Full and read-only disks need root. Tested elsewhere: stages killed while experts
+are paid (`test_paid_once.py` in tests/integration).
 """
 
 

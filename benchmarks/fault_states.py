@@ -25,28 +25,24 @@ from orchestra.system.runs import RUNS
 from orchestra.system.storage import PREFECT, opened
 from tests.flows.workspace import ROOT, Workspace, free_ports
 
-FAKETIME = "libfaketimeMT.so.1"
-"""Of Debian's package libfaketime; FAKETIME_LIBRARY names another place."""
+CLOCK = Path(__file__).with_name("clock.c")
 JUMP_DAYS = {"forward": 40, "backward": -40}
+DAY_S = 86400
 
 
-def faketime() -> Path | None:
-    """The library that lies about the clock, where it is installed."""
-    named = os.environ.get("FAKETIME_LIBRARY")
-    places = [Path(named)] if named else sorted(Path("/usr/lib").glob(f"*/faketime/{FAKETIME}"))
-    return next((place for place in places if place.is_file()), None)
+def compiler() -> str | None:
+    """The C compiler that builds the clock, where there is one."""
+    return shutil.which("cc")
 
 
 def clock_jump(way: str, template: Path, folder: Path, reference: Reference) -> FaultOutcome:
     """The clock of every process of a run jumps by 40 days half-way; the monotonic clock goes on, as the kernel's."""
     workspace = copied(template, folder)
     outcome = FaultOutcome(f"the clock jumps {abs(JUMP_DAYS[way])} days {way}", "half-way")
-    offset = folder.with_name(f"{folder.name}.clock")
-    offset.write_text("+0\n", encoding="ascii")
-    lies = {
-        "LD_PRELOAD": str(faketime()), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
+    offset, library = (folder.with_name(f"{folder.name}.{kind}") for kind in ("clock", "so"))
+    offset.write_text("0\n", encoding="ascii")
+    subprocess.run([compiler() or "cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(CLOCK)], check=True)
+    lies = {"LD_PRELOAD": str(library), "CLOCK_OFFSET": str(offset)}
     lied_to = Workspace(folder, lies)
     run = lied_to.start("run")
     family = [(run.pid, started_at(run.pid))]
@@ -54,7 +50,7 @@ def clock_jump(way: str, template: Path, folder: Path, reference: Reference) -> 
     family += [(pid, started_at(pid)) for pid in descendants(run.pid)]
     if run.poll() is not None:
         outcome.problems.append("the run ended before the jump")
-    offset.write_text(f"{JUMP_DAYS[way]:+d}d\n", encoding="ascii")
+    offset.write_text(f"{JUMP_DAYS[way] * DAY_S}\n", encoding="ascii")
     said, _ = run.communicate(timeout=RUN_S)
     outcome.told = last(said)
     outcome.problems += orphans(family, workspace) + plain(said)

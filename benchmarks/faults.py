@@ -37,10 +37,10 @@ from benchmarks.fault_page import Case, Page, stamp
 from benchmarks.fault_states import (
     JUMP_DAYS,
     clock_jump,
+    compiler,
     dead_model_server,
     dead_rank,
     dead_server,
-    faketime,
     read_only,
     spoiled_cassette,
 )
@@ -100,7 +100,7 @@ def cases(seed: int) -> Iterator[Case]:
     yield Case("damaged-cassette", spoiled_cassette)
     yield Case("kill-rank", dead_rank)
     for way in JUMP_DAYS:
-        missing = "" if faketime() else "libfaketime is not installed"
+        missing = "" if compiler() else "no C compiler (cc) is installed"
         yield Case(f"clock-{way}", partial(clock_jump, way), missing)
     user = "" if os.geteuid() == 0 else "only root mounts disks"
     for fault in ("full", "read-only"):

@@ -184,5 +184,8 @@ def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
         return StageKilled(f"ended by a signal ({signal})", where=name, fix="run the same command again: it continues")
     if "is busy" in text or "Unable to acquire lock" in text:
         return ServiceError("another DVC command works here", where=name, fix="wait for it to end, then try again")
+    if "No possible cache link types" in text:
+        what, fix = "DVC cannot write its outputs", "see that their folder is writable and has room (ls -ld, df -h)"
+        return StageError(what, where=name, fix=f"{fix}; then the same command again")
     errors = [line for line in tail if line.startswith("ERROR:")] or tail[-1:] or [f"exit code {code}"]
     return StageError(errors[0].removeprefix("ERROR: "), where=name, fix=f"see .state/logs/{name}.log")

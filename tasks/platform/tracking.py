@@ -76,6 +76,8 @@ def connect(root: Path) -> Any:
     # It tells about every table that it makes.
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It raises each error of its database, and logs the same with a traceback.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -31,7 +31,7 @@ def test_the_error_is_what_is_told() -> None:
     ("said", "problems"),
     [
         ("error: one", []),
-        ("Traceback (most recent call last):\nerror: one", ["a traceback is printed"]),
+        ("Traceback (most recent call last):\n  File x\nA: b\nerror: one", ["a traceback is printed: A: b"]),
         ("error: one\nerror: two", ["2 error lines"]),
         ("ERROR: failed to transfer 'a'\nerror: two", ["2 error lines"]),
     ],

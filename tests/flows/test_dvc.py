@@ -110,6 +110,13 @@ def test_a_stage_ended_by_a_signal_may_be_retried(root: Path) -> None:
     assert caught.value.retryable and not (root / "first.txt").exists()
 
 
+def test_outputs_that_cannot_be_linked_are_outputs_that_cannot_be_written(root: Path) -> None:
+    said = "ERROR: failed to reproduce 'first': No possible cache link types for 'first.txt'. See <https://dvc.org/x>"
+    (root / "step.py").write_text(f"import sys; print({said!r}); sys.exit(1)")
+    with pytest.raises(StageError, match=r"^first: DVC cannot write its outputs — .*writable.*the same command again$"):
+        run(root, "first")
+
+
 def test_a_missing_input_is_named(root: Path) -> None:
     with pytest.raises(StageError, match=r"first\.txt"):
         run(root, "middle")

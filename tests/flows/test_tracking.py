@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.system.storage import MLFLOW, opened
 from tasks.platform.dvc import Hashes
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, flatten, read_metrics, tracking_uri
@@ -74,6 +75,22 @@ def test_a_failure_is_recorded_with_its_line(root: Path) -> None:
     recorder.finish(child, "sft: corrupt")
     run = recorder.client.get_run(child)
     assert run.info.status == "FAILED" and run.data.tags["orchestra.error"] == "sft: corrupt"
+
+
+def test_an_error_of_the_database_is_raised_and_not_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    recorder = Recorder.open(tmp_path, "flow-1", "calm-cat")
+    with opened(tmp_path / MLFLOW, "rw") as database:
+        database.execute("DROP TABLE tags")
+    capfd.readouterr()
+    with pytest.raises(MlflowException, match="no such table"):
+        recorder.tag("a", "b")
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err
 
 
 def test_an_error_goes_when_the_next_attempt_is_well(root: Path) -> None:
