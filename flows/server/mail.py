@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -22,6 +23,9 @@ from orchestra.text import one_line
 PASSWORD = "ORCHESTRA_SMTP_PASSWORD"
 """Read at each message, from the environment of Prefect's server; it is kept nowhere."""
 SCHEME = "mailto:"
+PLAIN = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
+"""Neither spaces nor characters that break or steer a line: each part ends in a command to the mail server."""
+HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|[0-9a-f:.]{2,45}")
 PORTS = {"smtp": 587, "smtps": 465}
 Security = Literal["starttls", "ssl", "insecure"]
 
@@ -103,8 +107,17 @@ def email(address: str, smtp: str | None, sender: str | None) -> EmailNotificati
 def _split(smtp: str, fix: str) -> SplitResult:
     """The parts of a mail server's address."""
     try:
+        # `urlsplit` drops line breaks without a word, and none of the parts may hold one, be it written as %0A.
+        clean = all(PLAIN.fullmatch(unquote(part)) for part in (smtp, smtp.rpartition("@")[2]))
         parts = urlsplit(smtp)
-        right = parts.scheme in PORTS and parts.hostname and parts.port != 0 and parts.path in ("", "/")
+        right = (
+            clean
+            and HOST.fullmatch(parts.hostname or "")
+            and parts.scheme in PORTS
+            and parts.hostname
+            and parts.port != 0
+            and parts.path in ("", "/")
+        )
     except ValueError:  # A port that is none.
         right = False
     if not right:
@@ -134,7 +147,7 @@ def _checked(address: str) -> str:
 
     utilities: Any = parse  # Apprise has no types
     found = utilities.is_email(address.strip())
-    if not found or found["full_email"] != address.strip():
+    if not found or found["full_email"] != address.strip() or not PLAIN.fullmatch(address.strip()):
         raise ConfigError(f"{address!r} is no e-mail address", where="notify", fix="mailto:oncall@example.org")
     return address.strip()
 

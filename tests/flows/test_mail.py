@@ -1,9 +1,11 @@
 """E-mail as a notification: what is sent, what a wrong server, password or certificate gives, and on a real Prefect."""
 
 import asyncio
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from prefect.blocks.abstract import NotificationError
@@ -181,3 +183,29 @@ def test_a_failure_is_mailed_once_by_a_real_server(served: Workspace) -> None:
     workspace.orchestra("stop")
     kept = [file for file in state.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
     assert kept == []
+
+
+ODD = ["\n", "\r\n", " ", "\t", "\x00", "\x7f", "\x85", "\u2028", "\u202e", "\u200b"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_part_of_a_mail_server_s_address_breaks_a_line(seed: int) -> None:
+    """As it is, or as %0A: in the user, the host, after the port, in the sender, among those who are told."""
+    rng = random.Random(seed)
+    odd = rng.choice(ODD)
+    written = quote(odd) if seed % 2 else odd
+    smtp, sender, told = "smtps://robot%40example.org@mail.example.org:465", "robot@example.org", "anna@example.org"
+    match seed // 2 % 4:
+        case 0:
+            at = rng.randint(len("smtps://r"), len("smtps://robot"))
+            smtp = smtp[:at] + written + smtp[at:]
+        case 1:
+            at = rng.randint(smtp.index("@") + 1, len(smtp))
+            smtp = smtp[:at] + written + smtp[at:]
+        case 2:
+            sender = sender[:5] + odd + sender[5:]
+        case _:
+            told = told[:4] + odd + told[4:]
+    with pytest.raises(ConfigError) as caught:
+        email(f"mailto:{told}", smtp, sender)
+    assert len(str(caught.value).splitlines()) == 1

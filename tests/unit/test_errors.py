@@ -103,7 +103,7 @@ def main(arguments):
 commands.run_command(main)
 """
 FAILS = {
-    "mlflow": "from mlflow.exceptions import MlflowException; raise MlflowException(f'API request to {address} failed')",
+    "mlflow": "from mlflow.exceptions import MlflowException; raise MlflowException(f'to {address} failed')",
     "requests": "import requests; requests.get(address + '/x', timeout=1)",
     "sqlalchemy": "from sqlalchemy import create_engine; create_engine(address.replace('http', 'nothing'))",
     "httpx": "import httpx; httpx.get(address, timeout=1)",

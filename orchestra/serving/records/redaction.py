@@ -1,28 +1,161 @@
-"""Texts without what nobody should read in a trace: keys, e-mail addresses, card and phone numbers."""
+"""Texts without what nobody should read in a trace: keys, passwords, e-mail addresses, card and phone numbers.
 
+The patterns of tokens follow those of detect-secrets, which itself does not fit: its plugins read files line by line,
+name what they find without its place, look for JSON and quotes of source code, and take words of high entropy, which
+ordinary identifiers are.
+"""
+
+import html
 import re
+from collections.abc import Callable
+from itertools import takewhile
 
 REDACTED = "[redacted]"
-SECRETS = (
-    # Keys of well-known services, of this gateway, and what follows `Bearer`.
-    re.compile(r"\b(?:sk|pk|rk|ork|ghp|gho|glpat|xox[abpr]|hf)[-_][A-Za-z0-9_-]{12,}"),
-    re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
-    # A bound on the head: a text of many beginnings would be read to its end from each.
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,400}\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"),
-    re.compile(r"(?i)(?<=\bbearer )[A-Za-z0-9._~+/=-]{8,}"),
-    re.compile(r"(?i)(?<=\bpassword[:=])\s*\S+"),
-    re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"),
+LONG = 16
+"""Letters from which a value is no word of a sentence: `the secret: work`."""
+Spelling = str | Callable[[re.Match[str]], str]
+
+_Q = r"""(?:\\*["'`]|%(?:25)*2[27]|&(?:quot|apos|\#0*3[49]|\#x0*2[27]);|\\+u002[27])"""
+"""A quotation mark, escaped as often as it may be in JSON, an address or HTML."""
+_COLON = r"(?:[:=]|=>|%(?:25)*3[aAdD]|\\+u003[aAdD]|&\#0*(?:58|61);|:=)"
+_GAP = r"(?:[ \t]|\\+[nrt]|%20|\+(?=[\"'%]))"
+_NAMED = r"""(?:pass(?:word|wd|phrase|code)|pwd|pw|secret(?:[_-]?(?:access[_-]?)?key)?|signature
+    |(?:api|access|auth|private|secret|signing|encryption|account|shared|subscription)[_-]?key
+    |token|credentials?|connection[_-]?string|cookie|session[_-]?id)"""
+
+_AFTER_NAME = re.compile(
+    rf"""(?ix) (?<![a-z0-9_.-])
+    (?P<head> [a-z0-9_.-]{{0,60}}? (?P<name>{_NAMED}) {_Q}? \]? [ \t]{{0,8}} (?P<sign>{_COLON}) (?:{_GAP}|\s){{0,8}} )
+    (?: (?P<open>["'`]{{1,3}}) (?P<plain> (?: [^"'`\\\0] | \\. ){{1,4000}} )
+      | (?P<slashed>\\+["']{{1,3}}) (?P<inner> (?: (?! (?<!\\) (?P=slashed) ) [^\0] ){{1,4000}} )
+      | (?P<kept> (?:null|none|true|false|undefined|nil|optional|required|string|str|int|number)\b (?!\S) )
+      | (?P<bare> (?!{_Q}|\\|\[redacted\]) [^\s,;&"'`<>(){{}}\[\]]{{1,4000}} ) )"""
+)
+"""`password: x`, `"api_key": "x y"`, `TOKEN=x`, `client%5Fsecret=x`: a name that says so, a sign, a value."""
+_SAID = re.compile(
+    r"(?i)(\b(?:pass(?:word|phrase|code)|pin|api[ _-]?key|token|secret) is:?\s{1,4}[\"'`]?)"
+    r"(?=[^\s0-9!@#$%^&*_]{0,60}[0-9!@#$%^&*_])(?!\[redacted\])[^\s\"'`]{4,400}"
+)
+_TAGGED = re.compile(rf"(?ix) (<[a-z0-9_.:-]{{0,60}}?{_NAMED}\b[^<>]{{0,200}}>) [^<>]{{1,4000}} (?=</)")
+_FLAG = re.compile(
+    r"(?i)(?<![\w-])(--?(?:password|passwd|pwd|token|secret|api-?key|access-?key)[ =])(?!\[redacted\])\S+"
+)
+_AUTHORIZATION = re.compile(
+    rf"(?i)(\b(?:proxy-)?authorization{_Q}?[ \t]*{_COLON}{_GAP}{{0,8}}{_Q}?)"
+    r"((?:basic|bearer|digest|token|negotiate|apikey|aws4-hmac-sha256)(?:[ \t]|\+|%20)+)?(?!\[redacted\])"
+    r"(?:(?<=[ +0])[^\s\"'`<>\\]{1,4000}|[^\r\n\"'`<>\\]{1,4000})"
+)
+_SCHEME = re.compile(
+    r"(?i)(\b(?:bearer|basic)(?:[ \t]|\+|%20){1,8})(?=[a-z0-9._~+/=-]*[0-9+/=_])[a-z0-9._~+/=-]{8,4000}"
+)
+_USERINFO = re.compile(
+    r"(?i)((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}(?::|%(?:25)*3a)(?:\\*/|%(?:25)*2f){2})"
+    r"[^\s/?#\"'<>@\\]{1,1000}(?:@|%(?:25)*40)"
+)
+_PEM = re.compile(
+    r"-----BEGIN(?: |%20|\+)[A-Z0-9 %+]{0,40}(?:PRIVATE(?: |%20|\+)KEY|PGP MESSAGE)[A-Z %+]{0,20}-----"
+    r"(?:(?!-----(?:BEGIN|END))[^\0]){0,20000}(?:-----END[A-Z0-9 %+]{0,60}-----)?"
+)
+TOKENS = re.compile(
+    r"""(?x) (?<![A-Za-z0-9]) (?:
+      (?:sk|pk|rk|whsec)[-_](?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{12,400}       # OpenAI, Anthropic, Stripe
+    | ork_[A-Za-z0-9_-]{12,400}                                               # this gateway
+    | gh[pousr]_[A-Za-z0-9]{16,400} | github_pat_[A-Za-z0-9_]{16,400}         # GitHub
+    | gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_.-]{12,400}                  # GitLab
+    | xox[abeoprs]-[A-Za-z0-9-]{8,400} | xapp-[A-Za-z0-9-]{8,400}             # Slack
+    | hf_[A-Za-z0-9]{12,400} | npm_[A-Za-z0-9]{20,400} | pypi-[A-Za-z0-9_-]{16,400} | dop_v1_[a-f0-9]{20,100}
+    | tvly-[A-Za-z0-9_-]{12,400} | dckr_pat_[A-Za-z0-9_-]{12,400} | shp(?:at|ca|pa|ss)_[a-fA-F0-9]{16,100}
+    | (?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}                           # AWS
+    | AIza[A-Za-z0-9_-]{30,100} | ya29\.[A-Za-z0-9_-]{16,1000} | GOCSPX-[A-Za-z0-9_-]{16,100}   # Google
+    | SG\.[A-Za-z0-9_-]{16,100}\.[A-Za-z0-9_-]{16,100} | SK[a-f0-9]{32} | AC[a-f0-9]{32} | key-[a-f0-9]{32}
+    | [0-9]{8,10}:AA[A-Za-z0-9_-]{33} | age-secret-key-1[a-z0-9]{50,80} | AGE-SECRET-KEY-1[A-Z0-9]{50,80}
+    | eyJ[A-Za-z0-9_-]{8,400}\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*             # JSON Web Tokens
+    )"""
+)
+_HOOK = re.compile(r"(?i)(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,400}")
+_MAIL = re.compile(
+    r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}(?:@|%(?:25)*40|&#(?:0*64|x0*40);|\\u0040)"
+    r"[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"
 )
 CARD = re.compile(r"\b\d(?:[ -]?\d){12,18}\b")
 PHONE = re.compile(r"(?<![\w.])\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d(?:[ .-]?\d){6,11}\b")
 
 
+def _value(found: re.Match[str]) -> str:
+    """What stands after a name, but for a word that says that there is nothing, and for a word of a sentence."""
+    bare = found["bare"]
+    worded = found["sign"] == ":" and not found["name"].lower().startswith(("pass", "pw"))
+    if found["kept"] is not None or (bare and worded and len(bare) < LONG and not re.search(r"[0-9_+/=~]", bare)):
+        return found[0]
+    return f"{found['head']}{found['open'] or found['slashed'] or ''}{REDACTED}"
+
+
+PATTERNS: tuple[tuple[re.Pattern[str], Spelling], ...] = (
+    (_PEM, REDACTED),
+    (_USERINFO, rf"\1{REDACTED}@"),
+    (_AUTHORIZATION, lambda found: f"{found[1]}{found[2] or ''}{REDACTED}"),
+    (_SCHEME, rf"\1{REDACTED}"),
+    (_HOOK, rf"\1{REDACTED}"),
+    (TOKENS, REDACTED),
+    (_AFTER_NAME, _value),
+    (_SAID, rf"\1{REDACTED}"),
+    (_TAGGED, rf"\1{REDACTED}"),
+    (_FLAG, rf"\1{REDACTED}"),
+    (_MAIL, REDACTED),
+)
+
+
+_ESCAPE = re.compile(
+    r"%(?:25)*([0-9a-fA-F]{2})|\\+u00([0-9a-fA-F]{2})|\\+([\"'/nrt])|&#x0*([0-9a-fA-F]{2});|&(\w{2,6}|#\d{2,5});"
+)
+_MEANT = {"n": "\n", "r": "\r", "t": "\t"}
+
+
 def redact(text: str) -> str:
     """The text with `[redacted]` in their place. Numbers without the check digit of a card are left as they are."""
-    for pattern in SECRETS:
-        text = pattern.sub(REDACTED, text)
+    for pattern, instead in PATTERNS:
+        text = pattern.sub(instead, text)
+    if _ESCAPE.search(text):
+        text = _redact_escaped(text)
     text = CARD.sub(lambda found: REDACTED if _luhn(found[0]) else found[0], text)
     return PHONE.sub(REDACTED, text)
+
+
+def _redact_escaped(text: str) -> str:
+    """The same for what is found once JSON's, addresses' and HTML's escapes are read; the text around keeps them."""
+    shown: list[str] = []
+    places: list[int] = []
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        shown.append(text[at : found.start()])
+        places += range(at, found.start())
+        shown.append(one := _meant(found))
+        places += [found.start()] * len(one)
+        at = found.end()
+    plain = "".join([*shown, text[at:]])
+    places += range(at, len(text) + 1)
+    spans = []
+    for pattern, instead in PATTERNS:
+        for match in pattern.finditer(plain):
+            new = match.expand(instead) if isinstance(instead, str) else instead(match)
+            if new != match[0]:
+                same = takewhile(lambda pair: pair[0] == pair[1], zip(new, match[0], strict=False))
+                kept = len(list(same))
+                spans.append((places[match.start() + kept], places[match.end()]))
+    made, at = [], 0
+    for start, end in sorted(spans):
+        if start >= at:
+            made += [text[at:start], REDACTED]
+        at = max(at, end)
+    return "".join([*made, text[at:]])
+
+
+def _meant(found: re.Match[str]) -> str:
+    """The character that an escape stands for."""
+    if found[3]:
+        return _MEANT.get(found[3], found[3])
+    code = found[1] or found[2] or found[4]
+    return chr(int(code, 16)) if code else html.unescape(found[0])
 
 
 def _luhn(text: str) -> bool:

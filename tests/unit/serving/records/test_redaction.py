@@ -1,7 +1,13 @@
 """What nobody should read is gone from a text, and all else is left."""
 
+import html
+import json
 import random
+import string
 import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -37,7 +43,32 @@ def test_ordinary_text_stays(text: str) -> None:
     assert redact(text) == text
 
 
-PIECES = ["eyJ", "-", ".", "sk-", "ork_", "AKIA", "bearer ", "password:", "a", "@", "+1", "(", "4", " ", "ab12", "\n"]
+PIECES = [
+    "-----BEGIN PRIVATE KEY-----",
+    "password",
+    "a_",
+    "=",
+    '"',
+    "%25",
+    "token: ",
+    "http://",
+    "eyJ",
+    "-",
+    ".",
+    "sk-",
+    "ork_",
+    "AKIA",
+    "bearer ",
+    "password:",
+    "a",
+    "@",
+    "+1",
+    "(",
+    "4",
+    " ",
+    "ab12",
+    "\n",
+]
 
 
 def test_no_text_of_a_request_takes_long() -> None:
@@ -50,3 +81,101 @@ def test_no_text_of_a_request_takes_long() -> None:
         redact(text)
         longest = max(longest, time.thread_time() - began)
     assert longest < 2
+
+
+ALPHABET = string.ascii_letters + string.digits
+WORDING = Path(__file__).parents[3] / "data" / "wording"
+
+
+def chars(rng: random.Random, size: int, of: str = ALPHABET) -> str:
+    return "".join(rng.choices(of, k=size))
+
+
+NAMED = [
+    "password=%s", "password: %s", "Password is %s", "api_key=%s", 'API_KEY = "%s"', "token: %s", "?token=%s&x=1",
+    "Authorization: Basic %s", "Authorization: Bearer %s", "authorization=%s", "Proxy-Authorization: %s",
+    '{"password": "%s"}', '{"password": "a\\"%s"}', '{"a": {"client_secret":"%s"}}', "'passwd': '%s'", "pwd:%s;",
+    '{"headers": {"X-Api-Key": "%s"}}', '"accessToken":"%s"', '"awsSecretAccessKey":"%s"', "DB_PASSWORD=%s",
+    "export HF_TOKEN=%s", "--password %s", "--api-key=%s", "Cookie: session=%s", "<password>%s</password>",
+    'password = """%s"""', "password:\n  %s", 'passphrase: "two words %s"', "password=>%s", "AccountKey=%s;",
+    "SharedAccessSignature=%s", '"private_key": "%s"', 'secret: "first\nsecond %s"', "http://user:%s@host/",
+    "postgresql://user:%s@host:5432/db", "redis://:%s@host", "see https://%s@host/x", "my api key is %s!",
+]  # fmt: skip
+TOKENS: list[Callable[[random.Random], str]] = [
+    lambda rng: f"github_pat_{chars(rng, 22)}_{chars(rng, 59)}",
+    lambda rng: f"gh{rng.choice('pousr')}_{chars(rng, 36)}",
+    lambda rng: f"AIza{chars(rng, 35)}",
+    lambda rng: f"sk-{rng.choice(['', 'proj-', 'ant-api03-'])}{chars(rng, 39)}7",
+    lambda rng: f"xox{rng.choice('abprs')}-{chars(rng, 11, string.digits)}-{chars(rng, 24)}",
+    lambda rng: f"{rng.choice(['AKIA', 'ASIA'])}{chars(rng, 16, string.ascii_uppercase + string.digits)}",
+    lambda rng: f"glpat-{chars(rng, 20)}",
+    lambda rng: f"hf_{chars(rng, 34)}",
+    lambda rng: f"eyJ{chars(rng, 20)}.eyJ{chars(rng, 40)}.{chars(rng, 43)}",
+    lambda rng: f"ya29.{chars(rng, 60)}",
+    lambda rng: f"SG.{chars(rng, 22)}.{chars(rng, 43)}",
+    lambda rng: "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(chars(rng, 64) for _ in range(4))
+    + "\n-----END RSA PRIVATE KEY-----",
+]  # fmt: skip
+SPELLINGS: list[Callable[[str], str]] = [
+    str,
+    lambda text: json.dumps({"note": text}),
+    lambda text: json.dumps(json.dumps({"note": text})),
+    lambda text: quote(text, safe=""),
+    html.escape,
+    lambda text: f"Look at this:\n{text}\nand answer.",
+]
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_what_a_name_says_is_secret_is_gone_however_it_is_spelled(named: str) -> None:
+    """Six spellings of each, with six secrets."""
+    rng = random.Random(named)
+    for spell in SPELLINGS:
+        for _ in range(6):
+            secret = chars(rng, rng.randint(4, 20)) + rng.choice("0123456789") + chars(rng, 5)
+            text = spell(named % secret)
+            assert secret not in redact(text), redact(text)
+
+
+@pytest.mark.parametrize("number", range(len(TOKENS)))
+def test_a_token_is_gone_wherever_it_stands(number: int) -> None:
+    rng = random.Random(number)
+    for before, after in (("", ""), ("use ", " for it"), ('{"x":"', '"}'), ("(", ")"), ("x=", "&y"), ("\n", ".")):
+        for spell in SPELLINGS:
+            token = TOKENS[number](rng)
+            shown = redact(spell(before + token + after))
+            assert token not in shown and not any(part in shown for part in token.split("\n")), shown
+
+
+def ordinary_texts() -> list[str]:
+    files = [WORDING / f"{name}.jsonl" for name in ("wishes", "questions", "first_contact")]
+    records = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+    return [value for record in records for value in record.values() if isinstance(value, str)]
+
+
+def test_ordinary_questions_and_wishes_stay() -> None:
+    texts = ordinary_texts()
+    assert len(texts) > 900
+    assert [text for text in texts if redact(text) != text] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"usage": {"completion_tokens": 512, "max_tokens": 100}}', "The secret: work hard.", "tokens: 500",
+        "The password is required.", "what is a token?", "press the key: enter", "The secret is patience",
+        "primary key: id", "monkey=banana", "keyboard: qwerty", "cookie: chocolate chip", '"token": null',
+        "desk-top-publishing-company", "sk-learn-contributions-team", "basic arithmetic", "a bearer of news",
+        "3 * 4 = 12 and 7:30", "http://example.org/a@b", "total: 41.50, status: shipped; id: 1234567890",
+    ],
+)  # fmt: skip
+def test_words_and_numbers_that_only_look_like_it_stay(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_numbers_stay() -> None:
+    rng = random.Random(0)
+    for _ in range(500):
+        number = rng.choice([str(rng.randint(0, 10**9)), f"{rng.uniform(-1e6, 1e6):.4f}", f"{rng.random():.3e}"])
+        text = f"What is {number} times {rng.randint(1, 99)}?"
+        assert redact(text) == text
