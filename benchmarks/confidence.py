@@ -16,7 +16,7 @@ from orchestra.serving.episodes.caution import confidence
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode
 
-VALUES = (-0.005, -0.01, -0.02, -0.03, -0.04, -0.06, -0.1)
+VALUES = (-0.1, -0.15, -0.2, -0.25, -0.3, -0.4)
 
 
 def least(episode: Episode) -> float:

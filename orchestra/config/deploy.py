@@ -121,9 +121,9 @@ class Deploy(Section):
     smoke_examples: Positive
     """Held-out examples that a new server must end as the checkpoint does."""
     least_confidence: Annotated[float, Field(ge=-100, le=0)] | None = switch(None)
-    """Mean log-probability of a turn's tokens (nats), the least likely one aside, below which the gateway answers "I
-    cannot know that." instead; null: never. `python -m benchmarks.confidence` shows what a value keeps and what it
-    refuses. Turns are then streamed whole."""
+    """Mean log-probability of a turn's tokens (nats) below which the gateway answers "I cannot know that." instead;
+    null: never. `python -m benchmarks.confidence` shows what a value keeps and what it refuses. Turns are then streamed
+    whole."""
     gateway: GatewayLimits = switch(GatewayLimits())
     """What the gateway takes at once."""
     vllm: VllmServer = switch(VllmServer())

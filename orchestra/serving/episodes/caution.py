@@ -1,8 +1,7 @@
 """A policy that says "I cannot know that." in place of a turn that it doubts, or of an answer to a call that failed.
 
 A small model writes something for every question. Where nothing of the kind was in its training, it still does, but the
-tokens have far lower probabilities. The mean log-probability of a turn's tokens tells the two apart. The least likely
-token is left out: a turn chooses once, and a choice among equals is no doubt about the question.
+tokens have far lower probabilities. The mean log-probability of a turn's tokens tells the two apart.
 
 A small model also takes an error message for a result. Its answer to a failed call is thus no answer, unless a domain's
 tools are offered: what they refuse may be just what the user asked about.
@@ -23,8 +22,8 @@ FAILED = "error: "
 
 
 def confidence(logprobs: Sequence[float]) -> float:
-    """Mean log-probability of a turn's tokens but the least likely one, in nats; 0 where there is no other."""
-    return fmean(sorted(logprobs)[1:]) if len(logprobs) > 1 else 0.0
+    """Mean log-probability of a turn's tokens, in nats; 0 where they are not known."""
+    return fmean(logprobs) if logprobs else 0.0
 
 
 @dataclass(eq=False)

@@ -166,7 +166,7 @@ class Doubtful(ScriptedPolicy):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_is_not_sure_of_its_answer_says_that_it_cannot_know(tmp_path: Path, stream: bool) -> None:
-    least: dict[str, Any] = {"least_confidence": -0.04}
+    least: dict[str, Any] = {"least_confidence": -0.2}
     for made, answer in (
         (backend(tmp_path, policy=Doubtful(), **least), "I cannot know that."),
         (backend(tmp_path, policy=Doubtful()), "888"),
@@ -186,7 +186,7 @@ def test_the_calculators_error_is_no_answer(tmp_path: Path) -> None:
     """The loop's own words for a failed call are those that caution looks for."""
     asked = [{"role": "user", "content": "what is 5/0?"}]
     for made, expected in (
-        (backend(tmp_path, least_confidence=-0.04), "I cannot know that."),
+        (backend(tmp_path, least_confidence=-0.2), "I cannot know that."),
         (backend(tmp_path), "error: division by zero"),
     ):
         content = chat(made, tmp_path, messages=asked).json()["choices"][0]["message"]["content"]
