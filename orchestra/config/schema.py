@@ -14,24 +14,12 @@ from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
 from orchestra.config.retraining import Retraining
 from orchestra.config.reward import RewardParams
-from orchestra.config.section import (
-    Factor,
-    Fraction,
-    Inside,
-    Name,
-    Policy,
-    Positive,
-    Rule,
-    Section,
-    Seed,
-    keys_of,
-    switch,
-)
+from orchestra.config.section import Factor, Fraction, Inside, Name, Policy, Positive, Rule, Section, Seed, switch
 from orchestra.config.storage import Storage
 from orchestra.config.synthesis import ModelWriting
 from orchestra.errors import ConfigError
 from orchestra.files.base_model import base_folder
-from orchestra.files.yaml import load_yaml
+from orchestra.files.yaml import keys_of, load_yaml
 from orchestra.types import Category, Split, Usd
 
 EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -64,11 +63,3 @@ def _negative_zero(value: Any) -> bool:
 def switch(default: Any, **rules: Any) -> Any:
     """A field added later: written only where it differs from its default, so that older records keep their bytes."""
     return Field(default=default, exclude_if=lambda value: value == default, **rules)
-
-
-def keys_of(raw: Any) -> Iterator[Any]:
-    """Every key of a document."""
-    for inner in raw.values() if isinstance(raw, dict) else raw if isinstance(raw, list) else ():
-        yield from keys_of(inner)
-    if isinstance(raw, dict):
-        yield from raw
