@@ -1,7 +1,6 @@
 """The schema of params.yaml: one section per stage; an unknown key or a wrong type is an error of one line."""
 
 import os
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,7 +19,7 @@ from orchestra.config.storage import Storage
 from orchestra.config.synthesis import ModelWriting
 from orchestra.errors import ConfigError
 from orchestra.files.base_model import base_folder
-from orchestra.files.yaml import load_yaml
+from orchestra.files.yaml import keys_of, load_yaml
 from orchestra.types import Category, Split, Usd
 
 EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
@@ -351,19 +350,12 @@ def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
         raise ConfigError(str(error), where=where, fix="fix it") from None
 
 
-def _keys(raw: Any) -> Iterator[Any]:
-    for inner in raw.values() if isinstance(raw, dict) else raw if isinstance(raw, list) else ():
-        yield from _keys(inner)
-    if isinstance(raw, dict):
-        yield from raw
-
-
 def _strict(raw: dict[str, Any]) -> Params:
     # Through JSON, pydantic's strict mode still takes lists for tuples and strings for enums, and 1 for a float.
     import json
 
     # JSON would turn a key that is a number, a truth value or null into a text.
-    if odd := [key for key in _keys(raw) if not isinstance(key, str)]:
+    if odd := [key for key in keys_of(raw) if not isinstance(key, str)]:
         raise ValueError(f"the key {odd[0]!r:.60} is no text")
     # YAML reads a bare 2025-11-15 as a date, which JSON lacks.
     return Params.model_validate_json(json.dumps(raw, default=str), strict=True)

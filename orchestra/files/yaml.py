@@ -6,6 +6,7 @@ and what a tag makes of a text, is refused: other readers of the same file, DVC 
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,11 @@ def _is_plain(node: yaml.Node) -> bool:
         return True
     digits = re.split("[eE]", text)[0]
     return math.isfinite(float(text)) and (float(text) != 0 or not (set("123456789-") & set(digits)))
+
+
+def keys_of(raw: Any) -> Iterator[Any]:
+    """Every key of a document."""
+    for inner in raw.values() if isinstance(raw, dict) else raw if isinstance(raw, list) else ():
+        yield from keys_of(inner)
+    if isinstance(raw, dict):
+        yield from raw

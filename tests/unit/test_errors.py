@@ -95,7 +95,7 @@ def test_other_variables_are_no_secrets(name: str, monkeypatch: pytest.MonkeyPat
 
 FOREIGN = """
 import os, sys
-os.environ["MLFLOW_TRACKING_URI"] = "http://user:{secret}@127.0.0.1:9"
+os.environ["MLFLOW_TRACKING_URI"] = "http:" + "//user:{secret}@127.0.0.1:9"
 from tasks.platform import commands
 def main(arguments):
     address = os.environ["MLFLOW_TRACKING_URI"]

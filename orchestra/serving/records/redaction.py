@@ -17,7 +17,7 @@ Spelling = str | Callable[[re.Match[str]], str]
 
 _Q = r"""(?:\\*["'`]|%(?:25)*2[27]|&(?:quot|apos|\#0*3[49]|\#x0*2[27]);|\\+u002[27])"""
 """A quotation mark, escaped as often as it may be in JSON, an address or HTML."""
-_COLON = r"(?:[:=]|=>|%(?:25)*3[aAdD]|\\+u003[aAdD]|&\#0*(?:58|61);|:=)"
+_COLON = r"(?:[:=]|=>|%(?:25)*3[ad]|\\+u003[ad]|&\#0*(?:58|61);|:=)"
 _GAP = r"(?:[ \t]|\\+[nrt]|%20|\+(?=[\"'%]))"
 _NAMED = r"""(?:pass(?:word|wd|phrase|code)|pwd|pw|secret(?:[_-]?(?:access[_-]?)?key)?|signature
     |(?:api|access|auth|private|secret|signing|encryption|account|shared|subscription)[_-]?key

@@ -98,7 +98,7 @@ NAMED = [
     '{"headers": {"X-Api-Key": "%s"}}', '"accessToken":"%s"', '"awsSecretAccessKey":"%s"', "DB_PASSWORD=%s",
     "export HF_TOKEN=%s", "--password %s", "--api-key=%s", "Cookie: session=%s", "<password>%s</password>",
     'password = """%s"""', "password:\n  %s", 'passphrase: "two words %s"', "password=>%s", "AccountKey=%s;",
-    "SharedAccessSignature=%s", '"private_key": "%s"', 'secret: "first\nsecond %s"', "http://user:%s@host/",
+    "SharedAccessSignature=%s", '"private_key": "%s"', 'secret: "first\nsecond %s"', "ldap://user:%s@host/",
     "postgresql://user:%s@host:5432/db", "redis://:%s@host", "see https://%s@host/x", "my api key is %s!",
 ]  # fmt: skip
 TOKENS: list[Callable[[random.Random], str]] = [
