@@ -115,6 +115,13 @@ def test_what_a_person_waits_for_is_light(code: str) -> None:
     assert loaded(code) & set(HEAVY) == set()
 
 
+def test_the_commands_are_known_before_the_schema_is() -> None:
+    """The models of params.yaml take as long to make as the rest of `orchestra --help`."""
+    code = "import sys, orchestra.cli.main; print('orchestra.config.schema' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("package", ["orchestra", "tasks"])
 def test_slow_libraries_are_imported_where_they_are_used(package: str) -> None:
     """At the top of a file they would cost every command seconds; only files named for a library are free."""

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import hand_over, workspace
-from orchestra.config.schema import load_params
 from orchestra.system import retraining as requests
 from orchestra.system.runs import runs
 
@@ -21,6 +20,8 @@ def retraining() -> None:
 @app.command("list")
 def list_requests() -> None:
     """List the requests for a retraining, the runs that answered them, and why the next one does or does not start."""
+    from orchestra.config.schema import load_params
+
     root = workspace()
     params = load_params(root / "params.yaml")
     print("\n".join(requests.listed(root, params.retraining, runs(root))))
