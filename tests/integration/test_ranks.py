@@ -26,8 +26,10 @@ pytestmark = pytest.mark.slow
 CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
 STEPS = 4
 GRPO: dict[str, Any] = {
-    "steps": STEPS, "examples_per_step": 4, "group_size": 4, "optimizer": "adamw", "learning_rate": 0.003,
+    "steps": STEPS, "examples_per_step": 4, "group_size": 8, "optimizer": "adamw", "learning_rate": 0.001,
     "schedule": "linear", "mix": {}, "min_group_std": 0.01, "eval_every": 2, "eval_examples": 2, "save_steps": 1,
+    # Of the dollars of a tiny episode. Against those of always-strongest, every group would be dead.
+    "unit_usd": 2e-5,
 }  # fmt: skip
 SETUPS: dict[str, dict[str, Any]] = {
     "one": {"processes": 1, "strategy": "ddp"},
