@@ -1,5 +1,6 @@
 """The schema of params.yaml: one section per stage; an unknown key or a wrong type is an error of one line."""
 
+import json
 import os
 from datetime import date
 from pathlib import Path
@@ -352,8 +353,6 @@ def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
 
 def _strict(raw: dict[str, Any]) -> Params:
     # Through JSON, pydantic's strict mode still takes lists for tuples and strings for enums, and 1 for a float.
-    import json
-
     # JSON would turn a key that is a number, a truth value or null into a text.
     if odd := [key for key in keys_of(raw) if not isinstance(key, str)]:
         raise ValueError(f"the key {odd[0]!r:.60} is no text")
