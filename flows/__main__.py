@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 from flows._workspace import API_LOG, prefect_api, settings
 from orchestra.config.schema import load_params, params_file
 from orchestra.errors import OrchestraError, without_secrets
+from orchestra.system.ending import bug
 from orchestra.system.runs import ASKED_BY, find, runs
 from orchestra.system.storage import ROOM, check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
-from orchestra.text import one_line
 from tasks.experiments.wanted import options as benchmark_options
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
@@ -74,8 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(without_secrets(traceback.format_exc()), encoding="utf-8")
         where = file.relative_to(root)
-        said = one_line(without_secrets(str(error)))
-        screen(f"error: {name}: {type(error).__name__}: {said} — the traceback is in {where}")
+        screen(f"error: {name}: {bug(error)} — the traceback is in {where}")
         return 1
     ending = "" if state.name == "Completed" else f", {state.name.lower()}: {state.message}"
     screen(f"{name}: finished in {time.monotonic() - began:.0f} s{ending}")

@@ -1,7 +1,5 @@
 """The command `orchestra`: every verb under the heading of what it is for."""
 
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
@@ -11,10 +9,8 @@ from orchestra import __version__
 from orchestra.cli import ask, decide, evaluate, keys, launch, pipeline, prices
 from orchestra.cli.data import domains, examples, index, tools
 from orchestra.cli.operations import analyse, export, retraining, runs, schedule, upkeep
-from orchestra.errors import EXIT_ERROR, OrchestraError, without_secrets
+from orchestra.system.ending import told
 from orchestra.system.environment import quiet
-from orchestra.system.storage import storage_named
-from orchestra.text import one_line, plain
 
 app = typer.Typer(
     name="orchestra",
@@ -92,16 +88,8 @@ def main() -> None:
     """The console script: an `OrchestraError` is one line and exit code 2. Anything else is a bug, in one line too,
     after a traceback without secrets."""
     quiet()
-    try:
-        with storage_named():
-            app()
-    except OrchestraError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_ERROR)
-    except Exception as error:
-        print(plain(without_secrets(traceback.format_exc())), end="", file=sys.stderr)
-        print(f"error: {one_line(without_secrets(f'{type(error).__name__}: {error}'))}", file=sys.stderr)
-        sys.exit(1)
+    with told():
+        app()
 
 
 def version_line(wanted: bool) -> None:

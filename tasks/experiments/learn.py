@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from orchestra.evaluation.claims.arms import OURS, ArmRow, side_by_side
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
 from orchestra.files.yaml import parse_yaml
+from orchestra.system.ending import bug, print_traceback
 from orchestra.system.environment import cores, quiet
 from orchestra.system.storage import check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
@@ -130,8 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen("stopped; the same command continues from here")
         return 130
     except Exception as error:
-        traceback.print_exc()
-        screen(f"error: learn: {type(error).__name__}: {' '.join(str(error).split())}")
+        print_traceback()
+        screen(f"error: learn: {bug(error)}")
         return 1
 
 

@@ -8,21 +8,21 @@ import re
 import shutil
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar, overload
 
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import EXIT_ERROR, BudgetError, DataError, OrchestraError, without_secrets
+from orchestra.errors import EXIT_ERROR, BudgetError, DataError, OrchestraError
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
+from orchestra.system.ending import bug, print_traceback
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
 from orchestra.system.runs import BUG
 from orchestra.system.storage import storage_named
-from orchestra.text import one_line, plain
+from orchestra.text import plain
 
 T = TypeVar("T")
 
@@ -182,8 +182,8 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
             # A rank that dies breaks what the others have with it, and their errors would hide its own: whoever started
             # them ends this one first.
             time.sleep(LOST_RANK_S)
-        print(plain(without_secrets(traceback.format_exc())), end="", file=sys.stderr)
-        _fail(name, BUG, f"{type(error).__name__}: {one_line(without_secrets(str(error)))}", code=1)
+        print_traceback()
+        _fail(name, BUG, bug(error), code=1)
 
 
 def _fail(name: str, kind: str, line: str, code: int = EXIT_ERROR) -> NoReturn:

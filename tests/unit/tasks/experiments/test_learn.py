@@ -14,6 +14,7 @@ from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims.arms import ABLATIONS, ARMS, Arm
 from orchestra.evaluation.claims.claims import Claim
+from tasks.experiments import learn
 from tasks.experiments.learn import Options, claim_metrics, differences, effective
 from tasks.experiments.runner import arm_metric, policies, seed_overrides
 
@@ -122,3 +123,18 @@ def test_metrics_have_names_that_mlflow_takes_and_no_holes() -> None:
         "claim.cost_30.high": 0.3,
         "claim.reads_prices.holds": 0.0,
     }
+
+
+def test_a_bug_ends_in_one_line_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> int:
+        raise RuntimeError("no answer of s3cr3t-Pa55word")
+
+    monkeypatch.setenv("SOME_TOKEN", "s3cr3t-Pa55word")
+    monkeypatch.setattr(learn, "learn", fails)
+    monkeypatch.chdir(tmp_path)
+    assert learn.main([]) == 1
+    said = capfd.readouterr()
+    assert "s3cr3t" not in said.out + said.err and "Traceback" in said.err
+    assert (said.out + said.err).count("error: learn: RuntimeError: no answer of [secret]") == 1
