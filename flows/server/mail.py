@@ -107,14 +107,12 @@ def email(address: str, smtp: str | None, sender: str | None) -> EmailNotificati
 def _split(smtp: str, fix: str) -> SplitResult:
     """The parts of a mail server's address."""
     try:
-        # `urlsplit` drops line breaks without a word, and none of the parts may hold one, be it written as %0A.
-        clean = all(PLAIN.fullmatch(unquote(part)) for part in (smtp, smtp.rpartition("@")[2]))
         parts = urlsplit(smtp)
         right = (
-            clean
+            # `urlsplit` drops line breaks without a word, and no part may hold one, be it written as %0A.
+            PLAIN.fullmatch(unquote(smtp))
             and HOST.fullmatch(parts.hostname or "")
             and parts.scheme in PORTS
-            and parts.hostname
             and parts.port != 0
             and parts.path in ("", "/")
         )
