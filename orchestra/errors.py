@@ -34,7 +34,7 @@ def secrets() -> set[str]:
 
 def without_secrets(text: str) -> str:
     """The text without them, and without the password of any address: for what libraries say, tracebacks too."""
-    return without_passwords(without(text, secrets()))
+    return without_passwords(without(text, secrets())) if text else text
 
 
 class Fault(StrEnum):

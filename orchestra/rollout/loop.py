@@ -21,7 +21,7 @@ from orchestra.rollout.policies.base import UNFINISHED, Conversation, Generation
 from orchestra.rollout.turns import Turns, every
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.text import digest
-from orchestra.tools.base import readable
+from orchestra.tools.base import FAILED, readable
 from orchestra.tools.replay.cassette import scope
 from orchestra.tools.session import ToolSession
 from orchestra.types import (
@@ -232,7 +232,7 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
             live.malformed = 0
         except CallError as failure:
             live.malformed += 1
-            error = observation = f"error: {failure}"
+            error = observation = f"{FAILED}{failure}"
             if live.malformed >= MALFORMED_LIMIT:
                 live.stop = StopReason.MALFORMED
     reply: str | None = None
@@ -284,7 +284,7 @@ def _hand_over(live: _Live, call: ToolCall) -> str | None:
     try:
         live.session.offered(call)
     except CallError as failure:
-        return f"error: {failure}"
+        return f"{FAILED}{failure}"
     live.stop = StopReason.HANDED_OVER
     return None
 
@@ -295,7 +295,7 @@ async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charg
     try:
         outcome = await live.session.call(call)
     except CallError as failure:
-        return f"error: {failure}", ()
+        return f"{FAILED}{failure}", ()
     except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
         return None, failure.charges

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from orchestra.text import as_text
-from orchestra.types import Charge, Component, Price, Record, Seconds, Usage, Usd
+from orchestra.types import Charge, Component, Price, Record, Seconds, Turn, Usage, Usd
 
 UNSURE = "I am not sure."
 """What an expert says when it does not know (simulated experts say exactly this)."""
@@ -16,6 +16,15 @@ UNSURE = "I am not sure."
 
 MAX_OBSERVATION = 100_000
 """Characters of one observation: a longer one is cut, so that no reply can cost the loop unbounded time."""
+
+
+FAILED = "error: "
+"""How an observation begins where a turn could not be read or its call failed."""
+
+
+def call_failed(turn: Turn) -> bool:
+    """Whether the turn made a call that failed."""
+    return turn.call is not None and (turn.observation or "").startswith(FAILED)
 
 
 def readable(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
-from orchestra.tools.base import ToolContext, ToolResult, readable
+from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.recording import Recording, is_recorded
 from orchestra.tools.replay.cassette import watched
@@ -120,7 +120,7 @@ class ToolSession:
                 component = self._toolkit.catalogue.entry(spec.tool).component
                 result, error = await self._ask(spec.tool, spec, call.arguments), False
         except CallError as failure:
-            text = f"error: {failure}"
+            text = f"{FAILED}{failure}"
             result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
             error = True
         text = readable(result.text)

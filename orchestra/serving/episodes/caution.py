@@ -16,9 +16,7 @@ from orchestra.rollout.charges import policy_usage
 from orchestra.rollout.parse import read_turn
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
 from orchestra.rollout.render import Codec
-
-FAILED = "error: "
-"""How the loop begins the observation of a call that failed."""
+from orchestra.tools.base import call_failed
 
 
 def confidence(logprobs: Sequence[float]) -> float:
@@ -71,10 +69,7 @@ class CautiousPolicy:
 
     def _answers_error(self, conversation: Conversation, written: Generation) -> bool:
         """Whether the turn is the answer to a call that failed, with no domain's tools offered."""
-        last = conversation.turns[-1] if conversation.turns else None
-        if last is None or last.call is None or conversation.example.domain is not None:
-            return False
-        if not (last.observation or "").startswith(FAILED):
+        if conversation.example.domain is not None or not any(map(call_failed, conversation.turns[-1:])):
             return False
         try:
             return read_turn(self.codec, written.ids, self.codec.decode(written.ids)).answer is not None

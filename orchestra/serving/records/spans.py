@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestra.accounting.ledger import total
 from orchestra.serving.records.redaction import redact
 from orchestra.serving.wire.request import MODEL
+from orchestra.tools.base import call_failed
 from orchestra.types import Charge, Component, Episode, StopReason, Turn
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class _Spans:
             if turn.call is not None:
                 last = episode is not None and number == len(episode.turns) - 1
                 wrong = "tool_failure" if last and failure == StopReason.TOOL_FAILURE.value else None
-                wrong = wrong or ("call_error" if (turn.observation or "").startswith("error: ") else None)
+                wrong = wrong or ("call_error" if call_failed(turn) else None)
                 name = f"execute_tool {turn.call.name[:200]}"
                 yield self._span(f"{number} tool", name, self._tool(number, turn), (written, ended), wrong)
 

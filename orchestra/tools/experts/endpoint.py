@@ -9,7 +9,7 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError, ToolError
 from orchestra.system.environment import required
 from orchestra.text import as_text
-from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.tools.base import FAILED, ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import TAKEN, Entry
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
@@ -117,7 +117,7 @@ class Endpoint:
                 return result
             text, charges = await context.ask(self._entry.hands_to, {takes: work})
         except CallError as refusal:
-            return result.model_copy(update={"text": f"error: {refusal}"})
+            return result.model_copy(update={"text": f"{FAILED}{refusal}"})
         except ToolError as error:
             error.charges = (*result.besides, own, *error.charges)
             raise
