@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.files.atomic import write_bytes
 from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, run_child
@@ -22,6 +23,9 @@ NOISE = re.compile(
     r"|WARNING: Process '.*' with \(Pid \d+\), in RWLock-file|\s*$)"
 )
 """DVC's own lines, which say nothing that the flow does not say."""
+
+LOCK, LOCK_BEFORE = "dvc.lock", ".state/dvc.lock"
+"""DVC empties its lock file and then writes it. While it works, a copy of what stood there is kept."""
 
 StageOutcome = Literal["ran", "restored", "unchanged"]
 
@@ -105,7 +109,7 @@ def _explain(error: Exception, root: Path) -> OrchestraError:
 
 def hashes(root: Path, name: str) -> Hashes:
     """The stage's entry of dvc.lock; empty before its first run."""
-    file = root / "dvc.lock"
+    file = root / LOCK
     lock = _lock(file, (found := file.stat()).st_mtime_ns, found.st_size) if file.is_file() else {}
     entry = (lock or {}).get("stages", {}).get(name, {})
     params = {key: value for values in entry.get("params", {}).values() for key, value in values.items()}
@@ -137,6 +141,8 @@ def repro(
     """
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
     (root / FAILURE_KIND.format(name)).unlink(missing_ok=True)
+    recover(root)
+    write_bytes(root / LOCK_BEFORE, (root / LOCK).read_bytes() if (root / LOCK).is_file() else b"")
     outcome: StageOutcome = "ran"
     tail: deque[str] = deque(maxlen=40)
 
@@ -151,7 +157,14 @@ def repro(
         if not NOISE.match(line):
             on_line(line)
 
-    code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
+    code = -1
+    try:
+        code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
+    finally:
+        if code == 0:
+            (root / LOCK_BEFORE).unlink()
+        else:
+            recover(root)
     if code != 0:
         failure = _failure(name, code, list(tail))
         told = root / FAILURE_KIND.format(name)
@@ -159,6 +172,21 @@ def repro(
             failure.kind = told.read_text(encoding="utf-8")
         raise failure
     return outcome
+
+
+def recover(root: Path) -> None:
+    """Put dvc.lock back as it was before a DVC that did not come to its end; only for the holder of the run's lock.
+
+    A stage whose entry is lost by it runs again, or DVC restores its outputs from the cache.
+    """
+    before = root / LOCK_BEFORE
+    if not before.is_file():
+        return
+    if content := before.read_bytes():
+        write_bytes(root / LOCK, content)
+    else:
+        (root / LOCK).unlink(missing_ok=True)
+    before.unlink()
 
 
 def stage_env(extra: Mapping[str, str]) -> dict[str, str]:

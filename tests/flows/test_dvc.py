@@ -161,3 +161,49 @@ def test_dvcs_chatter_is_known() -> None:
     ):
         assert dvc.NOISE.match(line), line
     assert not dvc.NOISE.match("sft: loss 0.3")
+
+
+CUT = """
+import dvc.utils.serialize._common as common
+
+def dump(path, data, dumper, fs=None, **rest):
+    import os, signal
+    with open(path, "w+", encoding="utf-8") as file:
+        if str(path).endswith("dvc.lock"):
+            file.write({left!r})
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        dumper(data, file, **rest)
+
+common._dump_data.__code__ = dump.__code__
+"""
+"""A start-up file of Python: DVC is killed while it writes its lock file, which it empties first."""
+
+
+@pytest.mark.parametrize("left", ["", "schema: '2.0'\nstages:\n  first:\n    cmd: exec pyth"])
+@pytest.mark.parametrize("ran", [[], ["first"]])
+def test_a_dvc_killed_in_the_middle_of_its_lock_file_loses_nothing(root: Path, left: str, ran: list[str]) -> None:
+    for name in ran:
+        run(root, name)
+    before = (root / "dvc.lock").read_bytes() if ran else None
+    (root / "startup").mkdir()
+    (root / "startup/sitecustomize.py").write_text(CUT.format(left=left))
+    stage = "middle" if ran else "first"
+    with pytest.raises(StageKilled):
+        repro(root, stage, env={"PYTHONPATH": str(root / "startup")}, on_line=lambda _: None)
+    assert ((root / "dvc.lock").read_bytes() if ran else None) == before
+    assert ran or not (root / "dvc.lock").exists()
+    assert run_all(root)[: len(ran)] == ["unchanged"] * len(ran)
+    assert list(hashes(root, "last").outputs) == ["last.txt"]
+
+
+def test_a_run_goes_on_from_the_lock_file_before_a_kill_of_everything(root: Path) -> None:
+    run(root, "first")
+    before = (root / "dvc.lock").read_text()
+    (root / dvc.LOCK_BEFORE).parent.mkdir(exist_ok=True)
+    (root / dvc.LOCK_BEFORE).write_text(before)
+    (root / "dvc.lock").write_text("")
+    dvc.recover(root)
+    assert (root / "dvc.lock").read_text() == before and not (root / dvc.LOCK_BEFORE).exists()
+    dvc.recover(root)
+    assert run(root, "first")[0] == "unchanged"
