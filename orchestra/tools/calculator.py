@@ -1,11 +1,13 @@
 """Exact arithmetic on what people write; nothing is ever evaluated as code."""
 
+from contextlib import suppress
 from fractions import Fraction
 
 from pydantic import JsonValue
 
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError
+from orchestra.tools.arithmetic.bounded import NoResultError
 from orchestra.tools.arithmetic.grammar import read
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.types import Component, Usage
@@ -15,18 +17,34 @@ DECIMALS = 4
 
 
 class Calculator:
-    """The tool `calculator({"expression": "37*24"})`, which gives `888`."""
+    """The tool `calculator({"expression": "37*24"})`, which gives `888`.
+
+    Without an expression, or with one that cannot be read, it works out the user's request. Copying a request word for
+    word is what small models do worst, and a request that is no sum as a whole is refused.
+    """
 
     component = Component.SANDBOX
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        """Raises `CallError` when the expression cannot be worked out."""
-        expression = arguments.get("expression")
+        """Raises `CallError` when neither the expression nor the request can be worked out."""
+        expression = arguments.get("expression", "")
         if not isinstance(expression, str):
-            raise CallError('calculator needs {"expression": "…"} with a string')
-        text = printed(evaluate(expression))
+            raise CallError('calculator needs {"expression": "…"} with a string, or no argument')
+        text = printed(_value(expression, context.instruction))
         cost = cost_of(context.price, Usage(), seconds=context.latency_s)
         return ToolResult(text=text, cost_usd=cost, latency_s=context.latency_s)
+
+
+def _value(expression: str, request: str) -> Fraction:
+    """Of the expression, or of the request where no expression can be read; raises the expression's `CallError`."""
+    try:
+        return evaluate(expression or request)
+    except NoResultError:
+        raise
+    except CallError as error:
+        with suppress(CallError):
+            return evaluate(request)
+        raise error from None
 
 
 def evaluate(expression: str) -> Fraction:

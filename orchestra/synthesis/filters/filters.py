@@ -76,10 +76,13 @@ class Duplicates:
         """Why the example is a repetition of one before it; None when it is new, and it is then remembered.
 
         A repetition asks the same words in the same order, whatever its solution, or the same words in another order
-        for the same golden calls. Case, punctuation and articles do not count.
+        for the same golden calls and answer. Case, punctuation and articles do not count.
         """
         world, words = example.domain or "", normalise_text(example.asked)
-        calls = json.dumps([call.model_dump(mode="json") for call in example.verifier.golden_calls], sort_keys=True)
+        verifier = example.verifier
+        calls = json.dumps(
+            [verifier.answer, *(call.model_dump(mode="json") for call in verifier.golden_calls)], sort_keys=True
+        )
         asked, solution = _mark(world, words), _mark(world, " ".join(sorted(words.split())), calls)
         if asked in self._asked:
             return "asked before"

@@ -1,12 +1,14 @@
 """Arithmetic examples: sums in many wordings, each with what the calculator is to be asked.
 
-The calculator reads most wordings, so it is asked in the question's own: `twenty five plus 2`. Where a story has to be
+The calculator reads most wordings of a request by itself, so it is called without an argument. Where a story has to be
 turned into a sum, the numbers stay as they were written.
 """
 
 import random
 import re
 from collections.abc import Iterator, Mapping
+
+from pydantic import JsonValue
 
 from orchestra.errors import CallError
 from orchestra.synthesis.draft import Draft
@@ -92,32 +94,33 @@ def arithmetic(rng: random.Random, seen: set[str], share: SetPart = WHOLE) -> It
         question = typed(rng, _capital(frame.format(e=said)), letters=True)
         if rng.random() < SLIPS:
             question, said = misspelt(rng, question, said)
-        asked = _asked(question, said, form.format(**written), answer) or expression
+        asked = _asked(question, expression, form.format(**written), answer)
         yield Draft(
             category=Category.ARITHMETIC,
             instruction=question,
             answer=answer,
             verifier="numeric",
             entities=(f"sum:{expression}",),
-            golden_calls=(ToolCall(name="calculator", arguments={"expression": asked}),),
+            golden_calls=(ToolCall(name="calculator", arguments=asked),),
             tools_needed=("calculator",),
             topic="arithmetic",
             wrong=tuple(printed(value + step) for step in (10, -1, 2)),
         )
 
 
-def _asked(question: str, said: str, form: str, answer: str) -> str | None:
-    """The question's own words where the calculator reads them as they are meant, or the sum with its own numbers."""
-    core = said.rstrip(".?! ")
-    start = question.lower().find(core.lower())
-    verbatim = [] if start < 0 else [question[start : start + len(core)]]
-    for text in (*verbatim, form.upper() if question.isupper() else form):
-        try:
-            if printed(evaluate(text)) == answer:
-                return text
-        except CallError:
-            continue
-    return None
+def _asked(question: str, expression: str, form: str, answer: str) -> dict[str, JsonValue]:
+    """Nothing where the calculator reads the question as it is meant, else the sum, with the question's own numbers."""
+    if _gives(question, answer):
+        return {}
+    own = form.upper() if question.isupper() else form
+    return {"expression": own if _gives(own, answer) else expression}
+
+
+def _gives(text: str, answer: str) -> bool:
+    try:
+        return printed(evaluate(text)) == answer
+    except CallError:
+        return False
 
 
 def _numbers(rng: random.Random, spoken: bool) -> dict[str, str]:

@@ -4,12 +4,24 @@ From the loosest to the tightest: `then add …`, `5 less than …`, `+ -`, `* /
 `**`. `%` is a remainder where an operand follows it and a percentage elsewhere; `200 + 15%` adds 15 % of the 200."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from typing import NamedTuple
 
 from orchestra.errors import CallError
-from orchestra.tools.arithmetic.bounded import bounded, divide, factorial, floor_divide, power, remainder, root, series
+from orchestra.tools.arithmetic.bounded import (
+    NoResultError,
+    bounded,
+    divide,
+    factorial,
+    floor_divide,
+    power,
+    remainder,
+    root,
+    series,
+)
 from orchestra.tools.arithmetic.numbers import NumberReader
+from orchestra.tools.arithmetic.requests import cores
 from orchestra.tools.arithmetic.sentences import said, spelt
 from orchestra.tools.arithmetic.words import ORDINALS, PARTS, VULGAR, Token, plain, tokens
 
@@ -55,8 +67,23 @@ class Value(NamedTuple):
 
 
 def read(text: str) -> Fraction:
-    """The exact value of an expression; raises `CallError`."""
+    """The exact value of an expression, or of the one within a request; raises `CallError`."""
+    try:
+        return _read(text)
+    except NoResultError:
+        raise
+    except CallError as error:
+        for core in cores(text):
+            with suppress(CallError):
+                return _read(core, least=2)
+        raise error from None
+
+
+def _read(text: str, least: int = 0) -> Fraction:
+    """Of a whole text with at least so many tokens: a request with one number alone asks for no sum."""
     reader = ExpressionReader(tokens(said(spelt(plain(text)))))
+    if len(reader.tokens) < least:
+        raise CallError("no sum is asked for")
     value = reader.statement()
     reader.expect("")
     return bounded(value)

@@ -5,10 +5,11 @@ else stays as it is, and is read or refused by the grammar.
 """
 
 import re
-from difflib import get_close_matches
 from functools import lru_cache
 
-from orchestra.tools.arithmetic.words import VOCABULARY
+from orchestra.tools.arithmetic.requests import ENDING, numbered
+from orchestra.tools.arithmetic.units import converted
+from orchestra.tools.arithmetic.words import VOCABULARY, nearest
 
 _LARGER = "bigger|larger|greater|more|higher|longer|older|heavier|taller|pricier|farther|further"
 _SMALLER = "smaller|less|fewer|lower|shorter|younger|lighter|cheaper|nearer"
@@ -30,6 +31,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"add (.+?(?:%|percent|per cent)) (?:on )?to (.+)", r"(\2) + \1"),
     (r"(.+?) (?:with|after|at) (?:a |an )?(.+?(?:%|percent|per cent)) (?:off|discount|reduction)", r"(\1) - \2"),
     (r"(.+?(?:%|percent|per cent)) off (.+)", r"(\2) - \1"),
+    (r"(.+?(?:%|percent|per cent))(?: sales| income)? (?:tip|tax|vat|interest|commission|fee|service) "
+     r"(?:on|of|for) (.+)", r"\1 of (\2)"),
+    (r"(?:over|left|left over) (?:when|if) (?:you|i|we) (?:share|split|divide) (.+?) (?:equally |evenly )?"
+     r"(?:between|among|amongst|by|into) (.+)", r"remainder of (\1) divided by (\2)"),
     (rf"(?:by )?how much (?:is (.+?) )?(?:{_LARGER})(?: is (.+?))? than (.+)", r"(\1\2) - (\3)"),
     (rf"(?:by )?how much (?:is (.+?) )?(?:{_SMALLER})(?: is (.+?))? than (.+)", r"(\3) - (\1\2)"),
     (r"(?:how far apart are|distance between) (.+?) and (.+)", r"difference between (\1) and (\2)"),
@@ -43,7 +48,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(?:how many )?(?:percent|per cent) of (.+?) (?:is|are) (.+)", r"(\2) as percent of (\1)"),
     (r"(?:percent|per cent|percentage) (?:is|are) (.+?) of (.+)", r"(\1) as percent of (\2)"),
     (r"percentage of (.+?) (?:is|are) (.+)", r"(\2) as percent of (\1)"),
-    (r"(.+?) of (.+?) (?:in|as) (?:a )?(?:percent|per cent|percentage)", r"(\1) as percent of (\2)"),
+    (r"(.+?) (?:out )?of (.+?) (?:in|as) (?:a )?(?:percent|per cent|percentage)", r"(\1) as percent of (\2)"),
     (r"(?:left over|over|left|remains?) (?:when|if) (.+?) is divided by (.+)", r"remainder of (\1) divided by (\2)"),
     (r"remains of (.+?) after division by (.+)", r"remainder of (\1) divided by (\2)"),
     (r"(?:the )?(?:rest|remainder) (?:of|when|if) (.+?)(?: is)? divided by (.+)", r"remainder of (\1) divided by (\2)"),
@@ -58,6 +63,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(?:do you get |you get |results |happens )?(?:if|when) (?:you|i|we) (.+)", r"\1"),
     (r"(.+?),? (?:as|in) (?:a )?(?:decimal|decimals|decimal number|decimal form)", r"\1"),
     (rf"({_ONE}) to the (\d+)", r"(\1) ** \2"),
+    (r"halve (.+)", r"half of (\1)"),
+    (r"(?:the )?fraction (.+)", r"\1"),
     (r"half of (.+?) and (.+?) more", r"(half of (\1)) + (\2)"),
     (r"minus ([\w.]+), squared", r"(-\1) squared"),
 )  # fmt: skip
@@ -70,7 +77,10 @@ _ADDED = (
     r"(.+ and .+?)(?: added)? (?:together|altogether|combined|in total|in all|in sum)",
 )
 """Numbers that are to be added up, in any of these orders; group 1 lists them."""
-_MULTIPLIED = r"multiply (?!.*\bthen\b)(.+(?:,| and by | by .+ and ).+)"
+_MULTIPLIED = (
+    r"multiply (?!.*\bthen\b)(?!.*\b(?:hundred|thousand|million) and\b)(.+(?:,| and by | by .+ (?:and|by) ).+)"
+)
+"""Of numbers in words, `and` may join one or part two: those are left to the grammar."""
 _STARTS = r"(?:start|begin) (?:with|from|at) |(?:take|think of|i have|you have) (?=[^,]+, (?:halve|double|add|then))"
 _STEPS: tuple[tuple[str, str], ...] = (
     (r"(?:and )?(?:then )?halve(?: it| that| the result)?", "/ 2"),
@@ -101,22 +111,19 @@ _VOCABULARY = frozenset(
 
 
 def spelt(text: str) -> str:
-    """Every word that is nearly one of arithmetic as that word: `avergae` as `average`."""
-    return _WORD.sub(lambda found: _meant(found[0]), text)
+    """Every word that is nearly one of arithmetic as that word: `avergae` as `average`, where a number is as it is."""
+    return _WORD.sub(lambda found: _meant(found[0]), text) if numbered(text) else text
 
 
 @lru_cache(maxsize=1000)
 def _meant(word: str) -> str:
-    if word in _VOCABULARY:
-        return word
-    near = get_close_matches(word, [one for one in _VOCABULARY if one[0] == word[0]], n=1, cutoff=0.75)
-    return near[0] if near and abs(len(near[0]) - len(word)) < 2 else word
+    return word if word in _VOCABULARY or word in ENDING else nearest(word, _VOCABULARY, 0.75) or word
 
 
 def said(text: str) -> str:
     """The expression that a lower-case sentence means; the sentence itself where no pattern is its."""
     text = _PLURAL.sub(lambda word: f"times {word[1][:-2] if word[1] == 'sixes' else word[1][:-1]}", text)
-    return _chain(text) or _of_pattern(text)
+    return converted(text) or _chain(text) or _of_pattern(text)
 
 
 def _of_pattern(text: str) -> str:

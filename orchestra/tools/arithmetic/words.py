@@ -5,10 +5,11 @@ Number words are read here and not by a library: whether `and` belongs to a numb
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from fractions import Fraction
 
 from orchestra.errors import CallError
-from orchestra.tools.arithmetic.bounded import bounded
+from orchestra.tools.arithmetic.bounded import NoResultError, bounded
 
 Token = Fraction | str
 
@@ -77,6 +78,9 @@ _CLOSING = re.compile(
     r"|\b(?:please|pls|plz|exactly|for me|come to|if you can|if you'd be so kind|thanks|thank you)\b"
     r"|\b(?:ways|people|persons|children|kids|friends|parts)\b|,? what (?:do (?:you|i|we) get|is (?:it|that|left))\b)+$"
 )
+_CURRENCY = re.compile(r"(?<=\d)\s*(?:dollars?|euros?|bucks|usd|eur|gbp)\b")
+_BOTH = re.compile(r"\bcents?\b|\bdollars?\b.*\beuros?\b|\beuros?\b.*\bdollars?\b")
+"""Two currencies, or dollars and cents: their numbers are not added as they stand."""
 _FACTORIAL = re.compile(r"(?<=\d)!(?!\s*$)|(?<=^\d)!$|(?<=^\d\d)!$")
 """`!` after a number within an expression, or where nothing else is said; at the end of more it is a mark of wonder."""
 _MARKS = "_',\u00a0\u2009\u202f"
@@ -92,9 +96,17 @@ _TOKEN = re.compile(
 )
 
 
+def nearest(word: str, words: frozenset[str], alike: float) -> str | None:
+    """The most alike of the words with the same first letter, if it is as alike as that (0 to 1)."""
+    near = get_close_matches(word, [one for one in words if one[0] == word[0]], n=1, cutoff=alike)
+    return near[0] if near and abs(len(near[0]) - len(word)) < 2 else None
+
+
 def plain(text: str) -> str:
     """In lower case, without openings such as *what is* and endings such as `=`."""
     text = _HYPHEN.sub(lambda found: " ".join(filter(None, found.groups())), text.lower().translate(_SPELLINGS))
+    if not _BOTH.search(text):
+        text = _CURRENCY.sub("", text)
     if _FACTORIAL.search(text):
         text = re.sub(r"(?<=\d)!", " factorial ", text)
     opening = _OPENING.match(text)
@@ -120,7 +132,7 @@ def _token(found: re.Match[str]) -> Token:
     digits = re.sub(f"[{_MARKS}]", "", found["number"])
     mantissa, _, exponent = digits.partition("e")
     if len(exponent) > 3:
-        raise CallError("the result is too large")
+        raise NoResultError("the result is too large")
     return (
         f"{digits}th" if found["nth"] else bounded(Fraction(mantissa.rstrip(".")) * Fraction(10) ** int(exponent or 0))
     )

@@ -105,4 +105,24 @@ def test_a_call_is_priced_and_timed_by_its_example() -> None:
     result = asyncio.run(calculator.call({"expression": "2+2"}, context))
     assert (result.text, result.cost_usd, result.latency_s) == ("4", Decimal("0.0020"), 0.1)
     with pytest.raises(CallError, match="expression"):
-        asyncio.run(calculator.call({"expr": "2+2"}, context))
+        asyncio.run(calculator.call({"expression": 4}, context))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({}, "888"), ({"expression": "37 �ase 24"}, "888"), ({"expression": "37+24"}, "61")],
+)
+def test_the_request_counts_where_no_expression_can_be_read(arguments: dict[str, str], text: str) -> None:
+    context = ToolContext("Hi there! What is 37 times 24, please?", Price(), 0.1)
+    assert asyncio.run(Calculator().call(dict(arguments), context)).text == text
+
+
+@pytest.mark.parametrize("expression", ["1/0", "9**9**9"])
+def test_what_has_no_result_is_not_replaced_by_the_request(expression: str) -> None:
+    with pytest.raises(CallError, match=r"zero|large|beyond"):
+        asyncio.run(Calculator().call({"expression": expression}, ToolContext("37*24", Price(), 0.1)))
+
+
+def test_the_error_is_the_expression_s_where_the_request_is_no_sum() -> None:
+    with pytest.raises(CallError, match="pears"):
+        asyncio.run(Calculator().call({"expression": "pears"}, ToolContext("How do you like apples?", Price(), 0.1)))

@@ -36,7 +36,7 @@ def test_basic_tools_answer_at_this_example_s_price(tmp_path: Path) -> None:
     ("name", "arguments", "said"),
     [
         ("gpt-4", {}, "no tool named gpt-4; there are: calculator, search"),
-        ("calculator", {}, "calculator: needs expression; it takes expression (string)"),
+        ("search", {}, "search: needs query; it takes query (string)"),
         ("calculator", {"expression": 5}, "calculator: expression must be a string, not 5; it takes"),
         ("search", {"query": "x", "k": 3}, "search: has no argument k; it takes query (string)"),
         ("python", {"code": "1"}, "no tool named python"),

@@ -31,16 +31,17 @@ def test_every_wording_names_the_numbers_of_its_sum(form: str, wordings: tuple[s
 
 
 def test_the_calculator_is_asked_with_the_numbers_as_they_were_written() -> None:
-    """Mostly in the question's very words; else in a sum of its numbers, of which a few are said in words alone."""
+    """Mostly by the question itself; else in a sum of its numbers, of which a few are said in words alone."""
     drafts = list(islice(arithmetic(random.Random(1), set()), 600))
-    verbatim = copied = 0
+    itself = copied = 0
     for draft in drafts:
-        asked = str(draft.golden_calls[0].arguments["expression"])
-        verbatim += asked in draft.instruction
+        arguments = draft.golden_calls[0].arguments
+        itself += not arguments
+        asked = str(arguments.get("expression", draft.instruction))
         numbers = set(re.findall(r"\d[\d,.]*", asked)) - CONSTANTS
         copied += all(number.rstrip(".,") in draft.instruction for number in numbers)
         assert printed(evaluate(asked)) == draft.answer
-    assert verbatim > 300 and copied > 580
+    assert 400 < itself < 500 and copied > 580
 
 
 @given(st.integers(0, 999_999), st.sampled_from([" ", "-"]))

@@ -1,0 +1,98 @@
+"""The sum within a request: without greetings, thanks and the words that only ask for it.
+
+What may be left out is listed, save first clauses and a last sentence without a number: `My boss wants to know this:
+3 + 4`. Any other word may change the sum (`7 / 3, rounded down`), so that a request with one stays unread.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from orchestra.tools.arithmetic.words import BELOW_TWENTY, PARTS, SCALES, TENS, VOCABULARY, nearest
+
+_ASKING = """
+    a again all also always am and answer any anybody anyone are ask asked asking be boss calculate can cheers come
+    comes compute could dear did do does dunno equal equals evaluate evening excuse find for forget forgot friend get
+    give go gonna good got guess had has have hello help hey hi homework how i i'd i'll i'm i've idea if im in is it
+    it's just keep know later let lets let's like listen lot makes many may maybe me morning much my need needed next
+    no now number of oh ok okay once one's our out please pls plz problem question quick quickly really remember reply
+    result right say school see show simple so solve some somebody someone sorry sure tell thank thanks that that's the
+    then there these they think this time to today u um us value wait wanna want wanted was we well were what what's
+    whats when which who will with wonder wondering work would y'all yes you your
+"""
+_ENDING = "advance appreciated back brief exactly kind last making mean owe pay thx ty yours"
+ASKING = frozenset(_ASKING.split())
+"""Words that ask for a sum and are no part of it."""
+ENDING = ASKING | frozenset(_ENDING.split())
+"""Words that may stand after it."""
+MOST = 10
+"""Words that may be left out at either end."""
+
+_CLAUSE, _LAST = re.compile(r"[.?!:;,]+\s+"), re.compile(r"(?:[.?!]|\.\.\.)\s+(?=[^.?!]+[.?!]*\s*$)")
+_NAMED = sorted({*BELOW_TWENTY, *TENS, *SCALES, *PARTS, "hundred", "dozen"} - {"one"})
+_NUMBER = re.compile(rf"\d|[√∛½¼¾⅓⅔]|\b(?:{'|'.join(_NAMED)})s?\b", re.IGNORECASE)
+"""`One` is left out: `one question: …`."""
+_CHANGES = re.compile(
+    r"\b(?:add|base|binary|cube|cubed|decimals?|divide|double|except|fractions?|halve|hex|if|ignor\w*|instead|integer|"
+    r"left|log\w*|minus|multiply|nearest|not|over|percent\w*|plus|remain\w*|rest|round\w*|root|squared?|start|"
+    r"subtract|sum|take|then|times|triple|twice|unless|when|whole|without)\b",
+    re.IGNORECASE,
+)
+"""Words of a first clause or a last sentence that may change the sum beside it."""
+_EDGES = " \t\n.?!:;,"
+
+
+def cores(text: str) -> Iterator[str]:
+    """What a request may ask for, the longest first, itself not among them; in lower case or not, as it was."""
+    rest = _without_last_sentence(_without_first_clauses(text))
+    if rest != text:
+        yield rest
+    words = rest.split()
+    first = next((at for at, word in enumerate(words) if not _only(word, ASKING)), len(words))
+    last = next((at for at, word in enumerate(reversed(words)) if not _only(word, ENDING)), len(words))
+    ends = [
+        (start, end)
+        for start in range(min(first, MOST) + 1)
+        for end in range(min(last, MOST) + 1)
+        if start + end and start + end < len(words)
+    ]
+    for start, end in sorted(ends, key=sum):
+        yield " ".join(words[start : len(words) - end]).strip(_EDGES)
+
+
+def numbered(text: str) -> bool:
+    """Whether it holds a number, in digits or in words."""
+    return bool(_NUMBER.search(text))
+
+
+def _only(word: str, words: frozenset[str]) -> bool:
+    """Whether it is one of the words, or nearly; signs are, and `sum:`, which names what follows."""
+    bare = word.lower().replace("’", "'").strip(_EDGES + "…")  # noqa: RUF001
+    return not bare or bare in words or word.lower() == "sum:" or _misspelt(bare, words)
+
+
+@lru_cache(maxsize=1000)
+def _misspelt(word: str, words: frozenset[str]) -> bool:
+    known = word in VOCABULARY or _CHANGES.fullmatch(word) or len(word) < 4 or not word.isalpha()
+    return not known and nearest(word, words, 0.8) is not None
+
+
+def _without_first_clauses(text: str) -> str:
+    """From the first clause on that holds a number, or a word that may change the sum."""
+    position = 0
+    for found in _CLAUSE.finditer(text):
+        clause = text[position : found.start()]
+        if _counts(clause):
+            break
+        position = found.end()
+    return text[position:]
+
+
+def _without_last_sentence(text: str) -> str:
+    """Where it holds no number, and no word that may change the sum."""
+    found = _LAST.search(text)
+    return text if found is None or _counts(text[found.end() :]) else text[: found.start()]
+
+
+def _counts(part: str) -> bool:
+    return bool(numbered(part) or _CHANGES.search(part))

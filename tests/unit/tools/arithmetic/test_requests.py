@@ -1,0 +1,88 @@
+"""Sums within requests: what only asks is left out, what may change the sum is not, and small talk is no sum."""
+
+import random
+from contextlib import suppress
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.errors import CallError
+from orchestra.synthesis.questions.arithmetic import arithmetic
+from orchestra.synthesis.questions.beyond import beyond
+from orchestra.tools.calculator import evaluate, printed
+
+ASKED = """
+Hi there! Could you work out 1,200 times 3 for me? Thank you so much.|3600
+My boss wants to know this: the sum of 12, 5 and 8.|25
+I wonder what seven plus 4 is.|11
+one question: do you know what 12 / 4 is?|3
+SUM: 62 PLUS 35|97
+plesae tell me what 3/4 of 80 cmoes to|60
+Multiply 3, 5 and 2. No long story.|30
+multiply 11 by 11 by 11|1331
+Halve forty-two.|21
+Is half of 18 a lot? What is it?|9
+What is a 20 percent tip on $45?|9
+need 7.5% sales tax on 200 dollars. just the tax please|15
+40 dollars plus 5 dollars|45
+30 out of 40 as a percentage pls|75
+What is left over if I share 50 sweets equally among 8|ERROR
+what is left over if i share 50 among 8|2
+how many minutes are there in three and a half hours|210
+hey quick one, how many seconds in a day|86400
+how many days is 6 weeks|42
+convert 3 miles to km|4.828
+5 feet in inches|60
+90 minutes, how many hours is that?|1.5
+How many kg are 250 grams?|0.25
+7/3, rounded down|ERROR
+What is 7 / 3? Round to the nearest integer.|ERROR
+log of 3 + 4|ERROR
+In base 2, what is 10 + 11?|ERROR
+call me at 5|ERROR
+I am 34.|ERROR
+How many dollars is a euro?|ERROR
+how many minutes are in 3 kg|ERROR
+3 dollars plus 20 cents|ERROR
+What is 3 + 4 without the 4?|ERROR
+Hi there!|ERROR
+Nice.|ERROR
+"""
+
+
+@pytest.mark.parametrize(("text", "value"), [line.split("|") for line in ASKED.strip().splitlines()])
+def test_a_request_is_read_only_where_it_asks_for_one_sum(text: str, value: str) -> None:
+    if value == "ERROR":
+        with pytest.raises(CallError):
+            evaluate(text)
+    else:
+        assert printed(evaluate(text)) == value
+
+
+def test_nearly_every_sum_that_is_no_story_is_read_as_it_is_meant() -> None:
+    """A misspelt number may be taken for another: two in a hundred of the misspelt ones, one in five hundred of all."""
+    itself = wrong = 0
+    drafts = list(islice(arithmetic(random.Random(11), set()), 2000))
+    for draft in drafts:
+        itself += not draft.golden_calls[0].arguments
+        try:
+            wrong += printed(evaluate(draft.instruction)) != draft.answer
+        except CallError:
+            continue
+    assert itself > 1350 and wrong <= 4
+
+
+@given(st.integers(0, 10**6))
+def test_small_talk_and_what_nobody_here_knows_is_no_sum(seed: int) -> None:
+    for request, _ in islice(beyond(random.Random(seed)), 20):
+        if not any(letter.isdigit() for letter in request):
+            with pytest.raises(CallError):
+                evaluate(request)
+
+
+@given(st.text(max_size=200))
+def test_any_request_ends_in_a_number_or_a_call_error(text: str) -> None:
+    with suppress(CallError):
+        evaluate(text)
