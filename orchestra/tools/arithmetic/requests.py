@@ -32,6 +32,7 @@ _CLAUSE, _LAST = re.compile(r"[.?!:;,]+\s+"), re.compile(r"(?:[.?!]|\.\.\.)\s+(?
 _NAMED = sorted({*BELOW_TWENTY, *TENS, *SCALES, *PARTS, "hundred", "dozen"} - {"one"})
 _NUMBER = re.compile(rf"\d|[√∛½¼¾⅓⅔]|\b(?:{'|'.join(_NAMED)})s?\b", re.IGNORECASE)
 """`One` is left out: `one question: …`."""
+_ONE = re.compile(r"\ban? [a-z]", re.IGNORECASE)
 _CHANGES = re.compile(
     r"\b(?:add|base|binary|cube|cubed|decimals?|divide|double|except|fractions?|halve|hex|if|ignor\w*|instead|integer|"
     r"left|log\w*|minus|multiply|nearest|not|over|percent\w*|plus|remain\w*|rest|round\w*|root|squared?|start|"
@@ -43,21 +44,21 @@ _EDGES = " \t\n.?!:;,"
 
 
 def cores(text: str) -> Iterator[str]:
-    """What a request may ask for, the longest first, itself not among them; in lower case or not, as it was."""
+    """What a request may ask for, itself not among them: with its whole end, then without, and less and less of its
+    start; nothing where it holds no number, and no `a day` either."""
+    if not (numbered(text) or _ONE.search(text)):
+        return
     rest = _without_last_sentence(_without_first_clauses(text))
     if rest != text:
         yield rest
     words = rest.split()
     first = next((at for at, word in enumerate(words) if not _only(word, ASKING)), len(words))
     last = next((at for at, word in enumerate(reversed(words)) if not _only(word, ENDING)), len(words))
-    ends = [
-        (start, end)
-        for start in range(min(first, MOST) + 1)
-        for end in range(min(last, MOST) + 1)
-        if start + end and start + end < len(words)
-    ]
-    for start, end in sorted(ends, key=sum):
-        yield " ".join(words[start : len(words) - end]).strip(_EDGES)
+    # Words such as `the` may belong to the sum at its start; at its end hardly any does, and each try takes time.
+    for end in dict.fromkeys((0, min(last, MOST))):
+        for start in range(min(first, MOST) + 1):
+            if start + end and start + end < len(words):
+                yield " ".join(words[start : len(words) - end]).strip(_EDGES)
 
 
 def numbered(text: str) -> bool:
