@@ -27,6 +27,7 @@ from flows.release import TIMEOUT_S, limit_s, run_deploy
 from orchestra.errors import ConfigError
 from orchestra.promotion.approval import Answer, Approval
 from orchestra.system.workspace import Screen
+from orchestra.text import in_markdown
 from tasks.platform.stage import Stage
 
 screen = Screen()
@@ -51,7 +52,7 @@ def ask(approval: Approval, told: str, now: datetime) -> Answer | None:
 
     `told` is the decision in Markdown. Raises Prefect's `Pause`, which ends this process' part of the run.
     """
-    text = f"{told}\n\n{approval.line}"
+    text = f"{told}\n\n{in_markdown(approval.line)}"
     screen(f"promote: {approval.line}")
     create_markdown_artifact(text, key="decision", description=f"version {approval.version} waits for approval")
     if approval.run != str(_own().id):

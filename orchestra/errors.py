@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 from collections.abc import Collection
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from orchestra.types import Charge
 
-from orchestra.text import LONG, credentials, one_line, without, without_passwords
+from orchestra.text import LONG, SECRET, credentials, one_line, without, without_passwords
 
 EXIT_ERROR = 2
 """Exit code of a command or stage that said in one line what is wrong."""
@@ -21,20 +25,67 @@ SECRET_NAME = re.compile(r"(?i)(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASS
 """How a variable of the environment is named that holds what no message may repeat."""
 
 
+SHORT = 4
+"""Characters of the shortest secret: fewer are found in any text."""
+PLACEHOLDERS = {
+    "none",
+    "null",
+    "empty",
+    "dummy",
+    "fake",
+    "test",
+    "local",
+    "true",
+    "false",
+    "unset",
+    "unused",
+    "default",
+}
+"""Words that stand where there is no secret."""
+
+
 def secrets() -> set[str]:
     """The values of such variables but for paths, and the passwords of addresses in any variable."""
     found: set[str] = set()
     for name, value in os.environ.items():
         if SECRET_NAME.search(name) and not value.startswith("/"):
             found.add(value)
-        if "://" in value:
+        if "://" in value and ":" in "".join(credentials(value)[:1]):
             found.update(credentials(value))
-    return {one for one in found if len(one) >= LONG}
+        elif "://" in value:
+            # A user alone is a secret where it is a token, and a name such as `git` where it is short.
+            found.update(one for one in credentials(value) if len(one) >= LONG)
+    return {one for one in found if len(one) >= SHORT}
 
 
 def without_secrets(text: str) -> str:
     """The text without them, and without the password of any address: for what libraries say, tracebacks too."""
-    return without_passwords(without(text, secrets())) if text else text
+    if not text:
+        return text
+    found = secrets()
+    text = without_passwords(without(text, (one for one in found if len(one) >= LONG)))
+    short = frozenset(one for one in found if len(one) < LONG and one.lower() not in PLACEHOLDERS)
+    return _standing_alone(short).sub(SECRET, text) if short else text
+
+
+@lru_cache(maxsize=64)
+def _standing_alone(short: frozenset[str]) -> re.Pattern[str]:
+    """Short secrets where they are no part of a word; a word or a number only where it is a value: `'x'`, `key=x`.
+
+    A password may be a word that paths and sentences hold, and a line that lacks it helps nobody.
+    """
+    ways = []
+    for one in sorted(short, key=len, reverse=True):
+        before = r"(?<![A-Za-z0-9])" if one[0].isalnum() else ""
+        if one.isalpha():
+            before = r"(?<=[\"'=:;])"
+        elif one.isdigit():
+            before = r"(?<=[\"'=])"
+        after = r"(?![A-Za-z0-9])" if one[-1].isalnum() else ""
+        spelled = {one, quote(one, safe=""), json.dumps(one)[1:-1], html.escape(one), repr(one)[1:-1]}
+        longest = sorted(map(re.escape, spelled), key=len, reverse=True)
+        ways.append(f"{before}(?:{'|'.join(longest)}){after}")
+    return re.compile("|".join(ways))
 
 
 class Fault(StrEnum):

@@ -18,7 +18,14 @@ _STEERING = re.compile(
 
 _LONE = re.compile("[\ud800-\udfff]")
 _USERINFO = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#\s]+)@")
-_WITHIN = re.compile(r"(?<![a-zA-Z0-9+.-])([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^/?#\s\"'<>]{1,1000}@")
+USERINFO = re.compile(
+    r"(?i)((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}(?::|%(?:25)*3a)(?:\\*/|%(?:25)*2f){2})"
+    r"(?:[^\s/?#\"'<>\\]|\\(?![nrt\"'])){1,1000}(?:@|%(?:25)*40)"
+)
+"""User and password of any address in a text, after its `scheme://`, also as JSON or another address spells it. The
+last @ ends them: a password may hold one."""
+_LINKING = re.compile(r"(?i)[\[\]<>@&]|``|:/|www\.|mailto:")
+_QUOTE = "'"
 SECRET = "[secret]"
 LONG = 8
 """Characters from which a secret is looked for in other spellings too: a shorter one's would be found in any text."""
@@ -48,6 +55,17 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """The same, with every run of spaces and line breaks as one space: no text can forge a line of its own."""
     return plain(" ".join(text.split()))
+
+
+def in_markdown(text: str) -> str:
+    """The same for Markdown: a text that could become a link, an image or HTML there is shown as code.
+
+    Escapes would not do: renderers differ in them, and most link a bare address, some a name after @.
+    """
+    line = one_line(text)
+    if _LINKING.search(line) is None and line.count("`") % 2 == 0:
+        return line
+    return f"`{line.replace('`', _QUOTE)}`"
 
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
@@ -96,7 +114,7 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 def without_passwords(text: str) -> str:
     """The text with the user and password of every address in it as `[secret]`."""
-    return _WITHIN.sub(rf"\1{SECRET}@", text) if "://" in text else text
+    return USERINFO.sub(rf"\1{SECRET}@", text) if "@" in text or "40" in text else text
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from orchestra.types import Record
 from tasks.platform.pages import renew_verdict
 from tasks.platform.registry import CHAMPION, ROLLED_BACK, ModelVersion, Registry
 from tasks.platform.stage import Stage
+from tasks.platform.tracking import said
 from tasks.rollback import take_over
 
 STATE = "approval"
@@ -57,9 +58,9 @@ def _in_words(approval: Approval) -> dict[str, str]:
     return {
         STATE: approval.state,
         "approval.expires": approval.expires.isoformat(),
-        "approval.by": approval.by,
+        "approval.by": said(approval.by),
         "approval.at": "" if approval.at is None else approval.at.isoformat(),
-        "approval.reason": approval.reason,
+        "approval.reason": said(approval.reason),
     }
 
 

@@ -18,6 +18,7 @@ from orchestra.promotion.approval import request
 from orchestra.promotion.evidence import Evidence, evidence, worth
 from orchestra.promotion.gate import Decision
 from orchestra.promotion.page import PageSubject, mark, markdown, page, sentence, summary
+from orchestra.text import in_markdown
 from orchestra.types import Episode
 from tasks import approval
 from tasks.evaluate import data_hash, heldout
@@ -27,6 +28,7 @@ from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
 from tasks.platform.registry import CANDIDATE, CHAMPION, ModelVersion, Registry, git_commit
 from tasks.platform.stage import Stage, run
+from tasks.platform.tracking import said
 from tasks.records.models import link_version
 from tasks.rollback import take_over
 
@@ -110,9 +112,9 @@ def answered(promotion: Promotion, done: approval.Answered) -> Promotion:
 
 def told(decision: Decision) -> str:
     """The decision in Markdown, a line a check, and where the page is."""
-    checks = [f"- {mark(check)} {check.name}: {check.reason}" for check in decision.reasons]
+    checks = [f"- {mark(check)} {in_markdown(f'{check.name}: {check.reason}')}" for check in decision.reasons]
     page_of = f"The decision page: {PAGE} (`orchestra report`), in MLflow the run's artifact `{ARTIFACT}`."
-    return "\n".join([f"**{sentence(decision)}**", "", *checks, "", page_of])
+    return "\n".join([f"**{in_markdown(sentence(decision))}**", "", *checks, "", page_of])
 
 
 def champion(stage: Stage) -> ModelVersion | None:
@@ -178,7 +180,7 @@ def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry:
     client.log_artifact(run_id, str(reports / "comparison.json"), "decision")
     tags = {
         "decision": promotion.name,
-        "decision.reasons": summary(promotion)[:4000],
+        "decision.reasons": said(summary(promotion)),
         "model.version": str(promotion.version),
         "model.champion": str(promotion.champion or ""),
         "model.checkpoint_hash": subject.comparison.checkpoints.get(TRAINED, ""),

@@ -18,6 +18,7 @@ from orchestra.statistics.corrections import holm
 from orchestra.statistics.frontier import hull
 from orchestra.statistics.intervals import Interval, mean_interval
 from orchestra.statistics.paired import difference, p_value
+from orchestra.text import in_markdown
 from orchestra.types import Episode, Example
 
 SECTIONS = {
@@ -120,8 +121,8 @@ def page(subject: PageSubject) -> str:
 def markdown(subject: PageSubject) -> str:
     """The decision for MLflow's descriptions: the sentences, and where the page is."""
     approval = subject.decision.approval
-    asked = [] if approval is None else [approval.line]
-    lines = [f"**{subject.decision.name}**", *asked, *sentences(subject)]
+    said = [] if approval is None else [approval.line]
+    lines = [f"**{subject.decision.name}**", *map(in_markdown, [*said, *sentences(subject)])]
     lines.append("The decision page: artifact `decision/decision.html`.")
     return "\n\n".join([*lines, f"Made with {SIMULATED}."] if subject.comparison.simulated else lines)[:4900]
 

@@ -9,6 +9,7 @@ from orchestra.promotion.approval import Approval
 from orchestra.promotion.lineage import Node, tree
 from orchestra.promotion.sections import Table
 from orchestra.promotion.template import MACROS
+from orchestra.text import in_markdown
 
 NAME = re.compile(r'data-part="(\w+)"')
 TITLE = '<title data-part="title">{{ title }}: {{ name }}</title>'
@@ -35,7 +36,7 @@ def answer(approval: Approval | None) -> Markup:
 
 def renewed_description(text: str, asked: Approval, answered: Approval, name: str) -> str:
     """The decision in Markdown that was written when a person was asked, with the answer."""
-    return re.sub(r"^\*\*\w+\*\*", f"**{name}**", text).replace(asked.line, answered.line)
+    return re.sub(r"^\*\*\w+\*\*", f"**{name}**", text).replace(asked.line, in_markdown(answered.line))
 
 
 def lineage(node: Node | None) -> Markup:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import CallError, ToolError
 from orchestra.text import one_line
+from orchestra.tools.catalogue.schema import bounded_validator
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -43,7 +44,8 @@ def checker(spec: ToolSpec) -> ArgumentCheck:
     """What finds the worst problem of arguments under the tool's schema; raises `ToolError` when that is no schema.
 
     A schema may come from anybody's server. So none is ever fetched (`$ref` to an address finds nothing), and regular
-    expressions, which can be made to run for hours, are left to the server that wrote them.
+    expressions, which can be made to run for hours, are left to the server that wrote them. Nor do arguments take more
+    than so many steps to check.
     """
     import jsonschema
     import referencing
@@ -60,15 +62,14 @@ def checker(spec: ToolSpec) -> ArgumentCheck:
         return () if "patternProperties" in schema else additional(validator, extra, instance, schema)
 
     left_out = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _anything)
-    kind = jsonschema.validators.extend(base, {**left_out, "additionalProperties": others})
-    validator = kind(spec.parameters, registry=referencing.Registry())
+    problems = bounded_validator(spec.parameters, {**left_out, "additionalProperties": others})
     fit = _fits(spec.parameters)
 
     def check(arguments: dict[str, Any]) -> ValidationError | None:
         if fit(arguments):
             return None
         try:
-            found: ValidationError | None = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+            found: ValidationError | None = jsonschema.exceptions.best_match(problems(arguments))
             return found
         except (referencing.exceptions.Unresolvable, RecursionError, OverflowError) as error:
             what = f"its schema cannot be followed ({type(error).__name__})"

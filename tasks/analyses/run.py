@@ -54,13 +54,11 @@ def report(root: Path, found: AnalysisResult) -> None:
 
 
 def _log(root: Path, name: str, files: list[Path], metrics: Mapping[str, float]) -> None:
-    from mlflow.entities import Metric
-
-    from tasks.platform.tracking import connect, experiment
+    from tasks.platform.tracking import connect, experiment, log_all
 
     client = connect(root)
     run_id = client.create_run(experiment(client, root, EXPERIMENT), run_name=name).info.run_id
-    client.log_batch(run_id, metrics=[Metric(key, value, 0, 0) for key, value in metrics.items()])
+    log_all(client, run_id, metrics=metrics, params={}, tags={})
     for file in files:
         client.log_artifact(run_id, str(file))
     client.set_terminated(run_id)

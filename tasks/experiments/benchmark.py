@@ -154,28 +154,18 @@ def _ordered(evaluation: Evaluation, other: Harnessed) -> list[Attempt]:
 
 def log(root: Path, summary: Summary, folder: Path) -> None:
     """A run in MLflow for each result, all in one experiment, so that they stand beside each other."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    from tasks.platform.tracking import connect, experiment
+    from tasks.platform.tracking import LONGEST_NAME, connect, experiment, log_all, said
 
     client = connect(root)
     where = experiment(client, root, EXPERIMENT)
-    run = client.create_run(where, run_name=f"{summary.benchmark} {summary.model}").info.run_id
+    called = said(f"{summary.benchmark} {summary.model}", LONGEST_NAME)
+    run = client.create_run(where, run_name=called).info.run_id
     told = summary.model_dump(mode="json", include={"benchmark", "model", "judge", "questions", "trials", "split"})
     tags = {f"data.{name}": value for name, value in summary.data_sha256.items()}
     tags |= {"identity": summary.identity, "whole": str(summary.whole), "simulated": str(summary.simulated)}
-    client.log_batch(
-        run,
-        metrics=[Metric(_allowed(name), value, 0, 0) for name, value in metrics(summary).items()],
-        params=[Param(name, str(value)) for name, value in told.items()],
-        tags=[RunTag(name, value) for name, value in tags.items()],
-    )
+    log_all(client, run, metrics=metrics(summary), params=told, tags=tags)
     client.log_artifacts(run, str(folder))
     client.set_terminated(run)
-
-
-def _allowed(name: str) -> str:
-    return "".join(ch if ch.isalnum() or ch in "_-. /" else "_" for ch in name)
 
 
 def main(arguments: list[str]) -> None:

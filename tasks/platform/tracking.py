@@ -5,6 +5,8 @@ import json
 import logging
 import math
 import os
+import posixpath
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,11 +17,11 @@ from urllib.parse import urlsplit
 
 from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
-from orchestra.errors import ConfigError, ServiceError
+from orchestra.errors import ConfigError, ServiceError, without_secrets
 from orchestra.system.artifacts import CONNECT_S, check_place, environment
 from orchestra.system.environment import quiet
 from orchestra.system.storage import MLFLOW, check_database
-from orchestra.text import one_line
+from orchestra.text import digest, one_line, plain
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import others_ledgers
 
@@ -43,6 +45,8 @@ HEADLINE = {
     "dollars to the strongest": "cost_ratio",
 }
 """The metrics that a stakeholder reads first, by the trained model's name for them in the evaluation."""
+LONGEST_KEY, LONGEST_VALUE, LONGEST_NAME = 250, 4000, 200
+"""Characters of a name of a tag, parameter or metric (MLflow's limit), of a value, and of a name for people."""
 DATABASES = ("postgresql", "mysql", "mssql")
 """How the address of a database begins that machines share."""
 
@@ -139,6 +143,51 @@ def _place(root: Path, storage: Storage) -> str | None:
     return None
 
 
+def allowed_key(text: str) -> str:
+    """The text as the name of a tag, parameter or metric: MLflow takes letters, digits, `_-. /` and no odd path."""
+    parts = "".join(one if one.isalnum() or one in "_-. /" else "_" for one in text).split("/")
+    key = "/".join("_" * len(part) if part in (".", "..") else part for part in parts if part)
+    if key.startswith(".."):
+        key = f"__{key[2:]}"
+    if len(key) > LONGEST_KEY:
+        # Two that differ only in their ends stay two.
+        key = f"{key[: LONGEST_KEY - 17]}-{digest(text)}"
+    return key if key and posixpath.normpath(key) == key else f"_{digest(text)}"
+
+
+def allowed_model(text: str) -> str:
+    """The text as the name of a LoggedModel."""
+    return re.sub(r"[/:.%\"']", "_", one_line(text))[:LONGEST_NAME] or "model"
+
+
+def said(text: str, longest: int = LONGEST_VALUE) -> str:
+    """A text of outside as a value: without secrets, what would steer a terminal spelled out, cut."""
+    told = plain(without_secrets(text))
+    return told if len(told) <= longest else f"{told[: longest - 1]}…"
+
+
+def param(key: str, value: Any) -> Any:
+    """A `Param` that MLflow takes."""
+    from mlflow.entities import Param
+
+    return Param(allowed_key(key), said(str(value), 500))
+
+
+def log_all(
+    client: Any, run_id: str, *, metrics: Mapping[str, float], params: Mapping[str, Any], tags: Mapping[str, str]
+) -> None:
+    """Everything about a run that is made at once, in as many requests as MLflow's limits ask for."""
+    from mlflow.entities import Metric, RunTag
+
+    numbers = [Metric(allowed_key(key), value, 0, 0) for key, value in metrics.items()]
+    told = list({one.key: one for one in (param(key, value) for key, value in params.items())}.values())
+    marks = [RunTag(allowed_key(key), said(value)) for key, value in tags.items()]
+    for start in range(0, len(numbers), 900):
+        client.log_batch(run_id, metrics=numbers[start : start + 900])
+    for start in range(0, max(len(told), len(marks)), 100):
+        client.log_batch(run_id, params=told[start : start + 100], tags=marks[start : start + 100])
+
+
 @dataclass(frozen=True)
 class MeasuredModel:
     """Whom a metric is about: a LoggedModel of MLflow, and the dataset that it was measured on."""
@@ -169,7 +218,8 @@ class Recorder:
             parent = str(found[0].info.run_id)
             client.update_run(parent, status="RUNNING")
         else:
-            parent = str(client.create_run(where, tags={FLOW_RUN: flow_run_id}, run_name=name).info.run_id)
+            called = said(name, LONGEST_NAME)
+            parent = str(client.create_run(where, tags={FLOW_RUN: flow_run_id}, run_name=called).info.run_id)
         recorder = cls(root, client, where, parent)
         recorder._close_stale()
         for run_id, file in others_ledgers(root, parent):
@@ -198,8 +248,9 @@ class Recorder:
 
     def child(self, stage: str) -> str:
         """A new run below the parent."""
-        tags = {"mlflow.parentRunId": self.parent, STAGE: stage}
-        return str(self.client.create_run(self.experiment_id, tags=tags, run_name=stage).info.run_id)
+        called = said(stage, LONGEST_NAME)
+        tags = {"mlflow.parentRunId": self.parent, STAGE: called}
+        return str(self.client.create_run(self.experiment_id, tags=tags, run_name=called).info.run_id)
 
     def environment(self, run_id: str) -> dict[str, str]:
         """What a stage needs to log to that run."""
@@ -208,17 +259,16 @@ class Recorder:
     def finish(self, run_id: str, error: str = "") -> None:
         """Close a run; one that an earlier attempt left with an error and that is well now says nothing of it."""
         if error:
-            self.client.set_tag(run_id, ERROR, error[:4000])
+            self.client.set_tag(run_id, ERROR, said(error))
         elif ERROR in self.client.get_run(run_id).data.tags:
             self.client.delete_tag(run_id, ERROR)
         self.client.set_terminated(run_id, status="FAILED" if error else "FINISHED")
 
     def headline(self, params: Mapping[str, Any], verdict: str, policy: str) -> None:
         """Put on the parent what one compares runs by: the parameters, eight figures of the policy, and the verdict."""
-        from mlflow.entities import Param
-
         run = self.client.get_run(self.parent)
-        told = [Param(key, str(value)[:500]) for key, value in flatten(params) if key not in run.data.params]
+        wanted = {one.key: one for one in (param(key, value) for key, value in flatten(params))}
+        told = [one for key, one in wanted.items() if key not in run.data.params]
         for start in range(0, len(told), 100):
             self.client.log_batch(self.parent, params=told[start : start + 100])
         figures = read_metrics(self.root / "reports" / "evaluate.json")
@@ -226,7 +276,7 @@ class Recorder:
         # MLflow shows what has a slash in a section of its own.
         self.metrics(self.parent, {f"headline/{name}": value for name, value in found.items() if value is not None})
         name = run.info.run_name.partition(" · ")[0]
-        self.client.set_tag(self.parent, "mlflow.runName", f"{name} · {verdict}")
+        self.client.set_tag(self.parent, "mlflow.runName", said(f"{name} · {verdict}", LONGEST_NAME))
 
     def nothing_done(self) -> None:
         """Mark the parent as one that found nothing to do; the one before it that did leaves the list of runs."""
@@ -238,11 +288,11 @@ class Recorder:
 
     def tag(self, key: str, value: str) -> None:
         """A tag of the parent."""
-        self.client.set_tag(self.parent, key, value[:4000])
+        self.client.set_tag(self.parent, allowed_key(key), said(value))
 
     def tagged(self, key: str) -> str:
         """A tag of the parent, also from an earlier attempt of its flow run; empty when it has none."""
-        return str(self.client.get_run(self.parent).data.tags.get(key, ""))
+        return str(self.client.get_run(self.parent).data.tags.get(allowed_key(key), ""))
 
     def stage_done(
         self, stage: str, run_id: str | None, found: Hashes, about: Mapping[str, MeasuredModel] = MappingProxyType({})
@@ -258,12 +308,12 @@ class Recorder:
         if run_id is None:
             return
         self.metrics(run_id, metrics, about)
-        from mlflow.entities import Param, RunTag
+        from mlflow.entities import RunTag
 
-        tags = [RunTag(f"in.{path}", md5) for path, md5 in found.inputs.items()]
-        tags += [RunTag(f"out.{path}", md5) for path, md5 in found.outputs.items()]
-        params = [Param(key, str(value)[:500]) for key, value in flatten(found.params)]
-        self.client.log_batch(run_id, params=params[:100], tags=tags[:100])
+        tags = [RunTag(allowed_key(f"in.{path}"), md5) for path, md5 in found.inputs.items()]
+        tags += [RunTag(allowed_key(f"out.{path}"), md5) for path, md5 in found.outputs.items()]
+        params = {one.key: one for one in (param(key, value) for key, value in flatten(found.params))}
+        self.client.log_batch(run_id, params=list(params.values())[:100], tags=tags[:100])
 
     def artifacts(self, run_id: str, files: Iterable[Path]) -> None:
         """Copy those files that exist."""
@@ -281,7 +331,7 @@ class Recorder:
         for key, value in metrics.items():
             model = about.get(key.partition(".")[0])
             whose = () if model is None else (model.model_id, model.dataset, model.digest, run_id)
-            batch.append(Metric(key, value, now_ms, 0, *whose))
+            batch.append(Metric(allowed_key(key), value, now_ms, 0, *whose))
         for start in range(0, len(batch), 900):
             self.client.log_batch(run_id, metrics=batch[start : start + 900])
 

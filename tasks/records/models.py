@@ -13,7 +13,7 @@ from orchestra.files.checkpoint import hash_dir, hash_file, read_manifest
 from orchestra.files.jsonl import stream_lines
 from orchestra.types import Record
 from tasks.platform.registry import ModelVersion, Registry
-from tasks.platform.tracking import MeasuredModel, Recorder, experiment
+from tasks.platform.tracking import MeasuredModel, Recorder, allowed_model, experiment, said
 
 HASH = "checkpoint_hash"
 """Tag of a LoggedModel."""
@@ -80,7 +80,7 @@ def logged_model(client: Any, experiment_id: str, name: str, digest: str, run_id
     found = client.search_logged_models([experiment_id], f"tags.{HASH} = '{digest}'", max_results=1)
     if found:
         return str(found[0].model_id)
-    made = client.create_logged_model(experiment_id, name, run_id, {HASH: digest})
+    made = client.create_logged_model(experiment_id, allowed_model(name), run_id, {HASH: digest})
     client.finalize_logged_model(made.model_id, "READY")
     return str(made.model_id)
 
@@ -109,7 +109,7 @@ def _trained(recorder: Recorder, stage: str, run_id: str) -> None:
     known = client.get_logged_model(made).params
     fields = [field for field in ("base", "data_hash", "git_commit", "price_date") if field not in known]
     if fields:
-        client.log_model_params(made, {field: str(getattr(manifest, field) or "none")[:500] for field in fields})
+        client.log_model_params(made, {field: said(str(getattr(manifest, field) or "none"), 500) for field in fields})
     client.log_outputs(run_id, [LoggedModelOutput(made, 0)])
 
 

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestra.text import in_markdown
 from orchestra.types import Record
-from tasks.platform.tracking import connect, experiment
+from tasks.platform.tracking import LONGEST_NAME, connect, experiment, said
 
 EXPERIMENT = "orchestra-releases"
 ACTOR = "ORCHESTRA_ACTOR"
+NOTED = 2000
+"""Characters of a reason or a finding in the description; a tag of its own holds more."""
 
 
 class ReleaseRecord(Record):
@@ -46,9 +49,9 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float]) -> str
     """Write it as a run of its own; the run's id."""
     client: Any = connect(root)
     where = experiment(client, root, EXPERIMENT)
-    tags = {f"release.{key}": str(value)[:4000] for key, value in made.model_dump(exclude={"seconds"}).items()}
-    tags |= {"release.who": actor(), "mlflow.note.content": note(made)}
-    name = f"{made.kind} {made.before or 'nothing'} → {made.wanted}"
+    tags = {f"release.{key}": said(str(value)) for key, value in made.model_dump(exclude={"seconds"}).items()}
+    tags |= {"release.who": said(actor(), LONGEST_NAME), "mlflow.note.content": note(made)}
+    name = said(f"{made.kind} {made.before or 'nothing'} → {made.wanted}", LONGEST_NAME)
     run_id = str(client.create_run(where, tags=tags, run_name=name).info.run_id)
     now_ms = int(1000 * time.time())
     for key, value in {**figures, "release.seconds": made.seconds}.items():
@@ -59,7 +62,8 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float]) -> str
 
 
 def note(made: ReleaseRecord) -> str:
-    """A sentence or two for people."""
-    serves = f"version {made.after} serves" if made.after else "nothing serves"
-    parts = [f"{actor()}: {made.kind} of version {made.wanted}, {made.outcome}; {serves}."]
-    return " ".join([*parts, *(text for text in (made.why, made.finding) if text)])
+    """A sentence or two for people, in Markdown."""
+    who, wanted, after = (in_markdown(said(one, LONGEST_NAME)) for one in (actor(), made.wanted, made.after))
+    serves = f"version {after} serves" if made.after else "nothing serves"
+    parts = [f"{who}: {made.kind} of version {wanted}, {made.outcome}; {serves}."]
+    return " ".join([*parts, *(in_markdown(said(text, NOTED)) for text in (made.why, made.finding) if text)])

@@ -87,6 +87,64 @@ def test_no_error_says_a_secret_of_the_environment(seed: int, monkeypatch: pytes
     assert spelled not in without_secrets(f"Traceback:\n  headers={{'x': {spelled}}}\n")
 
 
+SHORT_LETTERS = string.ascii_letters + string.digits + "!$%&*+,;=~^|"
+ECHOES = [
+    "refused: {}",
+    "got '{}'",
+    'password="{}"',
+    '{{"key": "{}"}}',
+    "key={}, again",
+    "({})",
+    "{}",
+    "login me:{} failed",
+]
+SHORT_SPELLINGS: list[Callable[[str], str]] = [
+    str,
+    lambda one: quote(one, safe=""),
+    lambda one: json.dumps(one)[1:-1],
+    html.escape,
+]
+WORDS_ECHOED = ["got '{}'", 'password="{}"', '{{"key": "{}"}}', "key={}, again"]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_no_error_says_a_short_secret(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four to seven characters: a mixture of them wherever it stands alone, a word or a number as a value."""
+    rng = random.Random(seed)
+    kind = seed % 3
+    letters = (SHORT_LETTERS, string.ascii_lowercase, string.digits)[kind]
+    secret = "".join(rng.choices(letters, k=rng.randint(4, 6))) + ("q7" if kind == 0 else "x" if kind == 1 else "")
+    secret = secret[-7:]
+    if seed % 2:
+        monkeypatch.setenv(rng.choice(NAMES), secret)
+    else:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:{quote(secret, safe='')}@127.0.0.1:1/")
+    spelled = rng.choice(SHORT_SPELLINGS)(secret)
+    echo = rng.choice(WORDS_ECHOED if kind else ECHOES).format(spelled)
+    error = rng.choice([ConfigError, DataError, ServiceError, ToolError, JudgeError])(echo, where=echo, fix=echo)
+    assert spelled not in str(error) and str(error).count("[secret]") == 3
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_short_secret_that_is_a_word_spoils_no_line(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths, ports and sentences keep words and numbers that are somebody's password, and parts of words."""
+    rng = random.Random(seed)
+    word = rng.choice(
+        ["data", "model", "train", "mlflow", "8080", "1234", "none", "EMPTY", "test", "sft", "a1", "a1b2"]
+    )
+    monkeypatch.setenv(rng.choice(NAMES), word)
+    monkeypatch.setenv("SOME_ADDRESS", "ssh://git@host/x")
+    for line in (
+        "{w}/validated/x.jsonl: no such file",
+        "{w}s are missing: the {w}",
+        "params.yaml:{n}",
+        "x{w}y",
+        "'git'",
+    ):
+        text = line.format(w=word if word != "a1b2" else "xa1b2", n=word if word.isdigit() else "12")
+        assert str(ConfigError(text)) == text
+
+
 @pytest.mark.parametrize("name", ["PATH", "HOME", "TOKENIZERS_PARALLELISM", "KEYBOARD", "SSL_KEY", "MONKEY_HOUSE"])
 def test_other_variables_are_no_secrets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "/ordinary words")

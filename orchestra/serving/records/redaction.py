@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from itertools import takewhile
 
+from orchestra.text import USERINFO
+
 REDACTED = "[redacted]"
 LONG = 16
 """Letters from which a value is no word of a sentence: `the secret: work`."""
@@ -38,8 +40,51 @@ _SAID = re.compile(
 )
 _TAGGED = re.compile(rf"(?ix) (<[a-z0-9_.:-]{{0,60}}?{_NAMED}\b[^<>]{{0,200}}>) [^<>]{{1,4000}} (?=</)")
 _FLAG = re.compile(
-    r"(?i)(?<![\w-])(--?(?:password|passwd|pwd|token|secret|api-?key|access-?key)[ =])(?!\[redacted\])\S+"
+    rf"(?i)(?<![\w-])(--?(?:password|passwd|pwd|token|secret|api-?key|access-?key)[ =])(?!\[redacted\]|{_Q})\S+"
 )
+
+
+def _argument(commands: str, flag: str, before: str = "") -> re.Pattern[str]:
+    """The secret that a command is given after a flag, as a shell takes it or in a list: `mysql -pX`, `["-p", "X"]`.
+
+    `before`: what of the same word stands before it, such as `user:`.
+    """
+    return re.compile(
+        rf"""(?x) (?<![\w.-]) (?P<head> (?i:{commands}) (?:\.exe)? (?=[\s"'\\]) (?:[^\n;|&]|\\\n){{0,200}}?
+        (?: (?<=\s) {flag} (?: = | (?:[ \t]|\\\n){{1,8}} (?!-) )?+ (?P<quote>["'])? {before}
+          | (?P<listed>(?<=["'])) {flag} (?: ["'] [ \t]{{0,8}} , \s{{0,8}} ["'] (?!-) )?+ {before} ) )
+        (?!\[redacted\]|{_Q})
+        (?(quote) (?:(?!(?P=quote))[^\n]){{1,400}}
+          | (?(listed) [^"'\n]{{1,400}} | (?:[^\s"'`;|&<>\\]|\\(?!["'nrtu])){{1,400}} ) )"""
+    )
+
+
+_USER = r"(?: [^\s:\"'`;|&<>\\]{0,200} : )"
+_ARGUMENTS = (
+    _argument(
+        r"mysql\w{0,12} | mariadb(?:-\w{1,12})? | sshpass | mongo(?:sh|dump|restore|export|import|stat|top|files)?"
+        r" | cqlsh | 7z[ar]? | (?:un)?rar | (?:docker|podman|nerdctl|buildah|skopeo|helm|oras|az|oc) [ \t\"',]+"
+        r" (?:registry [ \t\"',]+)? login",
+        "-p",
+    ),
+    _argument("redis-cli", "-a"),
+    _argument(r"ldap[a-z]{3,10}", "-w"),
+    _argument(r"sqlcmd | bcp | mosquitto_[pr]\w{1,4} | mosquitto_sub | ipmitool | (?:un)?zip", "-P"),
+    _argument(r"curl | wget", r"(?: -[a-zA-Z\#]{0,6}[uU] | --(?:proxy-)?user )", _USER),
+    _argument(r"https? | xh", r"(?: -a | --auth )", _USER),
+    _argument("smbclient | rpcclient", r"(?: -U | --user )", r"(?: [^\s%\"'`;|&<>\\]{0,200} % )"),
+    _argument("openssl", r"-pass(?:in|out)?", "(?: pass: )"),
+)
+"""Secrets that only the command says are some: `-p` is a port for one, a folder for another."""
+_FLAG_NAME = r"""--?(?:[a-z0-9]{1,20}[-_]){0,3}
+    (?:password|passwd|passphrase|pwd|token|secret|(?:api|access|secret|private)-?key)"""
+_QUOTED_FLAG = re.compile(
+    rf"""(?xi) (?P<head> (?<![\w-]) {_FLAG_NAME} (?: (?P<listed>["'][ \t]{{0,8}},\s{{0,8}}["']) (?!--)
+        | (?:=|[ \t]{{1,8}}) (?P<quote>["'])? ) )
+        (?!\[redacted\]|{_Q}|--)
+        (?(quote) (?:(?!(?P=quote))[^\n]){{1,400}} | (?(listed) [^"'\n]{{1,400}} | [^\s"'`<>\\]{{1,400}} ) )"""
+)
+"""`--db-password 'two words'`, `["--token", "x"]`."""
 _AUTHORIZATION = re.compile(
     rf"(?i)(\b(?:proxy-)?authorization{_Q}?[ \t]*{_COLON}{_GAP}{{0,8}}{_Q}?)"
     r"((?:basic|bearer|digest|token|negotiate|apikey|aws4-hmac-sha256)(?:[ \t]|\+|%20)+)?(?!\[redacted\])"
@@ -47,10 +92,6 @@ _AUTHORIZATION = re.compile(
 )
 _SCHEME = re.compile(
     r"(?i)(\b(?:bearer|basic)(?:[ \t]|\+|%20){1,8})(?=[a-z0-9._~+/=-]*[0-9+/=_])[a-z0-9._~+/=-]{8,4000}"
-)
-_USERINFO = re.compile(
-    r"(?i)((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}(?::|%(?:25)*3a)(?:\\*/|%(?:25)*2f){2})"
-    r"[^\s/?#\"'<>@\\]{1,1000}(?:@|%(?:25)*40)"
 )
 _PEM = re.compile(
     r"-----BEGIN(?: |%20|\+)[A-Z0-9 %+]{0,40}(?:PRIVATE(?: |%20|\+)KEY|PGP MESSAGE)[A-Z %+]{0,20}-----"
@@ -92,7 +133,7 @@ def _value(found: re.Match[str]) -> str:
 
 PATTERNS: tuple[tuple[re.Pattern[str], Spelling], ...] = (
     (_PEM, REDACTED),
-    (_USERINFO, rf"\1{REDACTED}@"),
+    (USERINFO, rf"\1{REDACTED}@"),
     (_AUTHORIZATION, lambda found: f"{found[1]}{found[2] or ''}{REDACTED}"),
     (_SCHEME, rf"\1{REDACTED}"),
     (_HOOK, rf"\1{REDACTED}"),
@@ -100,7 +141,9 @@ PATTERNS: tuple[tuple[re.Pattern[str], Spelling], ...] = (
     (_AFTER_NAME, _value),
     (_SAID, rf"\1{REDACTED}"),
     (_TAGGED, rf"\1{REDACTED}"),
+    (_QUOTED_FLAG, rf"\g<head>{REDACTED}"),
     (_FLAG, rf"\1{REDACTED}"),
+    *((pattern, rf"\g<head>{REDACTED}") for pattern in _ARGUMENTS),
     (_MAIL, REDACTED),
 )
 

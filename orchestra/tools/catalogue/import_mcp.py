@@ -20,6 +20,8 @@ from orchestra.types import Component, ToolKind
 
 LONG = 300
 """Characters of a description from which the import says that every prompt will carry them."""
+PLAIN = re.compile(r"(?!(?i:y|n|yes|no|on|off|true|false|null|none|nan|inf)\Z)[A-Za-z][A-Za-z_ .()/-]*")
+"""A text that every reader of YAML takes as one without quotes."""
 PROVIDER = "mcp"
 """Provider of the price rows that an import adds."""
 
@@ -55,17 +57,19 @@ class Freezer:
         for tool in tools or ours or offers:
             offer = offers.get(tool)
             if offer is None:
-                known = ", ".join(offers) or "none"
+                known = ", ".join(name[:60] for name in list(offers)[:50]) or "none"
                 raise ConfigError(f"no tool {tool[:60]}", where=f"MCP server {name}", fix=f"there are: {known}")
             problem = schema_problem(offer.parameters)
             if problem is not None:
-                raise ConfigError(f"{tool}: {problem}", where=f"MCP server {name}", fix="leave it out: --tool OTHER")
+                raise ConfigError(
+                    f"{tool[:60]}: {problem}", where=f"MCP server {name}", fix="leave it out: --tool OTHER"
+                )
             if tool in ours:
                 said += _renew(document["tools"][ours[tool]], ours[tool], catalogue.entries[ours[tool]], offer)
                 continue
             key = _name(name, tool, {*document["tools"], *reserved})
             entry = _entry(name, offer, latency_s)
-            document["tools"].insert(_place(document["tools"]), key, entry)
+            document["tools"].insert(_place(document["tools"]), _quoted(key), entry)
             said.append(f"{key}: added{_long(offer.description)}")
         said += _price(prices, name, per_call, self.price_date)
         self._write({self.catalogue_path: document, self.prices_path: prices})
@@ -100,12 +104,12 @@ def _entry(server: str, offer: ToolOffer, latency_s: float) -> Any:
         "kind": ToolKind.BASIC.value,
         "role": f"MCP {server}",
         "component": Component.MCP.value,
-        "description": offer.description or offer.name,
-        "parameters": _flow(offer.parameters),
+        "description": _quoted(offer.description or offer.name),
+        "parameters": _flow(_quoted(offer.parameters)),
         "price": f"{PROVIDER}/{server}",
         "latency_s": latency_s,
         "implementation": "mcp",
-        "mcp": _flow({"server": server, "tool": offer.name, **_hashes(offer)}),
+        "mcp": _flow({"server": server, "tool": _quoted(offer.name), **_hashes(offer)}),
         "deadline_s": 60,
         "source": "description and parameters: the server's; price, seconds: assumed",
     }
@@ -117,10 +121,10 @@ def _renew(written: Any, key: str, entry: Entry, offer: ToolOffer) -> list[str]:
     assert entry.mcp is not None
     said = []
     if entry.mcp.schema_hash != offer.schema_hash:
-        written["parameters"] = _flow(offer.parameters)
+        written["parameters"] = _flow(_quoted(offer.parameters))
         said.append(f"{key}: new parameters")
     if entry.mcp.description_hash != offer.description_hash:
-        written["description"] = offer.description or offer.name
+        written["description"] = _quoted(offer.description or offer.name)
         said.append(f"{key}: new description{_long(offer.description)}")
     written["mcp"].update(_hashes(offer))
     return said
@@ -143,7 +147,7 @@ def _price(prices: Any, server: str, per_call: Decimal, day: str) -> list[str]:
 
 def _name(server: str, tool: str, taken: Collection[str]) -> str:
     """The name that the policy sees: the tool's own, with the server's before it where that is taken."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", tool)[:64]
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", tool)[:64] or "_"
     longer = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{server}_{tool}")[:64]
     for name in (plain, longer):
         if name not in taken:
@@ -159,6 +163,17 @@ def _place(tools: Any) -> int:
 
 def _hashes(offer: ToolOffer) -> dict[str, str]:
     return {"schema_hash": offer.schema_hash, "description_hash": offer.description_hash}
+
+
+def _quoted(value: Any) -> Any:
+    """The value with quotes around each text that no longer were one without them, such as `on` or `12:30`."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, dict):
+        return {_quoted(key): _quoted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_quoted(inner) for inner in value]
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and PLAIN.fullmatch(value) is None else value
 
 
 def _long(description: str) -> str:

@@ -1,10 +1,55 @@
 """JSON schemas of arguments, looked over when a tool joins the catalogue: no call should be the first to find out."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_COMPLAINT = 120
 """Characters of a problem's message."""
+MAX_STEPS = 50_000
+"""Rules that one check applies: a schema of a few lines can ask for more than any computer can do."""
+
+Rule = Callable[[Any, Any, Any, Any], Any]
+"""A keyword of JSON Schema, as `jsonschema` calls it."""
+
+
+def bounded_validator(schema: dict[str, Any], instead: dict[str, Rule]) -> Callable[[Any], Iterator[Any]]:
+    """What finds the problems of a value under the schema, with other rules for some keywords.
+
+    It raises `OverflowError` after so many steps. One dialect holds for the whole schema: a `$schema` within it would
+    bring `jsonschema`'s own rules back in place of ours.
+    """
+    import attrs
+    import jsonschema
+    from referencing import Registry
+
+    base, steps = jsonschema.Draft202012Validator, threading.local()
+
+    def counted(rule: Rule) -> Rule:
+        def count(validator: Any, value: Any, instance: Any, within: Any) -> Any:
+            steps.left -= 1
+            if steps.left < 0:
+                raise OverflowError("too many steps")
+            return rule(validator, value, instance, within)
+
+        return count
+
+    kind: Any = jsonschema.validators.extend(
+        base, {name: counted(rule) for name, rule in {**base.VALIDATORS, **instead}.items()}
+    )
+    names = [(field.name, field.alias) for field in attrs.fields(kind) if field.init]
+
+    def evolve(self: Any, **changes: Any) -> Any:
+        return kind(**{init: getattr(self, name) for name, init in names if init not in changes}, **changes)
+
+    kind.evolve = evolve
+    validator = kind(schema, registry=Registry())
+
+    def problems(value: Any) -> Iterator[Any]:
+        steps.left = MAX_STEPS
+        return validator.iter_errors(value)  # type: ignore[no-any-return]
+
+    return problems
 
 
 def schema_problem(schema: dict[str, Any]) -> str | None:
@@ -13,7 +58,6 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
     Whatever would make a validation raise, or fetch another document, is found here, before any call.
     """
     import jsonschema
-    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     if schema.get("type") != "object" or not isinstance(schema.get("$schema", ""), str):
@@ -30,12 +74,14 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
             except Unresolvable:
                 return f"the schema refers to what it does not hold, {reference[:60]}"
         # One that refers to itself without end does so on any arguments.
-        list(kind(schema, registry=Registry()).iter_errors({}))
+        list(bounded_validator(schema, {})({}))
     except jsonschema.SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
         return f"no JSON schema: {path + ': ' if path else ''}{error.message[:MAX_COMPLAINT]}"
     except RecursionError:
         return "the schema is nested too deeply, or refers to itself without end"
+    except OverflowError:
+        return f"a check of no arguments takes more than {MAX_STEPS} steps: it refers to itself too often"
     return None
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.text import as_text, credentials, without
 from orchestra.tools.failures import Failure
@@ -25,6 +25,7 @@ SETTING = "ORCHESTRA_CASSETTE"
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH(?!OR)|_PAT$|_DSN$", re.IGNORECASE)
 MIN_SECRET = 8
 """Characters: a shorter value (`none`, `EMPTY`) is no secret, and blotting it out would spoil texts."""
+DAMAGED = "bring the file back; without a copy, delete its damaged lines, and mode auto asks for those replies again"
 
 
 Place = tuple[str, str]
@@ -104,11 +105,13 @@ class Cassette:
         self._lock = threading.Lock()
         self._numbers: Counter[Place] = Counter()
         self._recorded: dict[Place, dict[int, Recorded]] = {}
-        if path.exists() or mode == "replay":
+        if path.exists():
             if mode != "replay":
                 _end_with_a_line(path)
-            for line in read_jsonl(path, Recorded, fix="record it first: mode auto"):
+            for line in read_jsonl(path, Recorded, fix=DAMAGED):
                 self._insert(line)
+        elif mode == "replay":
+            raise DataError("no such file", where=str(path), fix="record it first: mode auto")
 
     @classmethod
     def from_environment(cls) -> Self | None:

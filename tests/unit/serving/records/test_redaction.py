@@ -68,13 +68,20 @@ PIECES = [
     " ",
     "ab12",
     "\n",
+    "curl ",
+    "mysql ",
+    "-p",
+    " -u",
+    "docker login ",
+    "--a-",
+    "'",
 ]
 
 
 def test_no_text_of_a_request_takes_long() -> None:
     """Repeated beginnings of secrets, as long as a body may be: their cost grows with the length alone."""
     rng, longest = random.Random(0), 0.0
-    for number in range(40):
+    for number in range(60):
         piece = "eyJ-" if not number else "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 4)))
         text = piece * (MAX_BODY // len(piece) // 4) + rng.choice(["", "!", "."])
         began = time.thread_time()
@@ -135,6 +142,51 @@ def test_what_a_name_says_is_secret_is_gone_however_it_is_spelled(named: str) ->
             secret = chars(rng, rng.randint(4, 20)) + rng.choice("0123456789") + chars(rng, 5)
             text = spell(named % secret)
             assert secret not in redact(text), redact(text)
+
+
+COMMANDS = [
+    "mysql -uroot -p%s shop", "mysqldump -h db -u root -p %s shop > x.sql", "mysqladmin -p'%s' ping",
+    "/usr/bin/mysql -p%s", 'mariadb -u root -p"%s"', "mariadb-dump --quick -p%s", "sshpass -p %s ssh me@host",
+    "sshpass -p'%s' scp a b:", "mongosh host/db -u me -p %s", "mongodump -p=%s", "cqlsh -u me -p %s host",
+    "7z x -p%s a.7z", "rar a -p%s a.rar", "docker login -u me -p %s example.org", "podman login -p %s",
+    "helm registry login -u me -p %s host", "az login -p %s", "redis-cli -h host -a %s ping",
+    "ldapsearch -x -D cn=me -w %s -b dc=x", "sqlcmd -S host -U sa -P %s", "mosquitto_pub -u me -P %s -t a -m b",
+    "ipmitool -I lanplus -U me -P %s power on", "zip -P %s a.zip b", "unzip -P %s a", "curl -u me:%s http://host/",
+    "curl -sSLu me:%s host", "curl --user 'me:%s' host", "curl -X POST -ume:%s host", "curl --proxy-user=me:%s host",
+    'curl -U "me:%s" host', "curl -fsS \\\n  -u me:%s host", "http -a me:%s host/x", "smbclient //host/x -U me%%z%s",
+    "openssl rsa -passin pass:%s -in a", "openssl enc -pass pass:%s", "tool --db-password %s",
+    "tool --password 'two words %s'", 'tool --client-secret="two words %s"', "tool -token '%s'",
+    '["mysql", "-uroot", "-p%s"]', "['sshpass', '-p', '%s', 'ssh']", '["curl", "-u", "me:%s", "host"]',
+    '["--token", "%s"]', "http:" + "//me:%s@part@host/", "https:" + "//me:a@%s@host:1/x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_command_is_given_as_its_secret_is_gone(command: str) -> None:
+    """Six spellings of each, with six secrets."""
+    rng = random.Random(command)
+    for spell in SPELLINGS:
+        for _ in range(6):
+            secret = chars(rng, rng.randint(2, 20)) + rng.choice("0123456789") + chars(rng, 3)
+            text = spell(command % secret)
+            shown = redact(text)
+            assert secret not in shown and REDACTED in shown, shown
+            assert redact(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "psql -h db -p 5432 -U me shop", "ssh -p 2222 me@host", "mkdir -p a/b", "docker run -p 80:80 nginx",
+        "cp -a x y",
+        "mysql -h host -P 3306 shop", "mysql -u root -p < dump.sql", "curl -u me host", "curl -o a:b -H 'x: y' host",
+        "curl and mkdir -p are commands; mkdir -p makes folders", "grep -w word file", "git push -u origin main",
+        "mysql is a database; use mkdir -p for folders", "tar -a x", "--max-tokens 100", "--tokenizer a", "zip -r a b",
+        "redis-cli ping", "nmap -p 1-1000 host", "pip install -U mysql", "the mongo shell | less -p x",
+    ],
+)  # fmt: skip
+def test_flags_of_other_commands_stay(text: str) -> None:
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize("number", range(len(TOKENS)))

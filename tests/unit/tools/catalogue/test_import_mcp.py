@@ -1,6 +1,7 @@
 """The import: what a server says is in the catalogue afterwards, all else is as it was; nothing goes half way."""
 
 import json
+import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,28 @@ def test_a_description_of_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_server_is_reached_in_one_way(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"server has either|belong"):
         McpServer(**fields)
+
+
+WORDS = [
+    "", "on", "Yes", "no", "null", "~", "12:30", "0777", "1_000", "1e3", ".5", "0x1f", "true", "<<", "*a", "&b", "!c",
+    "-",    "a: b", "# c", "'", '"', "a\x00b", "\x1b[2J", "\x85", "\u2028", "row\n| gpt-5 | 0.0000 | 001 |", " ", "{",
+    "名", "y" * 300,    "calculator", "gpt-5", "search", "..", "@x", "%x", "`x`",
+    "2025-11-15", "=", "- a", "? b", "|", ">", "---", "...",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_whatever_a_server_says_is_read_back_as_it_said_it(seed: int, tmp_path: Path) -> None:
+    """Names, words and schemas that YAML reads otherwise, our own tools' names, and none: all become tools, or none."""
+    rng, made = random.Random(seed), freezer(tmp_path, SMALL)
+    properties = {rng.choice(WORDS): {"enum": rng.sample(WORDS, 4), "default": rng.choice(WORDS)} for _ in range(3)}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "description": rng.choice(WORDS)}
+    name, words = rng.choice([*WORDS, "x/y", "n" * 500]), rng.choice([one for one in WORDS if one])
+    made.freeze("srv", SERVER, offer(name, words, schema), [])
+    catalogue = load(made)
+    (key,) = (key for key, entry in catalogue.entries.items() if entry.mcp is not None)
+    spec, behind = catalogue.spec(key), catalogue.entries[key].mcp
+    assert behind is not None and behind.tool == name
+    assert (spec.description, spec.parameters) == (words, schema)
+    assert len(catalogue.entries) == 4 and catalogue.entries["calculator"].mcp is None
+    assert offer(name, words, schema)[name].change(behind) is None

@@ -1,12 +1,17 @@
 """Schemas are looked over before a tool joins the catalogue; the shipped tools are functions in OpenAI's sense."""
 
+import random
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from orchestra.domains.spec import ToolsFile, read_yaml
+from orchestra.errors import ToolError
 from orchestra.rollout.render import tool_dict
+from orchestra.tools.arguments import checker
 from orchestra.tools.catalogue.schema import schema_problem
+from orchestra.types import Price, ToolKind, ToolSpec
 from tests.support.worlds import ROOT, catalogue
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
@@ -55,3 +60,53 @@ def test_every_domain_tool_is_one() -> None:
     files = sorted((ROOT / "data/domains").glob("*/tools.yaml"))
     tools = [tool for file in files for tool in read_yaml(file, ToolsFile).tools]
     assert len(tools) > 20 and [tool.name for tool in tools if schema_problem(tool.schema_object)] == []
+
+
+def bomb(depth: int, word: str, rng: random.Random) -> dict[str, Any]:
+    """A schema of `depth` lines whose check takes two to that power of steps."""
+    lines = {
+        f"a{number}": {word: [{"$ref": f"#/$defs/a{number + 1}"}, {"$ref": f"#/$defs/a{number + 1}"}]}
+        for number in range(depth)
+    }
+    last = {"type": "object"} if word != "oneOf" else {"type": rng.choice(["object", "string"])}
+    return {"type": "object", "$defs": {**lines, f"a{depth}": last}, "$ref": "#/$defs/a0"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_schema_takes_long_to_look_over(seed: int) -> None:
+    """The gateway looks over what callers send, and an import what a foreign server says."""
+    rng = random.Random(seed)
+    schema = bomb(rng.randint(30, 60), rng.choice(["allOf", "oneOf"]), rng)
+    assert "takes more than 50000 steps" in (schema_problem(schema) or "")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_dialect_within_a_schema_brings_no_rule_back(seed: int) -> None:
+    """A regular expression that never ends, under the name of another draft: the process would stand still."""
+    rng = random.Random(seed)
+    evil = {"$schema": f"http://json-schema.org/draft-0{rng.choice('4673')}/schema#", "pattern": "^(a+)+$"}
+    for _ in range(rng.randint(0, 4)):
+        evil = rng.choice([{"properties": {"a": evil}}, {"allOf": [evil]}, {"anyOf": [evil]}, {"items": evil}])
+    parameters = {"type": "object", "properties": {"a": evil}}
+    assert schema_problem(parameters) is None
+    value: Any = "a" * 60 + "!"
+    check = checker(tool(parameters))
+    for shape in (value, [value], {"a": value}, {"a": {"a": [value]}}, {"a": {"a": {"a": value}}}):
+        assert check({"a": shape}) is None
+
+
+def test_arguments_that_make_a_schema_repeat_itself_end_in_an_error() -> None:
+    twice = {"properties": {"a": {"allOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}}}
+    check = checker(tool({"type": "object", "$defs": {"n": twice}, "$ref": "#/$defs/n"}))
+    arguments: dict[str, Any] = {}
+    for _ in range(60):
+        arguments = {"a": arguments}
+    with pytest.raises(ToolError, match="its schema cannot be followed"):
+        check(arguments)
+
+
+def tool(parameters: dict[str, Any]) -> ToolSpec:
+    return ToolSpec(
+        name="t", tool="t", kind=ToolKind.BASIC, description="", parameters=parameters, price=Price(),
+        call_usd=Decimal(0), latency_s=1.0,
+    )  # fmt: skip

@@ -2,19 +2,20 @@
 
 import asyncio
 import json
+import random
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
 
-from orchestra.errors import CallError, ConfigError, ToolError
+from orchestra.errors import CallError, ConfigError, DataError, ToolError
 from orchestra.tools.base import Tool, ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, Failure, ReplyError, Unusable
-from orchestra.tools.replay.cassette import SETTING, Cassette, Mode, secrets_of
+from orchestra.tools.replay.cassette import SETTING, Cassette, Mode, Recorded, secrets_of
 from orchestra.tools.replay.tool import TapedTool
 from orchestra.types import Charge, Component, Price, Usage
 from tests.support.endpoint import answer, serving
@@ -115,6 +116,48 @@ def test_a_line_cut_by_a_kill_is_dropped(tmp_path: Path) -> None:
         file.write_bytes(whole + whole[:50])
         assert ask(chat(file, double.url), "b?").text == "two"
     assert [ask(chat(file, mode="replay"), text).text for text in ("a?", "b?")] == ["one", "two"]
+
+
+def recorded(number: int) -> Recorded:
+    return Recorded(key=f"{number:064x}", scope=f"s{number}", number=0, request={"n": number}, reply={"text": "é"})
+
+
+def spoiled(rng: random.Random, line: bytes) -> bytes:
+    """A whole line with a byte changed, cut short, or with bytes that are no text in it; none of them a line's end."""
+    at = rng.randrange(len(line) - 1)
+    junk = bytes(rng.choice([*range(10), *range(11, 256)]) for _ in range(rng.randint(1, 9)))
+    return rng.choice([line[:at] + junk + line[at + 1 : -1], line[:at], line[:at] + b"\xff\xfe" + line[at:-1]]) + b"\n"
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_line_about_a_damaged_cassette_says_what_helps(seed: int, tmp_path: Path) -> None:
+    """It is there, so recording it is no advice; without its damaged lines the others replay."""
+    rng, file, mode = random.Random(seed), tmp_path / "tape", ("auto", "replay")[seed % 2]
+    lines = [recorded(number).model_dump_json().encode() + b"\n" for number in range(6)]
+    struck = rng.sample(range(6), rng.randint(1, 2))
+    damaged = [spoiled(rng, line) if number in struck else line for number, line in enumerate(lines)]
+    file.write_bytes(b"".join(damaged))
+    try:
+        Cassette(file, mode)  # type: ignore[arg-type]  # One of two.
+    except DataError as error:
+        assert file.name in error.where and "record it first" not in str(error)
+        assert "bring the file back" in error.fix and "delete its damaged lines" in error.fix
+    else:
+        assert all(json.loads(line) for line in file.read_bytes().splitlines())
+    file.write_bytes(b"".join(line for number, line in enumerate(damaged) if number not in struck))
+    cassette = Cassette(file, "replay")
+    for number in range(6):
+        found = cassette._recorded.get((f"s{number}", f"{number:064x}"), {}).get(0)
+        assert (found is None) == (number in struck)
+
+
+@pytest.mark.parametrize("mode", ["replay", "auto", "record"])
+def test_only_a_replay_needs_the_file(mode: Mode, tmp_path: Path) -> None:
+    if mode != "replay":
+        assert Cassette(tmp_path / "tape", mode).asked == 0
+        return
+    with pytest.raises(DataError, match="tape: no such file — record it first: mode auto"):
+        Cassette(tmp_path / "tape", mode)
 
 
 def test_the_setting_names_mode_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
