@@ -166,7 +166,7 @@ def test_a_key_is_one_that_mlflow_takes_and_stays_as_it_is_where_it_is_one(text:
     from mlflow.utils.validation import _validate_tag_name
 
     key = allowed_key(text)
-    _validate_tag_name(key)
+    _validate_tag_name(key)  # type: ignore[no-untyped-call]
     assert 0 < len(key) <= LONGEST_KEY and allowed_key(key) == key
     assert allowed_key("in.data/validated/train.jsonl") == "in.data/validated/train.jsonl"
 

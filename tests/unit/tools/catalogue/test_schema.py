@@ -84,7 +84,10 @@ def test_no_schema_takes_long_to_look_over(seed: int) -> None:
 def test_a_dialect_within_a_schema_brings_no_rule_back(seed: int) -> None:
     """A regular expression that never ends, under the name of another draft: the process would stand still."""
     rng = random.Random(seed)
-    evil = {"$schema": f"http://json-schema.org/draft-0{rng.choice('4673')}/schema#", "pattern": "^(a+)+$"}
+    evil: dict[str, Any] = {
+        "$schema": f"http://json-schema.org/draft-0{rng.choice('4673')}/schema#",
+        "pattern": "^(a+)+$",
+    }
     for _ in range(rng.randint(0, 4)):
         evil = rng.choice([{"properties": {"a": evil}}, {"allOf": [evil]}, {"anyOf": [evil]}, {"items": evil}])
     parameters = {"type": "object", "properties": {"a": evil}}
