@@ -64,7 +64,7 @@ class _Sample(Record):
     why: str
 
 
-@pytest.mark.parametrize("file", ["first_contact", "newcomers"])
+@pytest.mark.parametrize("file", ["first_contact", "newcomers", "strangers"])
 def test_no_first_question_is_trained_on(file: str) -> None:
     """Greetings and bare sums aside, which everybody writes alike."""
     rng = random.Random(3)
