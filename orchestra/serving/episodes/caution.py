@@ -3,12 +3,18 @@
 A small model writes something for every question. Where nothing of the kind was in its training, it still does, but the
 tokens have far lower probabilities. The mean log-probability of a turn's tokens tells the two apart.
 
+It also leaves numbers out of a story's sum, and is sure of it. A sum of its own that lacks a number of the request, or
+has one that the request does not name, is thus doubted too.
+
 A small model also takes an error message for a result. Its answer to a failed call is thus no answer, unless a domain's
 tools are offered: what they refuse may be just what the user asked about.
 """
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from statistics import fmean
 
 from orchestra.errors import CallError
@@ -16,7 +22,25 @@ from orchestra.rollout.charges import policy_usage
 from orchestra.rollout.parse import read_turn
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
 from orchestra.rollout.render import Codec
+from orchestra.tools.arithmetic.words import BELOW_TWENTY, SCALES, TENS
 from orchestra.tools.base import call_failed
+from orchestra.tools.calculator import evaluate
+
+CALCULATOR = "calculator"
+"""The catalogue's name of the tool that works sums out."""
+CONSTANTS = frozenset(map(Fraction, (1, 2, 3, 4, 7, 10, 12, 24, 52, 60, 100, 365, 1000)))
+"""Numbers that a sum may have beyond the request's: parts, units, percent."""
+_WORD = "|".join(sorted([*BELOW_TWENTY, *TENS, *SCALES, "hundred"], key=len, reverse=True))
+_NUMBER = re.compile(rf"\d[\d,]*(?:\.\d+)?|\.\d+|\b(?:{_WORD})(?:(?: and | |-)(?:{_WORD}))*\b", re.IGNORECASE)
+
+
+def numbers(text: str) -> set[Fraction]:
+    """The numbers that a text names, in digits or in words."""
+    found = set()
+    for number in _NUMBER.findall(text):
+        with suppress(CallError):
+            found.add(evaluate(number))
+    return found
 
 
 def confidence(logprobs: Sequence[float]) -> float:
@@ -62,10 +86,32 @@ class CautiousPolicy:
 
     def _sure(self, conversation: Conversation, written: Generation) -> Generation:
         """The turn, or what stands in its place; the tokens of a doubted turn are paid for all the same."""
-        if confidence(written.logprobs) >= self.least and not self._answers_error(conversation, written):
+        sure = confidence(written.logprobs) >= self.least
+        if sure and not self._answers_error(conversation, written) and not self._missums(conversation, written):
             return written
         usage = policy_usage(conversation, written)
         return replace(written, ids=list(self.instead), logprobs=[], stop="stop", usage=usage)
+
+    def _missums(self, conversation: Conversation, written: Generation) -> bool:
+        """Whether the turn asks a calculator for a sum whose numbers are not those of the request.
+
+        One that cannot be read is none: the calculator then reads the request.
+        """
+        try:
+            call = read_turn(self.codec, written.ids, self.codec.decode(written.ids)).call
+        except CallError:
+            return False
+        toolbox = conversation.example.toolbox
+        asked = call is not None and any(spec.name == call.name and spec.tool == CALCULATOR for spec in toolbox)
+        expression = call.arguments.get("expression") if call is not None and asked else None
+        if not isinstance(expression, str) or conversation.turns:
+            return False
+        try:
+            evaluate(expression)
+        except CallError:
+            return False
+        wanted, used = numbers(conversation.example.instruction), numbers(expression)
+        return bool(wanted - used - {Fraction(1)} or used - wanted - CONSTANTS)
 
     def _answers_error(self, conversation: Conversation, written: Generation) -> bool:
         """Whether the turn is the answer to a call that failed, with no domain's tools offered."""

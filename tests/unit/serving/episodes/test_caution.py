@@ -87,6 +87,42 @@ def test_an_answer_to_a_failed_call_is_replaced(observation: str, then: str, dom
     assert answer.ids == codec().turn("instead" if said == "instead" else then)
 
 
+@pytest.mark.parametrize(
+    ("request_", "expression", "kept"),
+    [
+        ("I buy 3 loaves at 2.50 each. How much?", "3*2.50", True),
+        ("Three loaves at 2.50 each, how much?", "3*2.50", True),
+        ("The coat is 1,200 with 25% off. New price?", "1,200-1,200*25/100", True),
+        ("How many hours are in 3 days?", "3*24", True),
+        ("one egg costs 2 and i buy twenty-five", "2*25", True),
+        ("I buy 3 loaves at 2.50 each and a jar for 6. How much?", "2.50/6", False),
+        ("I take 2 pills a day of a box of 56. How long?", "56/56", False),
+        ("I work 6 hours a day, 5 days a week at 11 an hour. My pay?", "6*6", False),
+        ("3 metres of rope in pieces of 0.25 metres, how many?", "0.25*12", False),
+        ("what is 18 times 4", "18*45", False),
+        ("what is 9 times 8", "9 �ase 8", True),  # It cannot be read, so that the request is.
+    ],
+)
+def test_a_sum_of_its_own_has_the_numbers_of_the_request(request_: str, expression: str, kept: bool) -> None:
+    call = format_call(ToolCall(name="calculator", arguments={"expression": expression}))
+    policy = CautiousPolicy(
+        ScriptedPolicy("sums", lambda _: call, codec().turn), -0.1, codec().turn("instead"), codec()
+    )
+    conversation = Conversation(example("e", instruction=request_), [5] * 10)
+    policy.begin([conversation])
+    (made,) = asyncio.run(policy.generate([conversation], [99]))
+    assert made.ids == codec().turn(call if kept else "instead")
+
+
+def test_another_tools_numbers_are_its_own_affair() -> None:
+    call = format_call(ToolCall(name="search", arguments={"query": "9"}))
+    policy = CautiousPolicy(ScriptedPolicy("asks", lambda _: call, codec().turn), -0.1, codec().turn("no"), codec())
+    conversation = Conversation(example("e", instruction="Who founded it in 1911?"), [5] * 10)
+    policy.begin([conversation])
+    (made,) = asyncio.run(policy.generate([conversation], [99]))
+    assert made.ids == codec().turn(call)
+
+
 def test_what_the_endpoint_counted_stands() -> None:
     counted = Usage(input_tokens=99, output_tokens=5)
     assert turn(Written([-3.0, -3.0, -3.0], counted))[0].usage == counted
