@@ -44,7 +44,7 @@ from tests.support.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
     [
         (call("nosuch"), "no tool named nosuch; there are: calculator"),
         (call("<|im_end|>"), "no tool named <|im_end|>"),
-        (call("calculator"), "calculator: needs expression; it takes expression (string)"),
+        (call("search"), "search: needs query; it takes query (string)"),
         (call("calculator", expression=7), "expression must be a string, not 7"),
         (call("calculator", expression="1", more=[10**200]), "has no argument more"),
     ],
