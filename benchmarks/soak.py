@@ -130,8 +130,11 @@ async def soak(
             report.releases += 1
 
     async def watch() -> None:
-        await asyncio.sleep(12 * minutes)
-        report.early_mb = resident() / 1e6
+        for fifth in range(1, 5):
+            await asyncio.sleep(max(0.0, began + 12 * minutes * fifth - time.monotonic()))
+            report.early_mb = report.early_mb or resident() / 1e6
+            told = f"{sum(report.codes.values())} requests, {len(report.untyped)} of them untyped failures"
+            print(f"after {0.2 * fifth * minutes:.1f} of {minutes:g} minutes: {told}", file=sys.stderr, flush=True)
 
     limits = httpx.Limits(max_connections=users)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
