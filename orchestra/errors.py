@@ -50,11 +50,9 @@ def secrets() -> set[str]:
     for name, value in os.environ.items():
         if SECRET_NAME.search(name) and not value.startswith("/"):
             found.add(value)
-        if "://" in value and ":" in "".join(credentials(value)[:1]):
-            found.update(credentials(value))
-        elif "://" in value:
-            # A user alone is a secret where it is a token, and a name such as `git` where it is short.
-            found.update(one for one in credentials(value) if len(one) >= LONG)
+        given = credentials(value) if "://" in value else []
+        # A user alone is a secret where it is a token, and a name such as `git` where it is short.
+        found.update(one for one in given if ":" in given[0] or len(one) >= LONG)
     return {one for one in found if len(one) >= SHORT}
 
 

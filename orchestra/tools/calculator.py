@@ -37,8 +37,10 @@ class Calculator:
 
 def _value(expression: str, request: str) -> Fraction:
     """Of the expression, or of the request where no expression can be read; raises the expression's `CallError`."""
+    if not expression:
+        return evaluate(request)
     try:
-        return evaluate(expression or request)
+        return evaluate(expression)
     except NoResultError:
         raise
     except CallError as error:

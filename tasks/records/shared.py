@@ -38,10 +38,11 @@ from orchestra.system.workspace import locked
 from orchestra.text import one_line
 from orchestra.types import Record
 from tasks.platform.commands import run_command
+from tasks.platform.dvc import LOCK
 from tasks.platform.registry import STORE
 from tasks.platform.tracking import own_database
 
-LATEST, LOCK, KNOWN = "latest.json", "dvc.lock", ".state/storage.json"
+LATEST, KNOWN = "latest.json", ".state/storage.json"
 PULLING = "pulling "
 """How the file of that name begins while a pull is not at its end."""
 WHOLE = ".whole"

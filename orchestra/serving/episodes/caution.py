@@ -25,6 +25,7 @@ from orchestra.rollout.render import Codec
 from orchestra.tools.arithmetic.words import BELOW_TWENTY, SCALES, TENS
 from orchestra.tools.base import call_failed
 from orchestra.tools.calculator import evaluate
+from orchestra.types import Example, ToolCall
 
 CALCULATOR = "calculator"
 """The catalogue's name of the tool that works sums out."""
@@ -41,6 +42,23 @@ def numbers(text: str) -> set[Fraction]:
         with suppress(CallError):
             found.add(evaluate(number))
     return found
+
+
+def missums(example: Example, call: ToolCall) -> bool:
+    """Whether a call asks a calculator for a sum whose numbers are not those of the request.
+
+    One that cannot be read is none: the calculator then reads the request.
+    """
+    expression = call.arguments.get("expression")
+    calculates = any(spec.name == call.name and spec.tool == CALCULATOR for spec in example.toolbox)
+    if not calculates or not isinstance(expression, str):
+        return False
+    try:
+        evaluate(expression)
+    except CallError:
+        return False
+    wanted, used = numbers(example.instruction), numbers(expression)
+    return bool(wanted - used - {Fraction(1)} or used - wanted - CONSTANTS)
 
 
 def confidence(logprobs: Sequence[float]) -> float:
@@ -86,38 +104,18 @@ class CautiousPolicy:
 
     def _sure(self, conversation: Conversation, written: Generation) -> Generation:
         """The turn, or what stands in its place; the tokens of a doubted turn are paid for all the same."""
-        sure = confidence(written.logprobs) >= self.least
-        if sure and not self._answers_error(conversation, written) and not self._missums(conversation, written):
+        if confidence(written.logprobs) >= self.least and not self._wrong(conversation, written):
             return written
         usage = policy_usage(conversation, written)
         return replace(written, ids=list(self.instead), logprobs=[], stop="stop", usage=usage)
 
-    def _missums(self, conversation: Conversation, written: Generation) -> bool:
-        """Whether the turn asks a calculator for a sum whose numbers are not those of the request.
-
-        One that cannot be read is none: the calculator then reads the request.
-        """
-        try:
-            call = read_turn(self.codec, written.ids, self.codec.decode(written.ids)).call
-        except CallError:
-            return False
-        toolbox = conversation.example.toolbox
-        asked = call is not None and any(spec.name == call.name and spec.tool == CALCULATOR for spec in toolbox)
-        expression = call.arguments.get("expression") if call is not None and asked else None
-        if not isinstance(expression, str) or conversation.turns:
+    def _wrong(self, conversation: Conversation, written: Generation) -> bool:
+        """Whether the turn answers a failed call, with no domain's tools offered, or begins with a wrong sum."""
+        failed = conversation.example.domain is None and any(map(call_failed, conversation.turns[-1:]))
+        if conversation.turns and not failed:
             return False
         try:
-            evaluate(expression)
+            turn = read_turn(self.codec, written.ids, self.codec.decode(written.ids))
         except CallError:
             return False
-        wanted, used = numbers(conversation.example.instruction), numbers(expression)
-        return bool(wanted - used - {Fraction(1)} or used - wanted - CONSTANTS)
-
-    def _answers_error(self, conversation: Conversation, written: Generation) -> bool:
-        """Whether the turn is the answer to a call that failed, with no domain's tools offered."""
-        if conversation.example.domain is not None or not any(map(call_failed, conversation.turns[-1:])):
-            return False
-        try:
-            return read_turn(self.codec, written.ids, self.codec.decode(written.ids)).answer is not None
-        except CallError:
-            return False
+        return turn.answer is not None if failed else turn.call is not None and missums(conversation.example, turn.call)

@@ -5,7 +5,7 @@ import json
 import random
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -133,15 +133,19 @@ SPELLINGS: list[Callable[[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize("named", NAMED)
-def test_what_a_name_says_is_secret_is_gone_however_it_is_spelled(named: str) -> None:
-    """Six spellings of each, with six secrets."""
-    rng = random.Random(named)
+def spelled(template: str, *, least: int, end: int) -> Iterator[tuple[str, str]]:
+    """Six spellings of the text, each with six secrets of that many characters before a digit and after it."""
+    rng = random.Random(template)
     for spell in SPELLINGS:
         for _ in range(6):
-            secret = chars(rng, rng.randint(4, 20)) + rng.choice("0123456789") + chars(rng, 5)
-            text = spell(named % secret)
-            assert secret not in redact(text), redact(text)
+            secret = chars(rng, rng.randint(least, 20)) + rng.choice("0123456789") + chars(rng, end)
+            yield secret, spell(template % secret)
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_what_a_name_says_is_secret_is_gone_however_it_is_spelled(named: str) -> None:
+    for secret, text in spelled(named, least=4, end=5):
+        assert secret not in redact(text), redact(text)
 
 
 COMMANDS = [
@@ -163,15 +167,10 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_command_is_given_as_its_secret_is_gone(command: str) -> None:
-    """Six spellings of each, with six secrets."""
-    rng = random.Random(command)
-    for spell in SPELLINGS:
-        for _ in range(6):
-            secret = chars(rng, rng.randint(2, 20)) + rng.choice("0123456789") + chars(rng, 3)
-            text = spell(command % secret)
-            shown = redact(text)
-            assert secret not in shown and REDACTED in shown, shown
-            assert redact(shown) == shown
+    for secret, text in spelled(command, least=2, end=3):
+        shown = redact(text)
+        assert secret not in shown and REDACTED in shown, shown
+        assert redact(shown) == shown
 
 
 @pytest.mark.parametrize(
