@@ -22,7 +22,10 @@ class _Asked(Generic[T]):
 
 async def every(tasks: Iterable[Awaitable[T]]) -> list[T]:
     """Each to its end, also when one fails: what is under way is paid for and must be booked."""
-    futures = [asyncio.ensure_future(task) for task in tasks]
+    given = list(tasks)
+    if len(given) == 1:
+        return [await given[0]]  # A task of its own would be one turn of the event loop more.
+    futures = [asyncio.ensure_future(task) for task in given]
     await asyncio.gather(*futures, return_exceptions=True)
     return [future.result() for future in futures]
 

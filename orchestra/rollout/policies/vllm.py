@@ -69,10 +69,10 @@ class VllmPolicy(KeepsNothing):
         client = self._pool or self._client()
         if self._persistent:
             self._pool = client
-        tasks = [
-            asyncio.ensure_future(self._turn(client, c, limit))
-            for c, limit in zip(conversations, max_tokens, strict=True)
-        ]
+        turns = [self._turn(client, c, limit) for c, limit in zip(conversations, max_tokens, strict=True)]
+        if self._persistent and len(turns) == 1:
+            return [await turns[0]]  # A task of its own would be one turn of the event loop more.
+        tasks = [asyncio.ensure_future(turn) for turn in turns]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
