@@ -149,7 +149,7 @@ def test_a_service_is_found_again_and_ended_with_its_children(tmp_path: Path) ->
 def test_a_server_that_yields_cores_does_so_with_its_children(tmp_path: Path) -> None:
     server = start_service(tmp_path, "demo", FAMILY, port=1, url="http://127.0.0.1:1", niceness=7)
     try:
-        soon(lambda: descendants(server.pid))
+        soon(lambda: bool(descendants(server.pid)))
         for pid in (server.pid, *descendants(server.pid)):
             assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
             group = Path(f"/proc/{pid}/autogroup")
