@@ -2,13 +2,15 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+from enum import EnumMeta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
 from orchestra.cli.main import app
 from orchestra.config import schema
+from orchestra.config.section import Section
 from orchestra.files.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +27,7 @@ def commands() -> str:
         "error in one line, 130 interrupted.",
     ]
     for path, command in _leaves("orchestra", typer.main.get_command(app)):
-        named = [param.name.upper() for param in command.params if param.param_type_name == "argument"]
+        named = [_argument(param) for param in command.params if param.param_type_name == "argument"]
         parts += [f"## {path}", " ".join(command.help.split()), f"    {' '.join([path, *named, '[OPTIONS]'])}"]
         if rows := [_row(param) for param in command.params]:
             parts.append("\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]))
@@ -37,12 +39,14 @@ def parameters() -> str:
     document = schema.Params.model_json_schema(by_alias=True)
     values = parse_yaml((ROOT / "params.yaml").read_text(encoding="utf-8"))
     files = sorted(Path(schema.__file__).parent.glob("*.py"))
-    docs = {name: doc for file in files for name, doc in _docstrings(file.read_text(encoding="utf-8")).items()}
+    own = {name: doc for file in files for name, doc in _docstrings(file.read_text(encoding="utf-8")).items()}
+    docs = _inherited(own)
     parts = [
         "# Parameters",
         MADE,
         "The keys of `params.yaml`, one section per stage. `orchestra run --set grpo.seed=1` changes one and runs. The "
-        "value is that of the default profile, *embedded*; a key that the file leaves out has the schema's default.",
+        "value is that of the default profile, *embedded*; a key that the file leaves out has the schema's default. A "
+        "*required* key has none: name it wherever you use its section.",
         _table("", document["properties"], document, values, docs["Params"][1]),
     ]
     for key, field in document["properties"].items():
@@ -60,12 +64,21 @@ def _tables(
     for key, field in properties.items():
         if inner := _section(field, document):
             yield from _tables(f"{prefix}{key}.", inner, document, values.get(key, {}), docs)
+        elif inner := _optional(field, document):
+            yield docs[inner][0]
+            yield from _tables(f"{prefix}{key}.", inner, document, values.get(key) or {}, docs)
 
 
 def _section(field: Mapping[str, Any], document: Mapping[str, Any]) -> str | None:
     """The name of the section that a field holds."""
     name = str(field.get("$ref", "")).rsplit("/", 1)[-1]
     return name if name and "properties" in document["$defs"][name] else None
+
+
+def _optional(field: Mapping[str, Any], document: Mapping[str, Any]) -> str | None:
+    """The name of the section that a field may hold in place of null, or that a list holds many of."""
+    inside = [*field.get("anyOf", ()), field.get("items", {})]
+    return next((name for one in inside if (name := _section(one, document))), None)
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -76,12 +89,23 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield path, command
 
 
+def _argument(param: Any) -> str:
+    name = param.name.upper() + ("…" if param.nargs == -1 else "")
+    return name if param.required else f"[{name}]"
+
+
 def _row(param: Any) -> str:
-    name = param.name.upper()
+    name, needed = param.name.upper(), ""
     if param.param_type_name == "option":
+        needed = " Required." if param.required else ""
         name = param.opts[0] if param.is_flag else f"{param.opts[0]} {param.metavar or param.name.strip('_').upper()}"
-    default = "" if param.default in (None, False) or callable(param.default) else f"`{param.default}`"
-    return f"| `{name}` | {default} | {_cell(param.help or '')} |"
+    default, missing = param.default, (None, False, "")
+    shown = "" if any(default is one for one in missing) or callable(default) else f"`{default}`"
+    kind = param.type_descriptor.annotation
+    values = list(kind) if isinstance(kind, EnumMeta) else get_args(kind) if get_origin(kind) is Literal else []
+    choices = ", ".join(f"`{one}`" for one in values)
+    words = _cell(param.help or "") + (f" One of {choices}." if choices else "")
+    return f"| `{name}` | {shown} | {words}{needed} |"
 
 
 def _table(
@@ -91,10 +115,9 @@ def _table(
     for key, field in properties.items():
         if _section(field, document):
             continue
-        value = values[key] if key in values else field.get("default")
-        rows.append(
-            f"| `{prefix}{key}` | {_cell(_type(field, document))} | `{_shown(value)}` | {_cell(docs.get(key, ''))} |"
-        )
+        given = isinstance(values, Mapping) and key in values
+        value = f"`{_shown(values[key] if given else field['default'])}`" if given or "default" in field else "required"
+        rows.append(f"| `{prefix}{key}` | {_cell(_type(field, document))} | {value} | {_cell(docs.get(key, ''))} |")
     return "\n".join(["| key | type | value | meaning |", "| --- | --- | --- | --- |", *rows]) if rows else ""
 
 
@@ -114,10 +137,25 @@ def _type(field: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     if field.get("type") == "array":
         return f"list of {_type(field['items'], document)}"
     if field.get("type") == "object":
-        return "mapping of numbers"
+        inner = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")][0]
+        return f"mapping of {_type(inner, document).split()[0]}s"
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     limits = " ".join(f"{sign} {field[name]:g}" for name, sign in bounds.items() if name in field)
     return f"{field.get('type', 'any')} {limits}".strip()
+
+
+def _inherited(docs: Mapping[str, tuple[str, dict[str, str]]]) -> dict[str, tuple[str, dict[str, str]]]:
+    """The same, where a class also has the docstrings of the fields that it inherits."""
+    kinds: list[type[Section]] = [Section]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    found = dict(docs)
+    for kind in kinds:
+        if kind.__name__ in docs:
+            above = [docs[one.__name__][1] for one in reversed(kind.__mro__) if one.__name__ in docs]
+            fields = {key: text for one in above for key, text in one.items()}
+            found[kind.__name__] = docs[kind.__name__][0], fields
+    return found
 
 
 def _docstrings(source: str) -> dict[str, tuple[str, dict[str, str]]]:
@@ -139,7 +177,7 @@ def _shown(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_shown(one) for one in value) + "]"
-    return "null" if value is None else str(value)
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
 
 
 def _cell(text: str) -> str:

@@ -36,7 +36,7 @@ LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
 def import_(
     files: Annotated[list[Path], typer.Argument(help="JSON lines, Parquet, JSON, CSV or TSV.")],
     format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
-    to: Annotated[Path, typer.Option(help="The file of examples to write: data/imported/NAME.jsonl.")],
+    to: Annotated[Path, typer.Option(help="The file of examples to write: data/extra/NAME.jsonl.")],
     source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
     licence: Annotated[str | None, typer.Option(help="The licence of rows that state none.")] = None,
     split: Annotated[Split, typer.Option(help="The split whose wording of preferences is used.")] = "train",
