@@ -69,7 +69,7 @@ def settle(compute: Compute, stage: str) -> dict[str, Any]:
         )  # fmt: skip
     if deepspeed and find_spec("deepspeed") is None:
         raise ServiceError(
-            "DeepSpeed is not installed", where=f"{stage}.strategy", fix="pip install -e '.[gpu]', or ddp"
+            "DeepSpeed is not installed", where=f"{stage}.strategy", fix=".venv/bin/uv pip install -e '.[gpu]', or ddp"
         )
     if not joined():
         return {}
