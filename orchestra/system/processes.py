@@ -204,12 +204,8 @@ def start_service(
     port: int,
     url: str,
     env: Mapping[str, str] | None = None,
-    niceness: int = 0,
 ) -> Service:
-    """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it.
-
-    `niceness` above 0: other processes get a core before it does.
-    """
+    """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it."""
     state = root / ".state"
     log = state / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -223,20 +219,9 @@ def start_service(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    if niceness:
-        _yield_cores(child.pid, niceness)
     service = Service(name, child.pid, started_at(child.pid) or "", port, url, str(log.relative_to(root)))
     remember(root, service)
     return service
-
-
-def _yield_cores(pid: int, niceness: int) -> None:
-    """Have a process and its later threads wait for others; where that is impossible all wait alike."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
-    # Linux weighs sessions first where it groups them (sched(7), autogroup), and each server has one of its own.
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def remember(root: Path, service: Service) -> None:

@@ -39,8 +39,6 @@ class Tolerance:
 
 TOLERANCES = {"float32": Tolerance(0.02, 0.0), "bfloat16": Tolerance(0.25, 0.25)}
 """By type. float32 differs by about 5e-6; bfloat16 has 8 bits, and each kernel rounds elsewhere."""
-ON_CPU_NICENESS = 10
-"""On a machine whose cores it takes all: the gateway's few milliseconds a turn come first."""
 SAY_EVERY_S = 5.0
 KEY = ".state/vllm.key"
 
@@ -132,7 +130,6 @@ def launch(
         port=port,
         url=f"http://{LOCALHOST}:{port}",
         env={**environment(root, settings), **(env or {})},
-        niceness=ON_CPU_NICENESS if settings.device == "cpu" else 0,
     )
 
 

@@ -146,19 +146,6 @@ def test_a_service_is_found_again_and_ended_with_its_children(tmp_path: Path) ->
     assert stop_services(tmp_path) == []
 
 
-def test_a_server_that_yields_cores_does_so_with_its_children(tmp_path: Path) -> None:
-    server = start_service(tmp_path, "demo", FAMILY, port=1, url="http://127.0.0.1:1", niceness=7)
-    try:
-        soon(lambda: bool(descendants(server.pid)))
-        for pid in (server.pid, *descendants(server.pid)):
-            assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
-            group = Path(f"/proc/{pid}/autogroup")
-            # Where sessions are weighed first, the process's own niceness alone would change nothing.
-            assert not group.exists() or group.read_text(encoding="ascii").split()[-2:] == ["nice", "7"]
-    finally:
-        stop_services(tmp_path)
-
-
 def test_a_recycled_pid_is_another_process(tmp_path: Path) -> None:
     remember(tmp_path, Service("old", os.getpid(), "1", 1, "http://127.0.0.1:1", "x"))
     assert services(tmp_path) == [] and stop_services(tmp_path) == []
