@@ -24,6 +24,7 @@ from tasks.platform.tracking import LONGEST_KEY, Recorder, allowed_key, allowed_
 from tasks.promote import told
 from tasks.records.models import logged_model
 from tasks.records.releases import ACTOR, ReleaseRecord, record
+from tests.support.generated import seeds
 
 SECRET = "sk-Very5ecret0fMine"
 LINKS = [
@@ -135,7 +136,7 @@ WRITERS: list[Callable[[random.Random, Path], str]] = [a_flow, a_stage, a_releas
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24, 8))
 def test_no_text_ends_a_run_or_leaves_a_secret_or_a_link(
     write: Callable[[random.Random, Path], str], seed: int, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +152,7 @@ def test_no_text_ends_a_run_or_leaves_a_secret_or_a_link(
     assert not linked(run.data.tags.get("mlflow.note.content", ""))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60, 20))
 def test_a_checkpoint_of_any_name_has_a_model(seed: int, root: Path) -> None:
     """`models/qwen3-0.6b` is a policy that params.yaml may name, and MLflow takes no dot."""
     rng = random.Random(seed)

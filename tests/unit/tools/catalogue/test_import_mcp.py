@@ -13,6 +13,7 @@ from orchestra.errors import ConfigError
 from orchestra.tools.catalogue.import_mcp import Freezer
 from orchestra.tools.mcp.spec import McpServer, ToolOffer
 from orchestra.types import Component, ToolKind
+from tests.support.generated import seeds
 from tests.support.mcp_world import SMALL, freezer, load
 
 SERVER = McpServer(command=("serve", "--all"), env={"TOKEN": "${SOME_TOKEN}"})
@@ -143,7 +144,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120, 40))
 def test_whatever_a_server_says_is_read_back_as_it_said_it(seed: int, tmp_path: Path) -> None:
     """Names, words and schemas that YAML reads otherwise, our own tools' names, and none: all become tools, or none."""
     rng, made = random.Random(seed), freezer(tmp_path, SMALL)
