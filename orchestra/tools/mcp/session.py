@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
 from orchestra.text import without
 from orchestra.tools.mcp import supervisor
+from orchestra.tools.mcp.bounds import MAX_BYTES, REQUEST_COUNTS, Quota, fitting, http_client
 from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer, changed
+from orchestra.tools.mcp.stdio import Program
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -29,13 +29,15 @@ log = logging.getLogger("orchestra.tools")
 
 OPEN_S = 60.0
 """For a server to start and say what it offers."""
+CLOSE_S = 8.0
+"""For a session to end: a server need not answer to a goodbye."""
 PAUSE_S = 5.0
 """After a server that could not be opened: calls fail at once meanwhile, so that a batch does not wait for each."""
 LATE = 2
 """This many calls in a row without an answer in time, and the server is opened again."""
 MAX_PAGES = 50
-MAX_ERRORS = 1 << 20
-"""Bytes of a server's stderr that are kept."""
+MAX_SAID = 10_000
+"""Characters of a server's reason that are looked at."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -60,7 +62,8 @@ class Connection:
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._lock = threading.Lock()
         # What a server sends wrong is a typed error here; the SDK would log it with a traceback.
-        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+        for name in ("mcp.client", "mcp.shared", "client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     async def offers(self) -> dict[str, ToolOffer]:
         """What the server offers now, by its names; raises `ToolError`."""
@@ -133,7 +136,10 @@ class _Session:
         self.offers: dict[str, ToolOffer] = {}
         self.late = 0
         self._client: Client | None = None
-        self._errors = _errors()
+        self._quota = Quota(self.over)
+        self._errors = b""
+        """What the server said last on its stderr."""
+        self._asked: set[asyncio.Task[CallToolResult]] = set()
         self.owner = asyncio.create_task(self._own(), name=where)
 
     @property
@@ -147,10 +153,14 @@ class _Session:
         from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
         assert self._client is not None
-        if os.fstat(self._errors.fileno()).st_size > MAX_ERRORS:
-            self._errors.truncate(0)
+        self._quota.renew()
+        # A task of its own: the SDK tells the server of a call that is given up, and may wait seconds for that.
+        asked = asyncio.create_task(self._client.call_tool(tool, arguments))
+        self._asked.add(asked)
+        asked.add_done_callback(self._answered)
         try:
-            result = await self._client.call_tool(tool, arguments)
+            await asyncio.wait([asked])
+            result = asked.result()
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise CallError(_line(error, self._secrets)) from None
@@ -160,60 +170,77 @@ class _Session:
                 if again:
                     return None
                 raise ToolError(_line(error, self._secrets), where=self.where) from None
-            raise Unanswered(_line(error, self._secrets), where=self.where) from None
+            raise Unanswered(self._quota.excess or _line(error, self._secrets), where=self.where) from None
+        except asyncio.CancelledError:
+            asked.cancel()
+            raise
         except Exception as error:
             # Whatever the SDK makes of a server that breaks the protocol.
             raise Unanswered(f"a reply that is none: {_line(error, self._secrets)}", where=self.where) from None
         self.late = 0
+        self._quota.renew()
         return result
 
+    def _answered(self, asked: asyncio.Task[CallToolResult]) -> None:
+        self._asked.discard(asked)
+        if not asked.cancelled():
+            asked.exception()
+
     async def _own(self) -> None:
+        whole, opening = asyncio.timeout(OPEN_S + CLOSE_S), asyncio.timeout(OPEN_S)
         try:
-            async with asyncio.timeout(OPEN_S) as limit, self._connected() as client:
+            async with whole, opening, self._connected() as client:
                 self.offers, self._client = await _offers(client), client
-                limit.reschedule(None)
+                opening.reschedule(None)
+                whole.reschedule(None)
                 self.opened.set_result(None)
-                await self.over.wait()
+                try:
+                    await self.over.wait()
+                finally:
+                    whole.reschedule(asyncio.get_running_loop().time() + CLOSE_S)
         except Exception as error:
             if not self.opened.done():
                 self.failure, self.failed_at = self._why(error), time.monotonic()
                 log.warning("%s: %s", self.where, self.failure)
         finally:
             self.over.set()
-            self._errors.close()
             if not self.opened.done():
                 self.opened.set_result(None)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Client]:
         """A client of the server, by the way that the catalogue names."""
-        import httpx2
-        from mcp import Client, StdioServerParameters, stdio_client
+        from mcp import Client
+        from mcp.client.stdio import get_default_environment
         from mcp.client.streamable_http import streamable_http_client
 
         async with contextlib.AsyncExitStack() as stack:
             transport: Any
             if self.server.url is None:
                 command = [*supervised(), *self.server.command]
-                started = StdioServerParameters(command=command[0], args=command[1:], env=self.server.env)
-                transport = stdio_client(started, errlog=self._errors)
+                program = Program(command, get_default_environment() | self.server.env, self._quota)
+                stack.callback(lambda: self._keep(program))
+                transport = program.connected()
             else:
                 # Not through a proxy that the environment names, where the server is on this machine.
                 proxied = urlsplit(self.server.url).hostname not in LOOPBACK
-                timeout = httpx2.Timeout(30.0, read=None)
-                http = httpx2.AsyncClient(headers=self.server.headers, timeout=timeout, trust_env=proxied)
+                http = http_client(self.server.headers, self._quota, proxied=proxied)
                 await stack.enter_async_context(http)
-                transport = streamable_http_client(self.server.url, http_client=http)
-            client = await stack.enter_async_context(Client(_watched(transport, self.over), cache=None))
+                transport = streamable_http_client(self.server.url, http_client=http, max_sse_event_size=MAX_BYTES)
+            client = await stack.enter_async_context(Client(_watched(transport, self.over, self._quota), cache=None))
             vars(client.session)["validate_tool_result"] = _as_it_is
             yield client
+
+    def _keep(self, program: Program) -> None:
+        self._errors = program.errors
 
     def _why(self, error: Exception) -> str:
         """One line; what the server said last, where it said anything."""
         if isinstance(error, TimeoutError):
             return f"does not answer within {OPEN_S:g} s"
-        file = self._errors.fileno()
-        said = os.pread(file, 2000, max(0, os.fstat(file).st_size - 2000)).decode(errors="replace").strip().splitlines()
+        if self._quota.excess is not None:
+            return f"cannot be opened: {self._quota.excess}"
+        said = self._errors.decode(errors="replace").strip().splitlines()
         last = without(said[-1], self._secrets)[:200] if said else ""
         return f"cannot be opened: {last if said else _line(error, self._secrets)}"
 
@@ -224,10 +251,10 @@ async def _as_it_is(name: str, result: CallToolResult) -> None:
 
 
 class _Ending:
-    """A transport's read stream that tells when it has ended."""
+    """A transport's read stream within its quota, that tells when it has ended."""
 
-    def __init__(self, stream: Any, over: asyncio.Event) -> None:
-        self._stream, self._over = stream, over
+    def __init__(self, stream: Any, over: asyncio.Event, quota: Quota) -> None:
+        self._stream, self._over, self._quota = stream, over, quota
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -243,17 +270,25 @@ class _Ending:
         return self
 
     async def __anext__(self) -> Any:
+        from mcp_types import JSONRPCRequest
+
         try:
-            return await self._stream.__anext__()
+            while True:
+                item = await self._stream.__anext__()
+                asks = not isinstance(item, Exception) and isinstance(item.message, JSONRPCRequest)
+                if not self._quota.takes(0, REQUEST_COUNTS if asks else 1):
+                    raise StopAsyncIteration
+                if isinstance(item, Exception) or (item := fitting(item)) is not None:
+                    return item
         except BaseException:
             self._over.set()
             raise
 
 
 @contextlib.asynccontextmanager
-async def _watched(transport: Any, over: asyncio.Event) -> AsyncIterator[tuple[Any, Any]]:
+async def _watched(transport: Any, over: asyncio.Event, quota: Quota) -> AsyncIterator[tuple[Any, Any]]:
     async with transport as (read, write):
-        yield _Ending(read, over), write
+        yield _Ending(read, over, quota), write
 
 
 async def _offers(client: Client) -> dict[str, ToolOffer]:
@@ -278,13 +313,6 @@ def supervised() -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), str(os.getpid())]
 
 
-def _errors() -> TextIO:
-    """Where a server's stderr goes: a file without a name, read when the server cannot be opened."""
-    file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - the session closes it
-    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
-    return file
-
-
 @contextlib.contextmanager
 def hidden(secrets: Collection[str]) -> Iterator[None]:
     """No error says them: a server may repeat what it was sent."""
@@ -301,4 +329,4 @@ def _line(error: BaseException, secrets: Collection[str]) -> str:
     """The innermost reason in one short line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return without(" ".join(str(error).split()), secrets)[:200] or type(error).__name__
+    return without(" ".join(str(error)[:MAX_SAID].split()), secrets)[:200] or type(error).__name__
