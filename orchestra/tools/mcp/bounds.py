@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ MAX_BYTES = 4 << 20
 """Of one message: a result with a picture fits."""
 MAX_VALUES = 20_000
 """In one message, besides structured content. The SDK makes a model of each, or five errors of a wrong one."""
+MAX_BRACKETS = 100_000
+"""In one message, those within its texts included: a list or an object takes longest to read."""
 MAX_ITEMS = 1_000
 """Parts of a result, and tools of a page, that are read; the others are left out."""
 MAX_SENT = 32 << 20
@@ -25,6 +28,13 @@ MAX_MESSAGES = 5_000
 REQUEST_COUNTS = 50
 """So many messages is a request of the server's: each is answered, and waits until the server reads that."""
 TOO_LONG = f"a reply of more than {MAX_BYTES >> 20} MB"
+
+TOO_DEEP = f"a reply of more than {MAX_BRACKETS:,} brackets"
+
+
+def brackets(data: bytes) -> int:
+    """How many lists and objects it may hold."""
+    return data.count(b"[") + data.count(b"{")
 
 
 class Quota:
@@ -103,12 +113,14 @@ class Body(httpx2.AsyncByteStream):
         self._stream, self._quota, self._most = stream, quota, most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        size = nested = 0
         try:
             async for chunk in self._stream:
-                size += len(chunk)
-                if size > self._most or not self._quota.takes(len(chunk)):
-                    raise httpx2.StreamError(self._quota.excess or TOO_LONG)
+                size, nested = size + len(chunk), nested + brackets(chunk)
+                if not self._quota.takes(len(chunk)):
+                    raise httpx2.StreamError(str(self._quota.excess))
+                if size > self._most or nested > MAX_BRACKETS:
+                    raise httpx2.StreamError(TOO_LONG if size > self._most else TOO_DEEP)
                 yield chunk
         except httpx2.TransportError as error:
             raise httpx2.StreamError(str(error) or type(error).__name__) from None
@@ -123,7 +135,7 @@ def http_client(headers: dict[str, str], quota: Quota, *, proxied: bool) -> http
     async def bound(response: httpx2.Response) -> None:
         response.headers.pop("content-encoding", None)
         streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = Body(response.stream, quota, MAX_SENT if streamed else MAX_BYTES)
+        response.stream = Body(response.stream, quota, math.inf if streamed else MAX_BYTES)
 
     return httpx2.AsyncClient(
         headers={"accept-encoding": "identity", **headers},

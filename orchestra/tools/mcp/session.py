@@ -9,9 +9,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
@@ -23,9 +23,11 @@ from orchestra.tools.mcp.stdio import Program
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.shared.message import SessionMessage
     from mcp_types import CallToolResult
 
 log = logging.getLogger("orchestra.tools")
+T = TypeVar("T")
 
 OPEN_S = 60.0
 """For a server to start and say what it offers."""
@@ -68,7 +70,7 @@ class Connection:
     async def offers(self) -> dict[str, ToolOffer]:
         """What the server offers now, by its names; raises `ToolError`."""
         with hidden(self._secrets):
-            return (await self._session()).offers
+            return await (await self._session()).offered()
 
     async def call(self, tool: McpTool, arguments: dict[str, Any], deadline_s: float) -> CallToolResult:
         """The server's result; raises `CallError` for what the model can fix, `ToolError` for the rest."""
@@ -82,7 +84,7 @@ class Connection:
                 for again in (True, False):
                     session = None
                     session = await self._session()
-                    if (why := changed(tool, session.offers)) is not None:
+                    if (why := changed(tool, await session.offered())) is not None:
                         raise Changed(why, where=self.where, fix=f"orchestra tools import-mcp {self.name}")
                     result = await session.ask(tool.tool, arguments, again=again)
                     if result is not None:
@@ -136,10 +138,12 @@ class _Session:
         self.offers: dict[str, ToolOffer] = {}
         self.late = 0
         self._client: Client | None = None
-        self._quota = Quota(self.over)
+        self.quota = Quota(self.over)
         self._errors = b""
         """What the server said last on its stderr."""
-        self._asked: set[asyncio.Task[CallToolResult]] = set()
+        self.changes = self._known = 0
+        """How often it said that its list of tools changed, and how often when the list was read last."""
+        self._asked: set[asyncio.Task[Any]] = set()
         self.owner = asyncio.create_task(self._own(), name=where)
 
     @property
@@ -153,14 +157,9 @@ class _Session:
         from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
         assert self._client is not None
-        self._quota.renew()
-        # A task of its own: the SDK tells the server of a call that is given up, and may wait seconds for that.
-        asked = asyncio.create_task(self._client.call_tool(tool, arguments))
-        self._asked.add(asked)
-        asked.add_done_callback(self._answered)
+        self.quota.renew()
         try:
-            await asyncio.wait([asked])
-            result = asked.result()
+            result = await self._apart(self._client.call_tool(tool, arguments))
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise CallError(_line(error, self._secrets)) from None
@@ -170,21 +169,49 @@ class _Session:
                 if again:
                     return None
                 raise ToolError(_line(error, self._secrets), where=self.where) from None
-            raise Unanswered(self._quota.excess or _line(error, self._secrets), where=self.where) from None
-        except asyncio.CancelledError:
-            asked.cancel()
-            raise
+            raise Unanswered(self.quota.excess or _line(error, self._secrets), where=self.where) from None
         except Exception as error:
             # Whatever the SDK makes of a server that breaks the protocol.
             raise Unanswered(f"a reply that is none: {_line(error, self._secrets)}", where=self.where) from None
         self.late = 0
-        self._quota.renew()
+        self.quota.renew()
         return result
 
-    def _answered(self, asked: asyncio.Task[CallToolResult]) -> None:
-        self._asked.discard(asked)
-        if not asked.cancelled():
-            asked.exception()
+    async def offered(self) -> dict[str, ToolOffer]:
+        """What the server offers; it is asked again when it said that this has changed."""
+        if self._known != self.changes:
+            assert self._client is not None
+            known = self.changes
+            try:
+                self.offers, self._known = await self._apart(_offers(self._client)), known
+            except Exception as error:
+                raise ToolError(self.quota.excess or _line(error, self._secrets), where=self.where) from None
+        return self.offers
+
+    async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """In a task of its own: the SDK tells the server of a call that is given up, and may wait seconds for that."""
+        task = asyncio.create_task(work)
+        self._asked.add(task)
+        task.add_done_callback(self._done)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        return task.result()
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._asked.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def takes(self, item: SessionMessage | Exception) -> bool:
+        """Whether one more message of the server's is within its quota."""
+        from mcp_types import JSONRPCRequest
+
+        said = None if isinstance(item, Exception) else item.message
+        self.changes += getattr(said, "method", None) == "notifications/tools/list_changed"
+        return self.quota.takes(0, REQUEST_COUNTS if isinstance(said, JSONRPCRequest) else 1)
 
     async def _own(self) -> None:
         whole, opening = asyncio.timeout(OPEN_S + CLOSE_S), asyncio.timeout(OPEN_S)
@@ -218,16 +245,16 @@ class _Session:
             transport: Any
             if self.server.url is None:
                 command = [*supervised(), *self.server.command]
-                program = Program(command, get_default_environment() | self.server.env, self._quota)
+                program = Program(command, get_default_environment() | self.server.env, self.quota)
                 stack.callback(lambda: self._keep(program))
                 transport = program.connected()
             else:
                 # Not through a proxy that the environment names, where the server is on this machine.
                 proxied = urlsplit(self.server.url).hostname not in LOOPBACK
-                http = http_client(self.server.headers, self._quota, proxied=proxied)
+                http = http_client(self.server.headers, self.quota, proxied=proxied)
                 await stack.enter_async_context(http)
                 transport = streamable_http_client(self.server.url, http_client=http, max_sse_event_size=MAX_BYTES)
-            client = await stack.enter_async_context(Client(_watched(transport, self.over, self._quota), cache=None))
+            client = await stack.enter_async_context(Client(_watched(transport, self), cache=None))
             vars(client.session)["validate_tool_result"] = _as_it_is
             yield client
 
@@ -238,8 +265,8 @@ class _Session:
         """One line; what the server said last, where it said anything."""
         if isinstance(error, TimeoutError):
             return f"does not answer within {OPEN_S:g} s"
-        if self._quota.excess is not None:
-            return f"cannot be opened: {self._quota.excess}"
+        if self.quota.excess is not None:
+            return f"cannot be opened: {self.quota.excess}"
         said = self._errors.decode(errors="replace").strip().splitlines()
         last = without(said[-1], self._secrets)[:200] if said else ""
         return f"cannot be opened: {last if said else _line(error, self._secrets)}"
@@ -253,8 +280,8 @@ async def _as_it_is(name: str, result: CallToolResult) -> None:
 class _Ending:
     """A transport's read stream within its quota, that tells when it has ended."""
 
-    def __init__(self, stream: Any, over: asyncio.Event, quota: Quota) -> None:
-        self._stream, self._over, self._quota = stream, over, quota
+    def __init__(self, stream: Any, session: _Session) -> None:
+        self._stream, self._session = stream, session
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -270,25 +297,22 @@ class _Ending:
         return self
 
     async def __anext__(self) -> Any:
-        from mcp_types import JSONRPCRequest
-
         try:
             while True:
                 item = await self._stream.__anext__()
-                asks = not isinstance(item, Exception) and isinstance(item.message, JSONRPCRequest)
-                if not self._quota.takes(0, REQUEST_COUNTS if asks else 1):
+                if not self._session.takes(item):
                     raise StopAsyncIteration
                 if isinstance(item, Exception) or (item := fitting(item)) is not None:
                     return item
         except BaseException:
-            self._over.set()
+            self._session.over.set()
             raise
 
 
 @contextlib.asynccontextmanager
-async def _watched(transport: Any, over: asyncio.Event, quota: Quota) -> AsyncIterator[tuple[Any, Any]]:
+async def _watched(transport: Any, session: _Session) -> AsyncIterator[tuple[Any, Any]]:
     async with transport as (read, write):
-        yield _Ending(read, over, quota), write
+        yield _Ending(read, session), write
 
 
 async def _offers(client: Client) -> dict[str, ToolOffer]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestra.tools.mcp.bounds import MAX_BYTES, TOO_LONG, Quota, refusal
+from orchestra.tools.mcp.bounds import MAX_BRACKETS, MAX_BYTES, TOO_DEEP, TOO_LONG, Quota, brackets, refusal
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
@@ -53,7 +53,7 @@ class Program:
             read.close()
             write.close()
             try:
-                await _end(process)
+                await _end(process, patient=self._quota.excess is None)
                 # What it said last is read to the end, which a child of its may hold open.
                 await asyncio.wait(tasks[2:], timeout=GRACE_S / 2)
             finally:
@@ -111,6 +111,8 @@ def _message(line: bytes) -> SessionMessage | None:
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
+    if brackets(line) > MAX_BRACKETS:
+        return _refused(line, TOO_DEEP)
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
@@ -123,12 +125,12 @@ def _refused(line: bytes, why: str) -> SessionMessage | None:
     return None if found is None or b'"method"' in line[:END] else refusal(int(found[1]), why)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, *, patient: bool) -> None:
     """Close its stdin, tell it to end, kill it: each when the one before was not enough."""
     assert process.stdin is not None
     process.stdin.close()
     for told in (signal.SIGTERM, signal.SIGKILL):
-        if await _ended(process):
+        if (patient or told is signal.SIGKILL) and await _ended(process):
             return
         with contextlib.suppress(ProcessLookupError):
             if sys.platform == "win32":
