@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
 from orchestra.text import without
 from orchestra.tools.mcp import supervisor
+from orchestra.tools.mcp.bounds import MAX_BYTES, REQUEST_COUNTS, Quota, fitting, http_client
 from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer, changed
+from orchestra.tools.mcp.stdio import Program
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.shared.message import SessionMessage
     from mcp_types import CallToolResult
 
 log = logging.getLogger("orchestra.tools")
+T = TypeVar("T")
 
 OPEN_S = 60.0
 """For a server to start and say what it offers."""
+CLOSE_S = 8.0
+"""For a session to end: a server need not answer to a goodbye."""
 PAUSE_S = 5.0
 """After a server that could not be opened: calls fail at once meanwhile, so that a batch does not wait for each."""
 LATE = 2
 """This many calls in a row without an answer in time, and the server is opened again."""
 MAX_PAGES = 50
-MAX_ERRORS = 1 << 20
-"""Bytes of a server's stderr that are kept."""
+MAX_SAID = 10_000
+"""Characters of a server's reason that are looked at."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -60,12 +64,13 @@ class Connection:
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._lock = threading.Lock()
         # What a server sends wrong is a typed error here; the SDK would log it with a traceback.
-        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+        for name in ("mcp.client", "mcp.shared", "client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     async def offers(self) -> dict[str, ToolOffer]:
         """What the server offers now, by its names; raises `ToolError`."""
         with hidden(self._secrets):
-            return (await self._session()).offers
+            return await (await self._session()).offered()
 
     async def call(self, tool: McpTool, arguments: dict[str, Any], deadline_s: float) -> CallToolResult:
         """The server's result; raises `CallError` for what the model can fix, `ToolError` for the rest."""
@@ -79,7 +84,7 @@ class Connection:
                 for again in (True, False):
                     session = None
                     session = await self._session()
-                    if (why := changed(tool, session.offers)) is not None:
+                    if (why := changed(tool, await session.offered())) is not None:
                         raise Changed(why, where=self.where, fix=f"orchestra tools import-mcp {self.name}")
                     result = await session.ask(tool.tool, arguments, again=again)
                     if result is not None:
@@ -133,7 +138,12 @@ class _Session:
         self.offers: dict[str, ToolOffer] = {}
         self.late = 0
         self._client: Client | None = None
-        self._errors = _errors()
+        self.quota = Quota(self.over)
+        self._errors = b""
+        """What the server said last on its stderr."""
+        self.changes = self._known = 0
+        """How often it said that its list of tools changed, and how often when the list was read last."""
+        self._asked: set[asyncio.Task[Any]] = set()
         self.owner = asyncio.create_task(self._own(), name=where)
 
     @property
@@ -147,10 +157,9 @@ class _Session:
         from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
         assert self._client is not None
-        if os.fstat(self._errors.fileno()).st_size > MAX_ERRORS:
-            self._errors.truncate(0)
+        self.quota.renew()
         try:
-            result = await self._client.call_tool(tool, arguments)
+            result = await self._apart(self._client.call_tool(tool, arguments))
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise CallError(_line(error, self._secrets)) from None
@@ -160,60 +169,105 @@ class _Session:
                 if again:
                     return None
                 raise ToolError(_line(error, self._secrets), where=self.where) from None
-            raise Unanswered(_line(error, self._secrets), where=self.where) from None
+            raise Unanswered(self.quota.excess or _line(error, self._secrets), where=self.where) from None
         except Exception as error:
             # Whatever the SDK makes of a server that breaks the protocol.
             raise Unanswered(f"a reply that is none: {_line(error, self._secrets)}", where=self.where) from None
         self.late = 0
+        self.quota.renew()
         return result
 
-    async def _own(self) -> None:
+    async def offered(self) -> dict[str, ToolOffer]:
+        """What the server offers; it is asked again when it said that this has changed."""
+        if self._known != self.changes:
+            assert self._client is not None
+            known = self.changes
+            try:
+                self.offers, self._known = await self._apart(_offers(self._client)), known
+            except Exception as error:
+                raise ToolError(self.quota.excess or _line(error, self._secrets), where=self.where) from None
+        return self.offers
+
+    async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """In a task of its own: the SDK tells the server of a call that is given up, and may wait seconds for that."""
+        task = asyncio.create_task(work)
+        self._asked.add(task)
+        task.add_done_callback(self._done)
         try:
-            async with asyncio.timeout(OPEN_S) as limit, self._connected() as client:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        return task.result()
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._asked.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def takes(self, item: SessionMessage | Exception) -> bool:
+        """Whether one more message of the server's is within its quota."""
+        from mcp_types import JSONRPCRequest
+
+        said = None if isinstance(item, Exception) else item.message
+        self.changes += getattr(said, "method", None) == "notifications/tools/list_changed"
+        return self.quota.takes(0, REQUEST_COUNTS if isinstance(said, JSONRPCRequest) else 1)
+
+    async def _own(self) -> None:
+        whole, opening = asyncio.timeout(OPEN_S + CLOSE_S), asyncio.timeout(OPEN_S)
+        try:
+            async with whole, opening, self._connected() as client:
                 self.offers, self._client = await _offers(client), client
-                limit.reschedule(None)
+                opening.reschedule(None)
+                whole.reschedule(None)
                 self.opened.set_result(None)
-                await self.over.wait()
+                try:
+                    await self.over.wait()
+                finally:
+                    whole.reschedule(asyncio.get_running_loop().time() + CLOSE_S)
         except Exception as error:
             if not self.opened.done():
                 self.failure, self.failed_at = self._why(error), time.monotonic()
                 log.warning("%s: %s", self.where, self.failure)
         finally:
             self.over.set()
-            self._errors.close()
             if not self.opened.done():
                 self.opened.set_result(None)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Client]:
         """A client of the server, by the way that the catalogue names."""
-        import httpx2
-        from mcp import Client, StdioServerParameters, stdio_client
+        from mcp import Client
+        from mcp.client.stdio import get_default_environment
         from mcp.client.streamable_http import streamable_http_client
 
         async with contextlib.AsyncExitStack() as stack:
             transport: Any
             if self.server.url is None:
                 command = [*supervised(), *self.server.command]
-                started = StdioServerParameters(command=command[0], args=command[1:], env=self.server.env)
-                transport = stdio_client(started, errlog=self._errors)
+                program = Program(command, get_default_environment() | self.server.env, self.quota)
+                stack.callback(lambda: self._keep(program))
+                transport = program.connected()
             else:
                 # Not through a proxy that the environment names, where the server is on this machine.
                 proxied = urlsplit(self.server.url).hostname not in LOOPBACK
-                timeout = httpx2.Timeout(30.0, read=None)
-                http = httpx2.AsyncClient(headers=self.server.headers, timeout=timeout, trust_env=proxied)
+                http = http_client(self.server.headers, self.quota, proxied=proxied)
                 await stack.enter_async_context(http)
-                transport = streamable_http_client(self.server.url, http_client=http)
-            client = await stack.enter_async_context(Client(_watched(transport, self.over), cache=None))
+                transport = streamable_http_client(self.server.url, http_client=http, max_sse_event_size=MAX_BYTES)
+            client = await stack.enter_async_context(Client(_watched(transport, self), cache=None))
             vars(client.session)["validate_tool_result"] = _as_it_is
             yield client
+
+    def _keep(self, program: Program) -> None:
+        self._errors = program.errors
 
     def _why(self, error: Exception) -> str:
         """One line; what the server said last, where it said anything."""
         if isinstance(error, TimeoutError):
             return f"does not answer within {OPEN_S:g} s"
-        file = self._errors.fileno()
-        said = os.pread(file, 2000, max(0, os.fstat(file).st_size - 2000)).decode(errors="replace").strip().splitlines()
+        if self.quota.excess is not None:
+            return f"cannot be opened: {self.quota.excess}"
+        said = self._errors.decode(errors="replace").strip().splitlines()
         last = without(said[-1], self._secrets)[:200] if said else ""
         return f"cannot be opened: {last if said else _line(error, self._secrets)}"
 
@@ -224,10 +278,10 @@ async def _as_it_is(name: str, result: CallToolResult) -> None:
 
 
 class _Ending:
-    """A transport's read stream that tells when it has ended."""
+    """A transport's read stream within its quota, that tells when it has ended."""
 
-    def __init__(self, stream: Any, over: asyncio.Event) -> None:
-        self._stream, self._over = stream, over
+    def __init__(self, stream: Any, session: _Session) -> None:
+        self._stream, self._session = stream, session
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -244,16 +298,21 @@ class _Ending:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            while True:
+                item = await self._stream.__anext__()
+                if not self._session.takes(item):
+                    raise StopAsyncIteration
+                if isinstance(item, Exception) or (item := fitting(item)) is not None:
+                    return item
         except BaseException:
-            self._over.set()
+            self._session.over.set()
             raise
 
 
 @contextlib.asynccontextmanager
-async def _watched(transport: Any, over: asyncio.Event) -> AsyncIterator[tuple[Any, Any]]:
+async def _watched(transport: Any, session: _Session) -> AsyncIterator[tuple[Any, Any]]:
     async with transport as (read, write):
-        yield _Ending(read, over), write
+        yield _Ending(read, session), write
 
 
 async def _offers(client: Client) -> dict[str, ToolOffer]:
@@ -278,13 +337,6 @@ def supervised() -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), str(os.getpid())]
 
 
-def _errors() -> TextIO:
-    """Where a server's stderr goes: a file without a name, read when the server cannot be opened."""
-    file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - the session closes it
-    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
-    return file
-
-
 @contextlib.contextmanager
 def hidden(secrets: Collection[str]) -> Iterator[None]:
     """No error says them: a server may repeat what it was sent."""
@@ -301,4 +353,4 @@ def _line(error: BaseException, secrets: Collection[str]) -> str:
     """The innermost reason in one short line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return without(" ".join(str(error).split()), secrets)[:200] or type(error).__name__
+    return without(" ".join(str(error)[:MAX_SAID].split()), secrets)[:200] or type(error).__name__

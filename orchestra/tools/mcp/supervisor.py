@@ -13,7 +13,7 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_S = 1.0
-"""For a server that was told to end; shorter than the SDK waits before it kills this process."""
+"""For a server that was told to end; shorter than `stdio.GRACE_S`, after which this process is killed."""
 TOLD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 WATCHED = TOLD | {signal.SIGCHLD}
 

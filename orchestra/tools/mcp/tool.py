@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,7 @@ class ServerTool:
 
 
 def text_of(result: CallToolResult) -> str:
-    """The text of a result: its text parts, a word for each part that is none, or else its structured content."""
+    """The text of a result: its text parts, and a word for each part that is none."""
     parts = []
     for part in result.content:
         if part.type == "text":
@@ -72,8 +71,6 @@ def text_of(result: CallToolResult) -> str:
             parts.append(f"[{part.name}: {part.uri}]")
         else:
             parts.append(f"[{part.type}]")
-    if not parts and result.structured_content is not None:
-        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
     text = as_text("\n".join(parts)).strip()
     if not text:
         return "no reason was given" if result.is_error else "nothing was returned"
