@@ -23,7 +23,9 @@ ALIKE = 0.999
 
 
 def _missing(library: str) -> ConfigError:
-    return ConfigError(f"{library} is not installed", where="dense search", fix=".venv/bin/uv pip install -e '.[dense]'")
+    return ConfigError(
+        f"{library} is not installed", where="dense search", fix=".venv/bin/uv pip install -e '.[dense]'"
+    )
 
 
 class Embedder:
