@@ -54,6 +54,7 @@ class Extra(Section):
     """Below data/extra, which the stage depends on: data/extra/thoughts.jsonl. `thoughts.answers.jsonl` (what simulated
     experts know) and `thoughts.corpus.jsonl` (what a search finds) beside it come along."""
     split: Split = "train"
+    """The examples that they join."""
 
 
 class Synthesize(Section):
@@ -74,8 +75,7 @@ class Synthesize(Section):
     renamed_share: Fraction = 0.0
     """Share of the training examples whose experts are renamed and re-described, so that names are read, not known."""
     evolved_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the domain examples that are harder ones, evolved from the others: users who must be asked are among
-    them."""
+    """Share of the domain examples that are evolved from the others: harder, some with users who must be asked."""
     extra: list[Extra] = Field(default_factory=list)
     """Examples from elsewhere that join the set."""
     generator: Literal["rules", "llm", "both"] = switch("rules")
