@@ -87,10 +87,8 @@ LINES: dict[str, Callable[[int], list[str]]] = {
 """What is said to a call with this number."""
 FLOODS: dict[str, Callable[[int], str]] = {
     "logs": lambda _: tell("notifications/message", level="info", data="x" * 1000),
-    "progress": lambda n: tell("notifications/progress", progressToken=1, progress=n),
     "requests": lambda n: want("sampling/createMessage", n, messages=[], maxTokens=9),
     "forged": lambda n: reply(10**6 + n, text("x" * 1000)),
-    "prints": lambda _: "x" * 1000,
 }
 """Lines without an end."""
 

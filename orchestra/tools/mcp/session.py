@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
 from orchestra.text import without
-from orchestra.tools.mcp import supervisor
 from orchestra.tools.mcp.bounds import MAX_BYTES, REQUEST_COUNTS, Quota, fitting, http_client
 from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer, changed
 from orchestra.tools.mcp.stdio import Program
@@ -139,8 +135,8 @@ class _Session:
         self.late = 0
         self._client: Client | None = None
         self.quota = Quota(self.over)
-        self._errors = b""
-        """What the server said last on its stderr."""
+        self._program: Program | None = None
+        """The server, where it is a process of ours."""
         self.changes = self._known = 0
         """How often it said that its list of tools changed, and how often when the list was read last."""
         self._asked: set[asyncio.Task[Any]] = set()
@@ -238,16 +234,13 @@ class _Session:
     async def _connected(self) -> AsyncIterator[Client]:
         """A client of the server, by the way that the catalogue names."""
         from mcp import Client
-        from mcp.client.stdio import get_default_environment
         from mcp.client.streamable_http import streamable_http_client
 
         async with contextlib.AsyncExitStack() as stack:
             transport: Any
             if self.server.url is None:
-                command = [*supervised(), *self.server.command]
-                program = Program(command, get_default_environment() | self.server.env, self.quota)
-                stack.callback(lambda: self._keep(program))
-                transport = program.connected()
+                self._program = Program(self.server.command, self.server.env, self.quota)
+                transport = self._program.connected()
             else:
                 # Not through a proxy that the environment names, where the server is on this machine.
                 proxied = urlsplit(self.server.url).hostname not in LOOPBACK
@@ -258,16 +251,14 @@ class _Session:
             vars(client.session)["validate_tool_result"] = _as_it_is
             yield client
 
-    def _keep(self, program: Program) -> None:
-        self._errors = program.errors
-
     def _why(self, error: Exception) -> str:
         """One line; what the server said last, where it said anything."""
         if isinstance(error, TimeoutError):
             return f"does not answer within {OPEN_S:g} s"
         if self.quota.excess is not None:
             return f"cannot be opened: {self.quota.excess}"
-        said = self._errors.decode(errors="replace").strip().splitlines()
+        errors = b"" if self._program is None else self._program.errors
+        said = errors.decode(errors="replace").strip().splitlines()
         last = without(said[-1], self._secrets)[:200] if said else ""
         return f"cannot be opened: {last if said else _line(error, self._secrets)}"
 
@@ -328,13 +319,6 @@ async def _offers(client: Client) -> dict[str, ToolOffer]:
         if cursor is None:
             break
     return found
-
-
-def supervised() -> list[str]:
-    """What a server's command is put behind, so that it ends with this process; nothing where there is no Linux."""
-    if not sys.platform.startswith("linux"):
-        return []
-    return [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), str(os.getpid())]
 
 
 @contextlib.contextmanager

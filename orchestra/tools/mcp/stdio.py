@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestra.tools.mcp import supervisor
 from orchestra.tools.mcp.bounds import MAX_BRACKETS, MAX_BYTES, TOO_DEEP, TOO_LONG, Quota, brackets, refusal
 
 if TYPE_CHECKING:
@@ -28,9 +30,10 @@ LAST = re.compile(rb'"id"\s*:\s*(\d{1,9})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}
 
 
 class Program:
-    """Runs a command as a server, and keeps the end of what it says on stderr."""
+    """Runs a command as a server that ends with this process, and keeps the end of what it says on stderr."""
 
-    def __init__(self, command: Sequence[str], env: dict[str, str], quota: Quota) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], quota: Quota) -> None:
+        """`env` joins the few variables that the SDK lets a server have."""
         self._command, self._env, self._quota = command, env, quota
         self.errors = b""
 
@@ -38,10 +41,12 @@ class Program:
     async def connected(self) -> AsyncIterator[tuple[Any, Any]]:
         """Its process as the two streams of messages that the SDK reads and writes."""
         import anyio
+        from mcp.client.stdio import get_default_environment
 
-        pipe = asyncio.subprocess.PIPE
+        pipe, command = asyncio.subprocess.PIPE, [*_supervised(), *self._command]
+        env = {**get_default_environment(), **self._env}
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=self._env, start_new_session=True, limit=CHUNK
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True, limit=CHUNK
         )
         incoming, read = anyio.create_memory_object_stream[Any](0)
         write, outgoing = anyio.create_memory_object_stream[Any](0)
@@ -91,6 +96,13 @@ class Program:
         assert process.stderr is not None
         while (said := await process.stderr.read(CHUNK)) and self._quota.takes(len(said)):
             self.errors = (self.errors + said)[-MAX_ERRORS:]
+
+
+def _supervised() -> list[str]:
+    """What a server's command is put behind, so that it ends with this process; nothing where there is no Linux."""
+    if not sys.platform.startswith("linux"):
+        return []
+    return [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), str(os.getpid())]
 
 
 async def _lines(pipe: asyncio.StreamReader, quota: Quota) -> AsyncIterator[tuple[bytes, bool]]:

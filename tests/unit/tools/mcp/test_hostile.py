@@ -6,8 +6,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 
 import pytest
@@ -35,6 +35,15 @@ MB = 1 << 20
 
 @contextmanager
 def hostile(kind: str, way: str) -> Iterator[McpServer]:
+    """Such a server, of which no process may be left."""
+    children = set(descendants(os.getpid()))
+    with _hostile(kind, way) as server:
+        yield server
+    assert soon(lambda: not set(descendants(os.getpid())) - children)
+
+
+@contextmanager
+def _hostile(kind: str, way: str) -> Iterator[McpServer]:
     command = (sys.executable, "-S", str(ROOT / "tests/support/mcp_hostile.py"), kind)
     if way == "stdio":
         yield McpServer(command=command)
@@ -64,10 +73,14 @@ def peak_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-async def left(before: set[asyncio.Task[object]]) -> set[asyncio.Task[object]]:
-    """Tasks that are not done, a moment later."""
+@asynccontextmanager
+async def connected(server: McpServer) -> AsyncIterator[Connection]:
+    """A connection, of which no task may be left a moment after it was closed."""
+    before, connection = asyncio.all_tasks(), Connection("t", server)
+    yield connection
+    await connection.aclose()
     await asyncio.sleep(0.2)
-    return asyncio.all_tasks() - before
+    assert not asyncio.all_tasks() - before
 
 
 @pytest.mark.parametrize(
@@ -118,17 +131,14 @@ def test_a_call_ends_in_time_with_a_typed_error_or_a_short_text(way: str, kind: 
     deadline_s = 1.0 if told == LATE else DEADLINE_S
 
     async def call() -> None:
-        before, peak = asyncio.all_tasks(), peak_mb()
-        connection = Connection("t", server)
-        said = await called(connection, deadline_s)
+        peak = peak_mb()
+        async with connected(server) as connection:
+            said = await called(connection, deadline_s)
         assert said == told if told in ("5", TOLD, PARTS) else told in said
-        await connection.aclose()
-        assert peak_mb() - peak < 150 and not await left(before)
+        assert peak_mb() - peak < 150
 
-    children = set(descendants(os.getpid()))
     with hostile(kind, way) as server:
         asyncio.run(call())
-    assert soon(lambda: not set(descendants(os.getpid())) - children)
 
 
 @pytest.mark.parametrize(("way", "kind"), [("stdio", "wrong blocks"), ("stdio", "requests")])
@@ -154,11 +164,10 @@ def test_a_long_reply_ends_its_own_call_alone() -> None:
     """The session goes on, and with it the calls that others wait for."""
 
     async def twice() -> None:
-        connection = Connection("t", server)
-        ours = await connection._session()
-        assert all("more than 4 MB" in said for said in [await called(connection), await called(connection)])
-        assert await connection._session() is ours
-        await connection.aclose()
+        async with connected(server) as connection:
+            ours = await connection._session()
+            assert all("more than 4 MB" in said for said in [await called(connection), await called(connection)])
+            assert await connection._session() is ours
 
     with hostile("text", "stdio") as server:
         asyncio.run(twice())
@@ -166,12 +175,9 @@ def test_a_long_reply_ends_its_own_call_alone() -> None:
 
 def test_a_server_that_reads_nothing_holds_no_call_beyond_its_deadline() -> None:
     async def twice() -> None:
-        before = asyncio.all_tasks()
-        connection = Connection("t", server)
-        assert await called(connection) == "5"
-        assert LATE in await called(connection, 0.5, "x" * MB)
-        await connection.aclose()
-        assert not await left(before)
+        async with connected(server) as connection:
+            assert await called(connection) == "5"
+            assert LATE in await called(connection, 0.5, "x" * MB)
 
     with hostile("deaf", "stdio") as server:
         asyncio.run(twice())
@@ -182,15 +188,12 @@ def test_no_process_stays_behind(kind: str, told: tuple[str, ...]) -> None:
     """Of a server that dies between two calls, or that is deaf to signals."""
 
     async def twice() -> None:
-        connection = Connection("t", server)
-        for one in told:
-            assert one in await called(connection, 0.5)
-        await connection.aclose()
+        async with connected(server) as connection:
+            for one in told:
+                assert one in await called(connection, 0.5)
 
-    children = set(descendants(os.getpid()))
     with hostile(kind, "stdio") as server:
         asyncio.run(twice())
-    assert soon(lambda: not set(descendants(os.getpid())) - children)
 
 
 def test_a_server_that_dies_first_cannot_be_opened() -> None:
@@ -202,12 +205,10 @@ def test_a_session_ends_without_a_goodbye(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(session, "CLOSE_S", 0.5)
 
     async def call() -> None:
-        before = asyncio.all_tasks()
-        connection = Connection("t", server)
-        assert await called(connection) == "5"
-        async with asyncio.timeout(5):
-            await connection.aclose()
-        assert not await left(before)
+        async with asyncio.timeout(20), connected(server) as connection:
+            assert await called(connection) == "5"
+            began = time.monotonic()
+        assert time.monotonic() - began < 5
 
     with hostile("no goodbye", "http") as server:
         asyncio.run(call())
@@ -215,12 +216,11 @@ def test_a_session_ends_without_a_goodbye(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_list_of_tools_that_changes_is_read_again() -> None:
     async def calls() -> None:
-        connection = Connection("t", server)
-        add = ServerTool(frozen((await connection.offers())["add"]), connection, DEADLINE_S)
-        assert (await add.call({}, CONTEXT)).text == "5"
-        with pytest.raises(Changed, match="the schema of add has changed"):
-            await add.call({}, CONTEXT)
-        await connection.aclose()
+        async with connected(server) as connection:
+            add = ServerTool(frozen((await connection.offers())["add"]), connection, DEADLINE_S)
+            assert (await add.call({}, CONTEXT)).text == "5"
+            with pytest.raises(Changed, match="the schema of add has changed"):
+                await add.call({}, CONTEXT)
 
     with hostile("changes", "stdio") as server:
         asyncio.run(calls())
