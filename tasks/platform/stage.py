@@ -36,12 +36,16 @@ FAILURE_KIND = ".state/logs/{}.error"
 
 
 class Meter:
-    """Progress of one loop, at most a line every two seconds: `meter.advance()`, or `meter(done)` with a count."""
+    """Progress of one loop, at most a line every two seconds: `meter.advance()`, or `meter(done)` with a count.
+
+    The time that is left follows from the speed since the first count: what an earlier run did took none of it.
+    """
 
     def __init__(self, say: Callable[[str], None], label: str, total: int | None, *, every_s: float = 2.0) -> None:
         self.say, self.label, self.total, self.every_s = say, label, total, every_s
         self.done = 0
-        self._began = self._said = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        self._said = time.monotonic()
 
     def advance(self, count: int = 1) -> None:
         self(self.done + count)
@@ -50,16 +54,18 @@ class Meter:
         self.done = done
         self.total = self.total if total is None else total
         now = time.monotonic()
+        self._first = self._first or (done, now)
         last = self.total is not None and done >= self.total
         if last or now - self._said >= self.every_s:
             self._said = now
-            self.say(self._line(now - self._began) + (f" · {note}" if note else ""))
+            self.say(self._line(now) + (f" · {note}" if note else ""))
 
-    def _line(self, spent_s: float) -> str:
+    def _line(self, now: float) -> str:
         if not self.total:
             return f"{self.label} {self.done}"
         line = f"{self.label} {self.done}/{self.total} ({100 * self.done // self.total}%)"
-        left_s = spent_s / self.done * (self.total - self.done) if self.done else 0.0
+        first, began = self._first or (self.done, now)
+        left_s = (now - began) / (self.done - first) * (self.total - self.done) if self.done > first else 0.0
         return f"{line}, {left_s:.0f} s left" if left_s >= 1 else line
 
 

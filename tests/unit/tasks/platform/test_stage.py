@@ -1,5 +1,6 @@
 """What stages share: nothing half-written, state kept for exactly these inputs, and errors of one line."""
 
+import itertools
 import json
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -154,6 +156,16 @@ def test_progress_is_thinned_out_but_its_end_is_said() -> None:
     for _ in range(1000):
         meter.advance()
     assert said[-1] == "rows 1000/1000 (100%)" and len(said) <= 2
+
+
+def test_what_an_earlier_run_did_does_not_shorten_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr("tasks.platform.stage.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    meter = Meter(said.append, "steps", 160, every_s=0)
+    meter(100)
+    meter(101)
+    assert said == ["steps 100/160 (62%)", "steps 101/160 (63%), 590 s left"]
 
 
 def run_stage(root: Path, body: str) -> subprocess.CompletedProcess[str]:
