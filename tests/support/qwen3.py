@@ -4,7 +4,7 @@ The vocabulary is in PyPI's dashscope (qwen.tiktoken, Apache-2.0), the template 
 """
 
 import base64
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ def template() -> str:
     return (Path(found.origin).parent / "chat_templates/qwen3.jinja").read_text(encoding="utf-8")
 
 
-@lru_cache
+@cache
 def tokenizer() -> "PreTrainedTokenizerFast":
     """The ranks as a tokenizer of byte pairs: pairs merge in the order of what they make, as tiktoken does."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -79,6 +79,7 @@ def tokenizer() -> "PreTrainedTokenizerFast":
     )  # fmt: skip
 
 
+@cache
 def codec() -> "Codec":
     from orchestra.rollout.render import Codec
 

@@ -177,7 +177,7 @@ def pair(generator: np.random.Generator, gain: float, ratio: float, count: int =
         dollars = factor * size * generator.lognormal(0, 0.6, count)
         made.append(
             {
-                f"e{n}": Result(solved=float(s), cost_usd=float(c), latency_s=1.0)
+                f"e{n}": Result.model_construct(solved=float(s), cost_usd=float(c), latency_s=1.0)
                 for n, (s, c) in enumerate(zip(solved, dollars, strict=True))
             }
         )
@@ -257,7 +257,12 @@ def test_by_utility_of_a_thousand_twins_no_more_than_stated_pass() -> None:
     for _ in range(1000):
         ours, theirs = pair(generator, 0.0, 1.0)
         both = [
-            {key: one.model_copy(update={"utility": one.solved - 10 * one.cost_usd}) for key, one in found.items()}
+            {
+                key: Result.model_construct(
+                    solved=one.solved, cost_usd=one.cost_usd, latency_s=1.0, utility=one.solved - 10 * one.cost_usd
+                )
+                for key, one in found.items()
+            }
             for found in (ours, theirs)
         ]
         count += gate(evidence(found=both[0]), limits, champion(both[1])).promoted

@@ -79,17 +79,15 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("seed", seeds(4, 1))
+@pytest.mark.parametrize("seed", seeds(60, 5))
 def test_no_text_of_a_request_takes_long(seed: int) -> None:
     """Repeated beginnings of secrets, as long as a body may be: their cost grows with the length alone."""
-    rng, longest = random.Random(seed), 0.0
-    for number in range(15):
-        piece = "eyJ-" if not number else "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 4)))
-        text = piece * (MAX_BODY // len(piece) // 4) + rng.choice(["", "!", "."])
-        began = time.thread_time()
-        redact(text)
-        longest = max(longest, time.thread_time() - began)
-    assert longest < 2
+    rng = random.Random(seed)
+    piece = "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 4))) if seed else "eyJ-"
+    text = piece * (MAX_BODY // len(piece) // 4) + rng.choice(["", "!", "."])
+    began = time.thread_time()
+    redact(text)
+    assert time.thread_time() - began < 2
 
 
 ALPHABET = string.ascii_letters + string.digits
