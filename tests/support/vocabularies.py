@@ -16,6 +16,7 @@ from tests.support.worlds import TEXTS
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+
 def _package(name: str) -> Path:
     """The folder of an installed package, found without importing it."""
     spec = find_spec(name)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError
+from orchestra.files import yaml as yaml_files
 from orchestra.files.yaml import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, load_yaml, parse_yaml
 
 ROOT = Path(__file__).parents[3]
@@ -107,6 +108,52 @@ def test_any_text_over_and_over_is_read_or_refused(parts: list[str], times: int)
 @given(parts=st.lists(pieces, min_size=1, max_size=6), times=st.integers(1, 30_000))
 def test_thousands_of_texts_are_read_or_refused(parts: list[str], times: int) -> None:
     assert_bounded(("".join(parts) * times)[:MAX_CHARACTERS])
+
+
+def either(text: str) -> list[str]:
+    """What each of the two parsers makes of it."""
+    found = []
+    for apart in (yaml_files._APART, re.compile("")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(yaml_files, "_APART", apart)
+            try:
+                found.append(repr(parse_yaml(text)))
+            except ValueError:
+                found.append("refused")
+    return found
+
+
+mixed = st.sampled_from(
+    ["a", "b: ", "- ", "\n", "\n  ", " ", "[", "]", "{", "}", ",", ": ", "? ", "|", "|\n ", ">", ">-\n", "|2-\n", "'",
+     '"', " #", "#", "&x ", "*x", "%YAML 1.1\n", "---\n", "...\n", "\t", "\ufeff", "1", "2.5", "~", "\\n", "\\x41", "é",
+     "\u2028", "\x85", "\r\n", "\r", "@", "`", "\0", "key: value\n", "  - x\n", "\U0001f600", "''", "\\u263a", "!",
+     "<<: "]
+)  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(parts=st.lists(mixed, min_size=1, max_size=12))
+def test_either_parser_reads_the_same(parts: list[str]) -> None:
+    """libyaml takes what PyYAML's own parser and DVC's refuse: a tab, a byte order mark within, `|#`, `{a? }`."""
+    first, second = either("".join(parts))
+    assert first == second
+
+
+@pytest.mark.slow
+@settings(max_examples=20_000, deadline=None)
+@given(parts=st.lists(mixed, min_size=1, max_size=12))
+def test_either_parser_reads_thousands_the_same(parts: list[str]) -> None:
+    first, second = either("".join(parts))
+    assert first == second
+
+
+def test_the_shipped_files_are_read_by_the_fast_parser() -> None:
+    files = [file for folder in ("data", "models") for file in (ROOT / folder).rglob("*.yaml")]
+    assert len(files) > 20
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        first, second = either(text)
+        assert first == second != "refused" and not yaml_files._APART.search(text), file
 
 
 def test_depth_is_counted_in_lists_and_mappings() -> None:

@@ -104,13 +104,15 @@ def test_a_store_that_fails_is_one_line_within_seconds(
     what: str, endpoint: str, silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = {"refuses": f"http://{LOCALHOST}:{free_port()}", "silent": silent}.get(what, endpoint)
+    asking = artifacts._asking
+    monkeypatch.setattr(artifacts, "_asking", lambda address, seconds: asking(address, min(seconds, 2)))
     bucket = "s3://no-such-bucket/x" if what == "no bucket" else "s3://team-models/other"
     if what == "no keys":
         for name in KEYS:
             monkeypatch.delenv(name)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         # Questions before, in this process, had keys; a command that lacks them starts without.
-        artifacts._asking.cache_clear()
+        asking.cache_clear()
         monkeypatch.setenv("HOME", str(tmp_path))
     root = workspace(tmp_path / "w", address, bucket)
     connect(root)  # Imports and tables of MLflow are not what is timed.
