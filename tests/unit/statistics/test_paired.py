@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_1samp
 
 from orchestra.statistics.corrections import holm
 from orchestra.statistics.intervals import Interval, mean_interval
-from orchestra.statistics.paired import cost_ratio, difference, p_value
+from orchestra.statistics.paired import cost_ratio, difference, mean_difference, p_value
 
 Values = NDArray[np.float64]
 RUNS = 1500
@@ -68,6 +68,18 @@ def test_few_differences_are_judged_as_an_exact_test_judges_them() -> None:
         exact = binomtest(won, won, 0.5).pvalue if won else 1.0
         assert found.low is not None and (found.low > 0) == (exact < 0.05)
         assert (p_value(ours, nothing) < 0.05) == (found.low > 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 30, 500])
+def test_the_interval_and_the_p_value_are_those_of_student_s_test(count: int) -> None:
+    generator = np.random.default_rng(count)
+    ours, theirs = generator.random(count), generator.random(count)
+    gaps = ours - theirs
+    size = float((gaps**2).mean() ** 0.5)
+    exact = ttest_1samp([*gaps, size, -size], 0.0)
+    found = mean_difference(keyed(ours), keyed(theirs))
+    assert (found.low, found.high) == pytest.approx(tuple(exact.confidence_interval(0.95)))
+    assert p_value(keyed(ours), keyed(theirs)) == pytest.approx(exact.pvalue)
 
 
 def test_no_difference_among_few_examples_excludes_no_small_one() -> None:
