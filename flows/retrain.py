@@ -25,6 +25,7 @@ from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
+from orchestra.system.environment import machine
 from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
@@ -164,6 +165,7 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
     """The run under its MLflow record, which tells how it ended."""
     recorder = Recorder.open(root, journal.record.id, journal.record.name)
     journal.update(mlflow_run=recorder.parent)
+    recorder.tag("machine", machine())
     if journal.record.asked_by:
         recorder.tag(ASKED_TAG, journal.record.asked_by)
     try:

@@ -1,7 +1,9 @@
 """Process-wide switches that every entry point sets before it imports a slow library."""
 
 import os
+import platform
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestra.errors import ConfigError
@@ -40,6 +42,18 @@ def quiet() -> None:
 def cores() -> int:
     """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine() -> str:
+    """Processor, widest vectors and cores: where they differ, a training's last digits may, and then its choices."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = about.get("flags", "").split()
+    wide = [name for name in ("avx512f", "avx2", "sse4_2") if name in flags][:1]
+    return ", ".join([about.get("model name") or platform.machine(), *wide, f"{cores()} cores"])
 
 
 def required(name: str, *, tool: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.system.environment import machine
 from orchestra.system.processes import alive, descendants, services
 from tests.flows.workspace import TIMEOUT_S, Workspace
 
@@ -84,7 +85,7 @@ def test_mlflow_has_a_parent_and_a_child_per_stage(first: list[str], micro: Work
     assert [run.info.run_name for run in reversed(children)] == STAGES
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert {parent.data.tags[f"stage.{name}"] for name in STAGES} == {"ran"}
-    assert parent.data.tags["decision"] == "Promoted"
+    assert parent.data.tags["decision"] == "Promoted" and parent.data.tags["machine"] == machine()
     for run in children:
         hashes = {key: value for key, value in run.data.tags.items() if key.startswith(("in.", "out."))}
         assert hashes and all(re.fullmatch(r"[0-9a-f]{32}(\.dir)?", value) for value in hashes.values())

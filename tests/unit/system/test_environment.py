@@ -1,10 +1,12 @@
 """The switches that keep every library quiet and offline."""
 
 import os
+import platform
+from pathlib import Path
 
 import pytest
 
-from orchestra.system.environment import SWITCHES, cores, quiet
+from orchestra.system.environment import SWITCHES, cores, machine, quiet
 
 
 def test_every_switch_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +34,13 @@ def test_no_library_may_phone_home() -> None:
 
 def test_there_is_a_core() -> None:
     assert cores() >= 1
+
+
+def test_a_machine_is_told_by_its_processor_and_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz: v4\nflags\t\t: fpu sse4_2 avx avx2\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: told)
+    assert machine() == f"Some CPU @ 2 GHz: v4, avx2, {cores()} cores"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: told.replace("avx2", "avx2 avx512f"))
+    assert ", avx512f, " in machine()
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")
+    assert machine() == f"{platform.machine()}, {cores()} cores"
