@@ -63,7 +63,7 @@ class _Strict(Composer, SafeConstructor, Resolver):
 
 
 class _Loader(_Strict, yaml.SafeLoader):
-    """Parses in Python, and takes and refuses what DVC's does."""
+    """Parses in Python, and refuses what the parser of DVC refuses."""
 
 
 class _FastLoader(_Strict, CParser):
