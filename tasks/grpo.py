@@ -21,7 +21,7 @@ from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
 from orchestra.training.resume import complete
 from orchestra.types import Example
-from tasks.platform.checkpoints import save_checkpoint
+from tasks.platform.checkpoints import save_checkpoint, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
@@ -58,8 +58,10 @@ def train(stage: Stage) -> None:
     from orchestra.training.grpo import train_grpo
 
     params, settings = stage.params, stage.params.grpo
-    if distributed.rank() == 0 and (idle := torch_beside_gpu()):
-        stage.say(idle)
+    if distributed.rank() == 0:
+        tell_resumed(stage)
+        if idle := torch_beside_gpu():
+            stage.say(idle)
     codec = Codec.load(stage.root / BASE)
     budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
     work = stage.work_dir()
@@ -130,8 +132,6 @@ def rollout_engine(stage: Stage, codec: Codec, examples: Sequence[Example]) -> "
 
 def report(stage: Stage, result: "GrpoResult", *, simulated: bool) -> None:
     """Say how the training ended, and write its reports."""
-    if result.resumed_from:
-        stage.say(f"continued from step {result.resumed_from}")
     if result.stopped:
         kept = f"the model is that of step {result.kept_step}"
         stage.say(f"stopped early at step {result.steps}: {result.stopped}; {kept}")

@@ -15,7 +15,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.sft import sft_row
 from orchestra.training.teacher import teacher_policy
-from tasks.platform.checkpoints import save_checkpoint
+from tasks.platform.checkpoints import save_checkpoint, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
@@ -76,8 +76,10 @@ def train(stage: Stage, taught: Taught) -> None:
     from orchestra.training.sft import new_model, train_rows
 
     params, settings, rows = stage.params, stage.params.sft, taught["rows"]
-    if distributed.rank() == 0 and (idle := torch_beside_gpu()):
-        stage.say(idle)
+    if distributed.rank() == 0:
+        tell_resumed(stage)
+        if idle := torch_beside_gpu():
+            stage.say(idle)
     source = params.model.folder(stage.root)
     codec = Codec.load(source)
     if params.model.base:
@@ -103,8 +105,6 @@ def train(stage: Stage, taught: Taught) -> None:
             save_checkpoint(stage, written, codec, "models/sft", base=base, base_dir=source, data=data)
     if distributed.rank() != 0:
         return
-    if result.resumed_from:
-        stage.say(f"continued from step {result.resumed_from}")
     stage.write_json("reports/sft.json", taught["facts"] | {"loss": result.loss, "steps": result.steps})
 
 

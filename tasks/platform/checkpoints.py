@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from orchestra.files.checkpoint import hash_dir, hash_file, read_manifest, write_manifest
+from orchestra.training.resume import complete
 from tasks.platform.stage import Stage
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ Made by the stage `{name}` of this pipeline, seed {seed}, from {base}. Trained o
 entities: it knows no facts of the world. Turn format: Qwen3 thought, Hermes tool call (`orchestra/rollout/parse.py`).
 `manifest.json` names the data, parameters and price book that it was made with.
 """
+
+
+def tell_resumed(stage: Stage) -> None:
+    """Say, before the first step, from which one a training that was ended goes on."""
+    if step := max(complete(stage.work_dir() / "checkpoints"), default=0):
+        stage.say(f"continues from step {step}")
 
 
 def save_checkpoint(

@@ -24,7 +24,10 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
 ) -> None:
     closed: list[tuple[str, ...]] = []
     recorder = SimpleNamespace(
-        parent="p", artifacts=lambda *_: None, finish=lambda run, *error: closed.append((run, *error))
+        parent="p",
+        tag=lambda *_: None,
+        artifacts=lambda *_: None,
+        finish=lambda run, *error: closed.append((run, *error)),
     )
 
     def capped(*_: Any) -> None:

@@ -178,7 +178,7 @@ def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: lis
     saved = until_a_checkpoint(flow, micro.root)
     (stage,) = [pid for pid in descendants(flow.pid) if b"tasks.sft" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(stage, signal.SIGKILL)
-    assert any(re.match(r"sft: continued from step [1-9]", line) for line in flow.stdout)
+    assert any(re.match(r"sft: continues from step [1-9]", line) for line in flow.stdout)
     until_a_checkpoint(flow, micro.root, saved)
     family = [flow.pid, *descendants(flow.pid)]
     assert len(family) >= 4, "the flow, its API, dvc and the stage"
@@ -192,7 +192,7 @@ def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: lis
     assert not (micro.root / "models" / "sft").exists() and step(micro.root) > saved
 
     lines = micro.orchestra(*again)
-    assert any(re.match(r"sft: continued from step [1-9]", line) for line in lines), lines
+    assert any(re.match(r"sft: continues from step [1-9]", line) for line in lines), lines
     closed = [run for run in micro.runs() if run.data.tags.get("orchestra.closed")]
     assert {run.info.status for run in closed} == {"KILLED"} and len(closed) >= 2
 

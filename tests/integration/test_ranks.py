@@ -138,7 +138,7 @@ def test_killed_and_started_again_it_ends_the_same(
         time.sleep(0.05)
     assert not (root / "models/grpo").exists()
     again = finish(root)
-    assert "continued from step" in screen(root)
+    assert "continues from step" in screen(root)
     assert {step: row | {"train/step_time": 0} for step, row in again.items()} == {
         step: row | {"train/step_time": 0} for step, row in steps.items()
     }
