@@ -171,7 +171,7 @@ def until_a_checkpoint(flow: subprocess.Popen[str], root: Path, after: int = 0) 
 def test_kill_9_leaves_no_orphan_and_the_same_command_goes_on_exactly(first: list[str], micro: Workspace) -> None:
     """The stage is killed, which the flow starts again; then the flow, which leaves that to the user's command."""
     again = ("run", "--until", "sft")
-    flow = micro.start(*again, "--set", "sft.seed=1", "--set", "sft.epochs=12", "--set", "sft.save_steps=5")
+    flow = micro.start(*again, "--set", "sft.seed=1", "--set", "sft.epochs=3", "--set", "sft.save_steps=2")
     assert flow.stdout is not None
     assert any(line.startswith("sft: running") for line in flow.stdout)
     assert "works in this workspace" in micro.orchestra(*again, code=2)[-1]
