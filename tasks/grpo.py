@@ -19,7 +19,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
-from orchestra.training.resume import complete
+from orchestra.training.resume import last_step
 from orchestra.types import Example
 from tasks.platform.checkpoints import save_checkpoint, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
@@ -148,7 +148,7 @@ def report(stage: Stage, result: "GrpoResult", *, simulated: bool) -> None:
 
 def last_saved(checkpoints: Path) -> str:
     """The step of the last whole checkpoint, from which a training that was killed goes on."""
-    return f"step {max(complete(checkpoints), default=0)}"
+    return f"step {last_step(checkpoints)}"
 
 
 def remember_simulated(work: Path, budget: Budget) -> bool:

@@ -13,8 +13,6 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
-from yaml.cyaml import CParser  # type: ignore[attr-defined]
-from yaml.resolver import Resolver
 
 from orchestra.errors import ConfigError
 
@@ -40,7 +38,7 @@ _PLAIN = {
 """Of what PyYAML reads as more than text, the spellings that mean the same to every reader."""
 
 
-class _Strict(Composer, SafeConstructor, Resolver):
+class _Strict(Composer, SafeConstructor):
     """PyYAML keeps the last of two equal keys without a word and obeys tags; this refuses both.
 
     Python composes the nodes whoever parses: its recursion ends with an error.
@@ -66,14 +64,12 @@ class _Loader(_Strict, yaml.SafeLoader):
     """Parses in Python, and refuses what the parser of DVC refuses."""
 
 
-class _FastLoader(_Strict, CParser):
+class _FastLoader(_Strict, yaml.CSafeLoader):
     """Parses by libyaml, in a tenth of the time."""
 
     def __init__(self, text: str) -> None:
-        CParser.__init__(self, text)
+        yaml.CSafeLoader.__init__(self, text)
         Composer.__init__(self)
-        SafeConstructor.__init__(self)
-        Resolver.__init__(self)
 
 
 class _RefusedError(Exception):

@@ -30,6 +30,11 @@ def complete(folder: Path) -> dict[int, Path]:
     return {int(path.name.rpartition("-")[2]): path for path in marked}
 
 
+def last_step(folder: Path) -> int:
+    """The step of the newest whole checkpoint; 0 without one."""
+    return max(complete(folder), default=0)
+
+
 def last_complete(folder: Path) -> Path | None:
     """The newest whole checkpoint; half-written ones are deleted."""
     found = complete(folder)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from orchestra.files.checkpoint import hash_dir, hash_file, read_manifest, write_manifest
-from orchestra.training.resume import complete
+from orchestra.training.resume import last_step
 from tasks.platform.stage import Stage
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ entities: it knows no facts of the world. Turn format: Qwen3 thought, Hermes too
 
 def tell_resumed(stage: Stage) -> None:
     """Say, before the first step, from which one a training that was ended goes on."""
-    if step := max(complete(stage.work_dir() / "checkpoints"), default=0):
+    if step := last_step(stage.work_dir() / "checkpoints"):
         stage.say(f"continues from step {step}")
 
 

@@ -58,14 +58,14 @@ class Meter:
         last = self.total is not None and done >= self.total
         if last or now - self._said >= self.every_s:
             self._said = now
-            self.say(self._line(now) + (f" · {note}" if note else ""))
+            first, began = self._first
+            self.say(self._line(done - first, now - began) + (f" · {note}" if note else ""))
 
-    def _line(self, now: float) -> str:
+    def _line(self, made: int, spent_s: float) -> str:
         if not self.total:
             return f"{self.label} {self.done}"
         line = f"{self.label} {self.done}/{self.total} ({100 * self.done // self.total}%)"
-        first, began = self._first or (self.done, now)
-        left_s = (now - began) / (self.done - first) * (self.total - self.done) if self.done > first else 0.0
+        left_s = spent_s / made * (self.total - self.done) if made > 0 else 0.0
         return f"{line}, {left_s:.0f} s left" if left_s >= 1 else line
 
 

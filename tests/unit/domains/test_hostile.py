@@ -327,7 +327,7 @@ print(grown * 1024, refused)
 
 def test_no_statement_takes_more_than_its_bound_of_memory(folder: Path) -> None:
     """In a process of its own, whose peak the kernel tells."""
-    statements = gathering(20)
+    statements = gathering(40)
     extra = [
         f"  - {{name: extra{n}, description: one more, parameters: {{}}, statements: [{json.dumps(one)}]}}\n"
         for n, one in enumerate(statements)
