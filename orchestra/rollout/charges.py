@@ -58,11 +58,15 @@ async def paid_turns(
     price: Price,
     budget: SpendingCap | None,
 ) -> list[tuple[Generation, Charge]]:
-    """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the cap."""
+    """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the cap.
+
+    It waits while only what is held for others' calls stands before the cap.
+    """
     worst = Decimal(0)
     if budget is not None and budget.cap_usd is not None:
         pairs = zip(conversations, allowed, strict=True)
         worst = add_up(worst_turn_usd(conversation, most, price) for conversation, most in pairs)
+        await budget.room(worst)
     with budget.hold(worst) if budget is not None else nullcontext():
         generations = await policy.generate(conversations, allowed)
         written = list(zip(conversations, generations, strict=True))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestra.accounting.budget import SpendingCap
 from orchestra.accounting.ledger import phase
 from orchestra.config.schema import Rollout
-from orchestra.errors import CallError, ToolError
+from orchestra.errors import BudgetError, CallError, ToolError
 from orchestra.rewards.judge import Judge, judge_of
 from orchestra.rewards.outcome import decide
 from orchestra.rollout.charges import least, paid_turns, spent_usd, worst_turn_usd
@@ -76,7 +76,8 @@ class RolloutOptions:
     max_written: int | None = None
     """Tokens that the policy may write in an episode."""
     budget: SpendingCap | None = None
-    """Books and caps in place of the toolkit's."""
+    """Books and caps in place of the toolkit's. A call that it refuses ends its episode alone, as the episode's own cap
+    does; the toolkit's ends the run."""
     user: UserSimulator | None = None
     """Answers the questions of policies where an example has a user; None: `ScriptedUser`."""
 
@@ -246,8 +247,13 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
         if cap is not None and _crosses(live, call, charges[0].cost_usd, cap):
             live.stop = StopReason.BUDGET
         else:
-            observation, spent_on = await _call(live, call)
-            charges += spent_on
+            try:
+                observation, spent_on = await _call(live, call)
+                charges += spent_on
+            except BudgetError:
+                if options.budget is None:
+                    raise
+                live.stop = StopReason.BUDGET
     shown: list[int] = []
     if live.stop is None and observation is not None:
         shown = codec.observation(observation)

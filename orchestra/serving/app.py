@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
@@ -16,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
 from orchestra.serving.page import HEADERS, PAGE
-from orchestra.serving.wire.errors import ApiError, CallerLeft, bad_request, from_orchestra
+from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_request, from_orchestra
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.openapi import description
 from orchestra.serving.wire.request import MODEL, parse_request
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("orchestra.gateway")
 T = TypeVar("T")
-LEFT = 499
-"""What a request counts under whose caller hung up, as other servers count it."""
 
 
 def create_app(gateway: Gateway, *, load: bool = True, hosts: Collection[str] = LOCAL_NAMES) -> ASGIApp:
@@ -71,13 +70,19 @@ def create_control(gateway: Gateway, token: str) -> ASGIApp:
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(HTTPException, _unknown)
 
-    @app.post("/admin/reload")
-    async def reload(request: Request) -> dict[str, Any]:
-        import hmac
-
+    def check(request: Request) -> None:
         # As bytes: of texts it compares ASCII only, and raises for any other.
         if not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()):
             raise ApiError(401, "the control port's token is missing", kind="permission_error", code="invalid_token")
+
+    @app.get("/admin/health")
+    async def health(request: Request) -> dict[str, Any]:
+        check(request)
+        return await gateway.health()
+
+    @app.post("/admin/reload")
+    async def reload(request: Request) -> dict[str, Any]:
+        check(request)
         # Takes no argument: it can only load what the release on this machine wrote.
         try:
             await gateway.load()
@@ -160,25 +165,41 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
     # The body first: a release while it arrives must not end the server that this request goes to.
     raw = await request.body()
     caller = gateway.caller(request.headers.get("authorization", ""))
-    backend = gateway.answering
     asked = parse_request(raw)
-    backend = gateway.route(backend, asked, caller)
     name = request.headers.get("idempotency-key")
     if name is not None and asked.stream:
         raise bad_request("an Idempotency-Key is not supported with stream", "stream", "unsupported_parameter")
     if name is not None and (kept := gateway.answers.begin(caller.owner, name, raw)) is not None:
         return Response(kept, media_type="application/json", headers={"Idempotent-Replayed": "true"})
     try:
-        job = await gateway.ready(backend, asked, caller)
-        if asked.stream:
-            return StreamingResponse(gateway.stream(backend, job, began, caller), media_type="text/event-stream")
-        answer = JSONResponse(await _while_there(request, gateway.complete(backend, job, began, caller)))
-        if name is not None:
-            gateway.answers.finish(caller.owner, name, bytes(answer.body))
-        return answer
+        async with contextlib.AsyncExitStack() as held:
+            backend = gateway.route(gateway.answering, asked, caller)
+            # From here on a release waits for it, before its server ends.
+            held.enter_context(backend.working())
+            job = await gateway.ready(backend, asked, caller)
+            if asked.stream:
+                # Before the answer begins: a caller that finds no place is refused by status, and tries again.
+                await _while_there(request, held.enter_async_context(gateway.places.place(asked.max_seconds)))
+                return HeldStream(gateway.stream(backend, job, began, caller), held.pop_all())
+            answer = JSONResponse(await _while_there(request, gateway.complete(backend, job, began, caller)))
+            if name is not None:
+                gateway.answers.finish(caller.owner, name, bytes(answer.body))
+            return answer
     finally:
         if name is not None:
             gateway.answers.forget(caller.owner, name)
+
+
+class HeldStream(StreamingResponse):
+    """Server-sent events; what they hold is free again when they end, also where nobody reads them."""
+
+    def __init__(self, events: AsyncIterator[str], held: contextlib.AsyncExitStack) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
 
 
 async def _while_there(request: Request, work: Awaitable[T]) -> T:

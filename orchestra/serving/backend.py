@@ -243,7 +243,8 @@ class Backend:
     ) -> Episode:
         """One episode of the one loop; raises `OrchestraError` when the engine fails.
 
-        Where the caller's seconds are over, it is the episode of the turns until then.
+        Where the caller's seconds or dollars are over, it is the episode of the turns until then; the seconds count
+        from where the clock began. Raises `BudgetError` where `budget` does not pay for the first turn.
         """
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
@@ -270,17 +271,20 @@ class Backend:
             max_written=job.request.max_written,
             budget=budget,
         )
-        with self._counted():
-            try:
-                async with asyncio.timeout(job.request.max_seconds) as limit, self._turnstile:
-                    episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                return self._unfinished(job, turns, StopReason.TIME_LIMIT)
-            except BudgetError:
-                # The caller's own dollars are at an end; what was done until then is told.
-                return self._unfinished(job, turns, StopReason.BUDGET)
+        left_s = job.request.max_seconds
+        if left_s is not None and clock is not None:
+            left_s -= clock.now()
+        try:
+            async with asyncio.timeout(left_s) as limit, self._turnstile:
+                episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._unfinished(job, turns, StopReason.TIME_LIMIT)
+        except BudgetError:
+            if not turns:
+                raise
+            return self._unfinished(job, turns, StopReason.BUDGET)
         return episodes[0]
 
     def _cautious(self, policy: Policy) -> Policy:
@@ -312,7 +316,8 @@ class Backend:
         )
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def working(self) -> Iterator[None]:
+        """Counts a request within the block, from its choice of this backend on; nothing is closed under it."""
         self.in_flight += 1
         try:
             yield

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config.deploy import GatewayLimits, Tracing
-from orchestra.errors import OrchestraError, ServiceError
+from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.serving.backend import Backend, Job, describe
 from orchestra.serving.episodes.admission import Places
 from orchestra.serving.episodes.clock import EpisodeClock
@@ -29,7 +29,7 @@ from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import Keys
 from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire import reply
-from orchestra.serving.wire.errors import ApiError, from_orchestra, unavailable
+from orchestra.serving.wire.errors import LEFT, ApiError, from_orchestra, spent, unavailable
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.system.code_hash import code_hash
 from orchestra.types import Episode
@@ -151,9 +151,9 @@ class Gateway:
                     await self._worry.wait()
             self._worry.clear()
             try:
-                problem = await self.look()
+                await self.look()
                 if self.backend is not None:
-                    self._supervisor.seen(self.backend.serving, problem)
+                    self._supervisor.seen(self.backend.serving, self.problem)
             except Exception:
                 log.exception("the look at the model server failed")
             # At most one look a second, however many requests fail.
@@ -162,14 +162,19 @@ class Gateway:
     async def look(self) -> str | None:
         """Why nothing can be answered now; None when all is well. Metrics tell it too."""
         problem: str | None = self.failure or "the model is being loaded"
-        if self.backend is not None:
-            problem = await asyncio.to_thread(self.backend.problem)
+        looked = self.backend
+        if looked is not None:
+            problem = await asyncio.to_thread(looked.problem)
+        if self.backend is not looked:
+            # A release came meanwhile: what was found is of the server before it.
+            return await self.look()
         self.telemetry.ready.set(0 if problem else 1)
-        self.problem = problem if self.backend is not None else None
+        self.problem = problem if looked is not None else None
         if self.traffic is not None:
             self.traffic.look(self._drain)
-        for old in [old for old in self.draining if not old.in_flight]:
-            self.draining.remove(old)
+        idle = [old for old in self.draining if not old.in_flight]
+        self.draining = [old for old in self.draining if old.in_flight]
+        for old in idle:
             await old.aclose()
         return problem
 
@@ -198,9 +203,8 @@ class Gateway:
 
     async def health(self) -> dict[str, Any]:
         """What serves, and how many requests each release still works on, by fingerprint."""
-        backend = self.active
         problem = await self.look()
-        serving = backend.serving
+        serving = self.active.serving
         return {
             "status": "failed" if problem else "ok",
             "problem": problem,
@@ -218,18 +222,17 @@ class Gateway:
         if not self.keys.required:
             return ANYBODY
         key_id = self.keys.admit(authorization)
-        budget = KeyBudget(self.store, key_id)
-        if budget.left_usd() == 0:
-            message = f"the budget of this key, {budget.cap_usd:f} USD, is spent"
-            raise ApiError(429, message, kind="insufficient_quota", code="insufficient_quota", param=None)
-        return Caller(key_id, budget)
+        return Caller(key_id, KeyBudget(self.store, key_id))
 
     async def ready(self, backend: Backend, request: ChatRequest, caller: Caller = ANYBODY) -> Job:
         """The job of a request; raises `ApiError` for what the caller can fix."""
         return await backend.ready(request, lambda call_id, digest: self.calls.recall(caller.owner, call_id, digest))
 
     async def attempt(self, backend: Backend, job: Job, began: float, **kwargs: Any) -> tuple[Episode, dict[str, Any]]:
-        """Run a job; the episode and its `orchestra` object. Counts and traces it, whatever comes of it."""
+        """Run a job; the episode and its `orchestra` object. Counts and traces it, whatever comes of it.
+
+        Raises `ApiError` 429 where the caller's key cannot pay for the first turn.
+        """
         serving = backend.serving
         record: dict[str, Any] = {
             "trace_id": job.trace_id,
@@ -238,18 +241,20 @@ class Gateway:
             "fingerprint": serving.fingerprint,
         }
         clock = EpisodeClock(began)
-        async with self.places.place():
-            with self.telemetry.in_flight.track_inprogress():
-                try:
-                    episode = await backend.run(job, clock=clock, **kwargs)
-                except BaseException as error:
-                    if isinstance(error, ServiceError):
-                        self._worry.set()
-                    record["wall_s"] = round(time.monotonic() - began, 3)
-                    if self.traffic is not None and isinstance(error, Exception) and not isinstance(error, ApiError):
-                        self.traffic.answered(backend, job.request, record["wall_s"], None)
-                    self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
-                    raise
+        with self.telemetry.in_flight.track_inprogress():
+            try:
+                episode = await backend.run(job, clock=clock, **kwargs)
+            except BaseException as error:
+                if isinstance(error, ServiceError):
+                    self._worry.set()
+                record["wall_s"] = round(time.monotonic() - began, 3)
+                failed = isinstance(error, Exception) and not isinstance(error, (ApiError, BudgetError))
+                if self.traffic is not None and failed:
+                    self.traffic.answered(backend, job.request, record["wall_s"], None)
+                self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
+                if isinstance(error, BudgetError):
+                    raise spent(str(error)) from None
+                raise
         wall_s = time.monotonic() - began
         if self.traffic is not None:
             self.traffic.answered(backend, job.request, wall_s, episode)
@@ -258,8 +263,9 @@ class Gateway:
         return episode, backend.report(job, episode, wall_s)
 
     async def complete(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> dict[str, Any]:
-        """A whole chat completion; raises `ApiError` when there is no answer to give."""
-        episode, orchestra = await self.attempt(backend, job, began, budget=caller.budget)
+        """A whole chat completion, from a place on; raises `ApiError` when there is no answer to give."""
+        async with self.places.place(job.request.max_seconds):
+            episode, orchestra = await self.attempt(backend, job, began, budget=caller.budget)
         return self._completion(job, episode, orchestra, int(time.time()), caller)
 
     def _completion(
@@ -275,7 +281,7 @@ class Gateway:
 
     async def stream(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> AsyncIterator[str]:
         """Server-sent events while the model writes: each tool call as it happens (`orchestra.tool_call`), the answer's
-        text as soon as it is clear that it is one, then the account."""
+        text as soon as it is clear that it is one, then the account. Its place is the caller's to hold."""
         created, options = int(time.time()), job.request.stream_options
         thoughts = options is not None and options.include_thoughts
         told = StreamEvents(backend.codec, job.trace_id, job.own, created, thoughts=thoughts)
@@ -303,6 +309,9 @@ class Gateway:
             refused = error if isinstance(error, ApiError) else from_orchestra(error)
             code = refused.status
             yield event(refused.body)
+        except (GeneratorExit, asyncio.CancelledError):
+            code = LEFT
+            raise
         except Exception:
             log.exception("a stream failed")
             code = 500

@@ -1,7 +1,11 @@
 """Releases in process, with real processes: unchanged, replaced, refused, restarted; a gateway on a real port."""
 
+import contextlib
+import os
 import socket
+import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -10,12 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
-from orchestra.serving.releases.deployment import LAST, Deployment
+from orchestra.serving.releases.control import drained
+from orchestra.serving.releases.control_channel import live_channels
+from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
-from orchestra.system.processes import services, stop_services
+from orchestra.system.processes import kill_tree, services, spawn, stop_services
 from tests.support.serving_world import SMOKE, checkpoint, manifest, params
-from tests.support.worlds import example
+from tests.support.worlds import ROOT, example
 
 
 def release(root: Path, candidate: ReleaseCandidate, **deploy: object) -> Deployment:
@@ -90,20 +96,58 @@ def test_weights_that_are_no_numbers_are_refused(root: Path, deployed: Deploymen
 
 def test_a_release_that_fails_after_the_switch_is_taken_back(root: Path, deployed: Deployment) -> None:
     # The question to show names a domain that the gateway lacks: the release fails when traffic has moved.
-    lost = [example("e1", domain="mock", instruction=" ")]
+    lost, record = [example("e1", domain="mock", instruction=" ")], last_deployment(root)
     with pytest.raises(OrchestraError):
         Release(root, params(engine="in_process"), checkpoint(root, 2, "3"), lost, print).run()
     assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
     assert ask("what is 1+1?", root=root, max_turns=1).version == "1"
+    assert record is not None and last_deployment(root) == record
 
 
-def test_another_version_takes_over_without_a_restart(
+def test_a_release_that_ends_before_its_record_is_made_whole_by_the_next(
+    root: Path, first: ReleaseCandidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    other = checkpoint(root, 3, "4")
+    with monkeypatch.context() as patch:
+        patch.setattr(Release, "_retire", killed)
+        with pytest.raises(KeyboardInterrupt):
+            release(root, other)
+    made = release(root, other)
+    assert (made.outcome, made.version) == ("released", "4") and last_deployment(root) == made
+    assert release(root, first).outcome == "released"
+
+
+def test_another_version_takes_over_without_a_restart_in_every_gateway(
     root: Path, first: ReleaseCandidate, deployed: Deployment
 ) -> None:
     before = services(root)
-    made = release(root, checkpoint(root, 3, "4"))
-    assert made.outcome == "released" and made.version == "4" and made.url == deployed.url
-    assert services(root) == before
+    line = [sys.executable, "-m", "orchestra.serving", "--root", str(root), "--port", str(before[0].port)]
+    second = spawn(line, cwd=root, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, stdout=None)
+
+    def versions() -> dict[int, str | None]:
+        found: dict[int, str | None] = {}
+        for pid, channel in live_channels(root).items():
+            headers = {"Authorization": f"Bearer {channel.token}"}
+            with contextlib.suppress(httpx.ConnectError):
+                found[pid] = httpx.get(f"{channel.url}/admin/health", headers=headers).json().get("version")
+        return found
+
+    try:
+        both = {before[0].pid, second.pid}
+        while versions() != dict.fromkeys(both, "1"):
+            assert second.poll() is None
+            time.sleep(0.2)
+        made = release(root, checkpoint(root, 3, "4"))
+        assert made.outcome == "released" and made.version == "4" and made.url == deployed.url
+        assert services(root) == before and versions() == dict.fromkeys(both, "4")
+        # What is drained is drained in all of them.
+        assert drained(root, made.version, 1)
+    finally:
+        kill_tree(second.pid)
+    # The channel of one that was killed hinders no release.
     back = release(root, first)
     assert back.outcome == "released" and httpx.get(f"{back.url}/health").json()["version"] == "1"
 

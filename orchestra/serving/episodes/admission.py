@@ -24,10 +24,13 @@ class Places:
         return len(self._queue)
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place for the block; raises `ApiError` 503 where too many wait, or this one waits for too long."""
+    async def place(self, most_s: float | None = None) -> AsyncIterator[None]:
+        """A place for the block; raises `ApiError` 503 where too many wait, or this one waits for too long.
+
+        `most_s`: seconds that the caller would wait.
+        """
         if self.running >= self.limit or self._queue:
-            await self._wait()
+            await self._wait(self.wait_s if most_s is None else min(most_s, self.wait_s))
         else:
             self.running += 1
         try:
@@ -35,13 +38,13 @@ class Places:
         finally:
             self._leave()
 
-    async def _wait(self) -> None:
+    async def _wait(self, wait_s: float) -> None:
         if len(self._queue) >= self.most_waiting:
             raise unavailable(f"{len(self._queue)} requests wait already: try again later", "busy", 5)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:
-            async with asyncio.timeout(self.wait_s):
+            async with asyncio.timeout(wait_s):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
@@ -51,7 +54,7 @@ class Places:
                 with contextlib.suppress(ValueError):
                     self._queue.remove(turn)
             if isinstance(error, TimeoutError):
-                raise unavailable(f"no place came free in {self.wait_s:g} s: try again later", "busy", 5) from None
+                raise unavailable(f"no place came free in {wait_s:g} s: try again later", "busy", 5) from None
             raise
 
     def _leave(self) -> None:

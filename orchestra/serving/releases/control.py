@@ -16,7 +16,7 @@ import orchestra
 from orchestra.config.deploy import Deploy
 from orchestra.errors import ServiceError
 from orchestra.serving.client import GATEWAY
-from orchestra.serving.releases.control_channel import find_channel
+from orchestra.serving.releases.control_channel import ControlChannel, live_channels
 from orchestra.serving.releases.vllm import SAY_EVERY_S, Say, last_error
 from orchestra.system.processes import LOCALHOST, Service, remember, services, start_service, stop_services
 
@@ -94,20 +94,52 @@ def _wait_ready(root: Path, service: Service, alone: bool, timeout_s: float, say
 
 
 def reload(root: Path, service: Service, timeout_s: float) -> None:
-    """Let the running gateway serve what `.state/serving.json` names now; raises `ServiceError` when it does not."""
-    channel = find_channel(root, service.pid)
-    if channel is None:
+    """Let every running gateway of this workspace serve what `.state/serving.json` and `.state/trial.json` name now.
+
+    Raises `ServiceError` when one does not, or `service` has no channel.
+    """
+    channels = live_channels(root)
+    if service.pid not in channels:
         raise ServiceError("the gateway cannot be told to load", where=service.url, fix="orchestra stop gateway")
-    url, headers = channel.url, {"Authorization": f"Bearer {channel.token}"}
+    for pid, channel in channels.items():
+        try:
+            reply = _ask(channel, "POST", "reload", timeout_s)
+        except httpx.HTTPError as error:
+            if pid != service.pid and isinstance(error, httpx.ConnectError):
+                # That one has ended, and another process has its number.
+                continue
+            what = f"the gateway does not answer: {type(error).__name__}"
+            raise ServiceError(what, where=channel.url, fix="see .state/logs/gateway.log") from None
+        if reply.status_code != 200:
+            what = f"the gateway did not take the release: {reply.text[:300]}"
+            raise ServiceError(what, where=channel.url, fix="see its log")
+
+
+def drained(root: Path, fingerprint: str, timeout_s: float) -> bool:
+    """Wait until every gateway of this workspace has answered all that it works on with a release."""
+    deadline = time.monotonic() + timeout_s
+    while any(fingerprint in _draining(channel) for channel in live_channels(root).values()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _draining(channel: ControlChannel) -> dict[str, int]:
+    """Requests under way, by release; none where the gateway has ended."""
     try:
-        reply = httpx.post(
-            f"{url}/admin/reload", json={}, headers=headers, timeout=timeout_s, trust_env=False, verify=False
-        )
-    except httpx.HTTPError as error:
-        what = f"the gateway does not answer: {type(error).__name__}"
-        raise ServiceError(what, where=url, fix="see .state/logs/gateway.log") from None
-    if reply.status_code != 200:
-        raise ServiceError(f"the gateway did not take the release: {reply.text[:300]}", where=url, fix="see its log")
+        found = _ask(channel, "GET", "health", 5).json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    draining = found.get("draining") if isinstance(found, dict) else None
+    return draining if isinstance(draining, dict) else {}
+
+
+def _ask(channel: ControlChannel, method: str, what: str, timeout_s: float) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {channel.token}", "Content-Type": "application/json"}
+    url = f"{channel.url}/admin/{what}"
+    # Our own server, by its number: there is no name to hold its certificate to.
+    return httpx.request(method, url, headers=headers, timeout=timeout_s, trust_env=False, verify=False)
 
 
 def health(url: str) -> dict[str, Any]:

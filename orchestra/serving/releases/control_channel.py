@@ -1,4 +1,4 @@
-"""Where a release tells a running gateway to load: a port of its own on this machine, and a token in a private file."""
+"""Where a release talks to a running gateway: a port of its own on this machine, and a token in a private file."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def close_channel(root: Path) -> None:
         _file(root, os.getpid()).unlink()
 
 
-def find_channel(root: Path, pid: int) -> ControlChannel | None:
-    """The channel of a running gateway; None where it has none."""
-    try:
-        return ControlChannel.model_validate_json(_file(root, pid).read_bytes())
-    except (OSError, ValidationError):
-        return None
+def live_channels(root: Path) -> dict[int, ControlChannel]:
+    """The channels of this workspace's gateways on this machine, by process. One may have ended by now."""
+    found = {}
+    for file in sorted((root / FOLDER).glob("*.json")):
+        if file.stem.isdigit() and alive(int(file.stem)):
+            with contextlib.suppress(OSError, ValidationError):
+                found[int(file.stem)] = ControlChannel.model_validate_json(file.read_bytes())
+    return found
 
 
 def _file(root: Path, pid: int) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from orchestra.serving.client import GATEWAY, ask
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import (
     STOP_S,
+    drained,
     gateway_service,
     health,
     port_holder,
@@ -68,6 +68,8 @@ class Release:
     note: str = ""
     old: Serving | None = None
     old_gateway: Service | None = None
+    recorded: Deployment | None = field(default=None, init=False)
+    """The last deployment, while no record says what serves."""
     started: Service | None = field(default=None, init=False)
     """The vLLM server that this release started."""
     verdict: str = field(default="", init=False)
@@ -103,7 +105,7 @@ class Release:
             except BaseException:
                 self._put_back()
                 raise
-            self._retire(serving, url)
+            self._retire(serving)
             made = self._made("released", serving, url).model_copy(
                 update={"sample": sample, "preference": words, "domain": question.domain, "smoke": smoke}
             )
@@ -274,12 +276,19 @@ class Release:
 
     def _switch(self, serving: Serving, port: int) -> str:
         """Move traffic; the gateway's address."""
+        # Without a record of what serves, a release after a kill does all of it again, and ends the old server.
+        self.recorded = last_deployment(self.root)
+        (self.root / LAST).unlink(missing_ok=True)
         write(self.root, serving)
         gateway = self.old_gateway
         if gateway is not None and gateway.port == port and health(gateway.url).get("code") == serving.code:
+            url = gateway.url
+        else:
+            url = start_gateway(self.root, port, self.params.deploy, self.say)
+            gateway = gateway_service(self.root)
+        if gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            return gateway.url
-        return start_gateway(self.root, port, self.params.deploy, self.say)
+        return url
 
     def _put_back(self, *, failed: bool = True) -> None:
         """What served before serves again; never raises, so that the failure itself is what a person reads."""
@@ -289,12 +298,14 @@ class Release:
             if not serves:
                 # Nothing answered before (after `orchestra stop`, say): there is nothing to go back to.
                 stop_services(self.root, GATEWAY, grace_s=STOP_S)
+            if self.recorded is not None:
+                atomic.write_text(self.root / LAST, self.recorded.model_dump_json())
             if self.old is None:
                 (self.root / SERVING).unlink(missing_ok=True)
             elif read(self.root / SERVING) != self.old:
                 write(self.root, self.old)
                 gateway = gateway_service(self.root)
-                if gateway is not None and health(gateway.url).get("fingerprint") != self.old.fingerprint:
+                if gateway is not None:
                     reload(self.root, gateway, self.params.deploy.start_timeout_s)
             if self.started is not None:
                 stop_services(self.root, self.started.name, grace_s=STOP_S)
@@ -308,25 +319,18 @@ class Release:
         there = read_trial(self.root)
         end_trial(self.root)
         gateway = gateway_service(self.root)
-        if there is not None and gateway is not None and health(gateway.url).get("trial"):
+        if there is not None and gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            _drained(gateway.url, there.serving.fingerprint)
+            drained(self.root, there.serving.fingerprint, DRAIN_S)
 
-    def _retire(self, serving: Serving, url: str) -> None:
+    def _retire(self, serving: Serving) -> None:
         """End the old server when its last request is answered."""
         old = self.old
         if old is None or old.vllm_service is None or old.vllm_service == serving.vllm_service:
             return
-        _drained(url, old.fingerprint)
+        ended = "drained and" if drained(self.root, old.fingerprint, DRAIN_S) else f"still busy after {DRAIN_S:.0f} s,"
         stop_services(self.root, old.vllm_service, grace_s=STOP_S)
-        self.say(f"{old.vllm_service} (version {old.version}) drained and stopped")
-
-
-def _drained(url: str, fingerprint: str) -> None:
-    """Wait until a release has answered all that it works on, for some time."""
-    deadline = time.monotonic() + DRAIN_S
-    while fingerprint in health(url).get("draining", {}) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        self.say(f"{old.vllm_service} (version {old.version}) {ended} stopped")
 
 
 def _service(root: Path, name: str) -> Service | None:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from orchestra.accounting.budget import Budget
+from orchestra.errors import BudgetError
 from orchestra.serving.backend import Backend, describe
 from orchestra.serving.records.spans import FAILED
 from orchestra.serving.records.telemetry import Telemetry
@@ -87,9 +88,12 @@ class Traffic:
             return
         record = {"version": self.candidate.serving.version, "engine": self.candidate.serving.engine, "role": "shadow"}
         try:
-            job = await self.candidate.ready(request, lambda call_id, digest: None)
-            episode = await self.candidate.run(job, budget=self._budget)
+            with self.candidate.working():
+                job = await self.candidate.ready(request, lambda call_id, digest: None)
+                episode = await self.candidate.run(job, budget=self._budget)
             record["trace_id"] = job.trace_id
+        except BudgetError:
+            return
         except Exception as error:
             log.warning("the candidate failed in the shadow: %s", describe(error))
         if episode is not None:

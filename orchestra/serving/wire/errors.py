@@ -8,6 +8,8 @@ from orchestra.errors import Fault, OrchestraError
 
 STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 502, 503)
 """Every status that is not 200."""
+LEFT = 499
+"""What a request counts under whose caller hung up, as other servers count it."""
 
 
 MAX_MESSAGE, MAX_PARAM = 1_500, 200
@@ -66,6 +68,11 @@ def unavailable(message: str, code: str, retry_after_s: float = 5) -> ApiError:
 def too_many(message: str, code: str, retry_after_s: float = 1) -> ApiError:
     """For a caller that asks for more than its share."""
     return ApiError(429, message, kind="rate_limit_error", code=code, retry_after_s=retry_after_s)
+
+
+def spent(message: str) -> ApiError:
+    """For a key whose dollars do not pay for what is asked; OpenAI's clients do not repeat it."""
+    return ApiError(429, message, kind="insufficient_quota", code="insufficient_quota")
 
 
 def from_orchestra(error: OrchestraError) -> ApiError:

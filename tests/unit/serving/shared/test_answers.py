@@ -1,17 +1,22 @@
 """A request that is sent again is neither done nor paid for twice."""
 
+import asyncio
 import json
+from decimal import Decimal
 from pathlib import Path
 
+import httpx
 import pytest
 
-from orchestra.rollout.parse import format_answer
+from orchestra.rollout.parse import format_answer, format_call
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.shared.answers import Answers
 from orchestra.serving.shared.database import Database
+from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire.errors import ApiError
+from orchestra.types import Charge, Component, ToolCall, Usage
 from tests.support.serving_world import backend
-from tests.unit.serving.test_gateway import call
+from tests.unit.serving.test_gateway import call, client
 
 PATH = "/v1/chat/completions"
 
@@ -60,8 +65,6 @@ def test_keys_guard_the_gateway(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path, backend=backend(tmp_path))
     body = {"messages": [{"role": "user", "content": "what is 37*24?"}]}
     assert call(gateway, tmp_path, "POST", PATH, json=body).status_code == 200
-    from decimal import Decimal
-
     _, secret = gateway.keys.create("team", budget_usd=Decimal("0.0004"))
     assert call(gateway, tmp_path, "POST", PATH, json=body).status_code == 401
     assert call(gateway, tmp_path, "GET", "/v1/models").status_code == 401
@@ -74,8 +77,60 @@ def test_keys_guard_the_gateway(tmp_path: Path) -> None:
             break
         stops.append(reply.json()["orchestra"]["stop"])
         spent += reply.json()["orchestra"]["cost_usd"]
-        if stops[-1] == "budget":
-            break
-    assert stops[0] == "answered" and stops[-1] == "budget"
+    assert stops[0] == "answered" and {*stops} <= {"answered", "budget"}
+    # Where not even a first turn is paid for, nothing is done, and OpenAI's clients do not try again.
+    error = reply.json()["error"]
+    assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
+    assert "the next call could cost" in error["message"] and "orchestra" not in reply.json()
     (key,) = gateway.keys.list()
     assert float(key.spent_usd) == pytest.approx(spent) and key.spent_usd <= Decimal("0.0004")
+
+
+def test_a_call_that_the_key_cannot_pay_leaves_the_turn_that_it_paid(tmp_path: Path) -> None:
+    plain = backend(tmp_path)
+    expert = plain.card()["strongest_expert"]
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, lambda _: format_call(ToolCall(name=expert, arguments={}))))
+    _, secret = gateway.keys.create("team", budget_usd=Decimal("0.001"))
+    headers = {"Authorization": f"Bearer {secret}"}
+    body = {"messages": [{"role": "user", "content": "who wrote Opal?"}]}
+    reply = call(gateway, tmp_path, "POST", PATH, json=body, headers=headers).json()
+    made, (key,) = reply["orchestra"], gateway.keys.list()
+    assert (made["stop"], made["turns"]) == ("budget", 1) and reply["usage"]["total_tokens"] > 0
+    assert made["cost_usd"] == pytest.approx(float(key.spent_usd)) and key.spent_usd > 0
+    assert [call["name"] for call in made["tool_calls"]] == [expert]
+
+
+def test_a_request_waits_for_dollars_that_another_of_its_key_holds(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, lambda _: format_answer("hello there")))
+    made, secret = gateway.keys.create("team", budget_usd=Decimal("0.07"))
+    budget = KeyBudget(gateway.store, made.id)
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+
+    async def go() -> None:
+        async with client(gateway) as http:
+            with budget.hold(Decimal("0.06995")):
+                asked = http.post(PATH, json=body, headers={"Authorization": f"Bearer {secret}"})
+                waiting = asyncio.ensure_future(asked)
+                await asyncio.sleep(0.5)
+                assert not waiting.done()
+            assert (await waiting).json()["orchestra"]["stop"] == "answered"
+
+    asyncio.run(go())
+
+
+def test_an_answer_that_is_kept_is_given_whatever_stands_before_a_new_one(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, lambda _: format_answer("hi there")))
+    made, secret = gateway.keys.create("team", budget_usd=Decimal("1"))
+    body = {"messages": [{"role": "user", "content": "hello?"}]}
+
+    def ask(name: str) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {secret}", "Idempotency-Key": name}
+        return call(gateway, tmp_path, "POST", PATH, json=body, headers=headers)
+
+    first, budget = ask("k"), KeyBudget(gateway.store, made.id)
+    left = budget.left_usd()
+    assert left is not None
+    budget.book(Charge(component=Component.EXPERT, name="other", usage=Usage(), cost_usd=left, latency_s=0))
+    assert (ask("k").json(), ask("new").status_code) == (first.json(), 429)
+    gateway.problem = "vLLM does not answer"
+    assert (ask("k").json(), ask("new").status_code) == (first.json(), 503)
