@@ -38,10 +38,19 @@ class PromptSetting:
 
     def digest(self, messages: Sequence[ChatMessage]) -> str:
         """Of the setting and of the messages: equal where the model reads the same."""
-        said = [message.model_dump(mode="json", exclude_none=True) for message in messages]
+        return self.digests(messages)[-1]
+
+    def digests(self, messages: Sequence[ChatMessage]) -> list[str]:
+        """The digests of no message, of the first, of the first two, up to all: made in one pass."""
         tools = [spec.model_dump(mode="json") for spec in self.toolbox]
-        whole = json.dumps([said, tools, self.words, str(self.budget_usd)], sort_keys=True)
-        return hashlib.sha256(whole.encode()).hexdigest()
+        whole = hashlib.sha256(json.dumps([tools, self.words, str(self.budget_usd)], sort_keys=True).encode())
+        found = [whole.hexdigest()]
+        for message in messages:
+            said = json.dumps(message.model_dump(mode="json", exclude_none=True), sort_keys=True)
+            # One message a line, since this JSON has no line breaks: other messages never give the same text.
+            whole.update(b"\n" + said.encode())
+            found.append(whole.hexdigest())
+        return found
 
 
 @dataclass(frozen=True)
@@ -132,9 +141,11 @@ class Renderer:
     def _known(self, messages: Sequence[ChatMessage]) -> tuple[list[int], int] | None:
         """The ids up to the last call that is remembered, the turns that ran inside among them; and where the messages
         go on: at the call's own message, whose call is there already."""
-        for place in range(len(messages) - 1, -1, -1):
-            calls = messages[place].calls
-            if len(calls) == 1 and (ids := self.recall(calls[0].id, self.setting.digest(messages[:place]))) is not None:
+        places = [place for place, message in enumerate(messages) if len(message.calls) == 1]
+        before = self.setting.digests(messages[: places[-1]]) if places else []
+        for place in reversed(places):
+            ids = self.recall(messages[place].calls[0].id, before[place])
+            if ids is not None:
                 return self._observed(list(ids), messages, place)
         return None
 
