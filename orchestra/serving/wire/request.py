@@ -207,6 +207,10 @@ def check_request(found: dict[str, Any]) -> ChatRequest:
         raise _first(error, found) from None
     if request.tool_choice not in ("auto", "none"):
         raise unsupported("tool_choice", "the model chooses by itself; send auto or none", "unsupported_value")
+    if request.max_completion_tokens is not None and request.max_tokens is not None:
+        raise bad_request("max_completion_tokens and max_tokens say one thing: send one of them", "max_tokens")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options without stream: send stream: true, or leave it out", "stream_options")
     return request
 
 
