@@ -228,7 +228,10 @@ class Backend:
     def _check_choice(self, choice: ToolChoice, request: ChatRequest) -> None:
         """Every tool that a preference names is one; a misspelt `avoid` would allow it."""
         known = {*known_tools(self.toolkit, request.domain), *(tool.function.name for tool in request.own_tools)}
-        for part, names in (("avoid", choice.avoid), ("tools_allowed", choice.allowed), ("prefer", choice.prefer)):
+        weighed = frozenset(request.wanted.tools)
+        for part, names in (
+            ("avoid", choice.avoid), ("tools_allowed", choice.allowed), ("tools", weighed), ("prefer", choice.prefer)
+        ):  # fmt: skip
             for name in sorted((names or frozenset()) - known)[:1]:
                 what = f"no tool named {name[:60]}; there are: {', '.join(sorted(known))[:1000]}"
                 raise bad_request(what, f"preference.{part}")
