@@ -444,6 +444,8 @@ def test_avoid_holds_whatever_the_model_calls(tmp_path: Path) -> None:
     for part, named in (("avoid", ["calculators"]), ("tools", {"calculators": 0.2}), ("tools", {"calculators": 0.9})):
         wrong = chat(made, tmp_path, preference={part: named})
         assert wrong.status_code == 400 and wrong.json()["error"]["param"] == f"preference.{part}"
+    both = chat(made, tmp_path, preference={"prefer": ["search"], "avoid": ["search"]})
+    assert both.status_code == 400 and both.json()["error"]["param"] == "preference.prefer"
 
 
 def test_health_models_and_metrics(tmp_path: Path) -> None:
