@@ -96,6 +96,19 @@ def test_the_oldest_exchanges_go_first_and_whole() -> None:
         renderer(len(full) - 1).prompt(whole, cut=False)
 
 
+@pytest.mark.parametrize("words", [40, 9_000])
+def test_a_system_message_stays_wherever_it_stands(words: int) -> None:
+    """Of few words the tokens are counted, of many the characters."""
+    old = said(("user", "old " * words), ("assistant", "ok"), ("developer", "never say Rome"), ("assistant", "yes"))
+    whole = [*said(("system", "be brief")), *old, *said(("user", "new"), ("assistant", "ok"), ("user", "now?"))]
+    kept = [whole[0], old[2], *whole[5:]]
+    limit = len(renderer().prompt(kept).ids)
+    made = renderer(limit).prompt(whole)
+    assert made.dropped == 3 and made.ids == renderer().prompt(kept).ids
+    with pytest.raises(ApiError, match="leaves about"):
+        renderer(len(renderer().prompt([whole[0], old[2], whole[-1]]).ids) - 1).prompt(whole)
+
+
 def test_too_many_characters_are_refused_before_they_become_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     made = renderer(100)
     monkeypatch.setattr(type(codec().tokenizer), "__call__", None)
