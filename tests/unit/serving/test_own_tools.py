@@ -66,6 +66,18 @@ def _traces(gateway: Gateway, folder: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
 
 
+def test_names_of_callers_tools_are_no_labels(tmp_path: Path) -> None:
+    """Anybody may read the metrics, and names have no bound."""
+    made = Gateway(tmp_path, backend=backend(tmp_path, both))
+    body = {"messages": [{"role": "user", "content": "what is 37*24, and what does Ovel owe?"}], "tools": [LOOK_UP]}
+    assert call(made, tmp_path, "POST", PATH, json=body).status_code == 200
+    counted = [line for line in made.telemetry.render().decode().splitlines() if "orchestra_tool_calls_total{" in line]
+    assert counted == [
+        'orchestra_tool_calls_total{tool="calculator"} 1.0',
+        'orchestra_tool_calls_total{tool="caller\'s"} 1.0',
+    ]
+
+
 def test_conversations_go_on_in_another_gateway(tmp_path: Path) -> None:
     """Two gateways over one store; and one without it, which makes the conversation from its messages."""
     answers = []
