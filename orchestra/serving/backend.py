@@ -196,7 +196,8 @@ class Backend:
             provenance=Provenance(source="gateway", licence="the caller's", generator="gateway", seed=0),
             budget_usd=request.budget_usd if self.limits.tell_budget else None,
         )
-        setting = PromptSetting(specs, example.preference.words, example.budget_usd, self.prompt_limit)
+        words, codec = example.preference.words, self._frames.codec_hash
+        setting = PromptSetting(specs, words, example.budget_usd, self.prompt_limit, codec)
         limits = self.limits.model_copy(update={"max_turns": request.max_turns or self.limits.max_turns})
 
         def make() -> Job:

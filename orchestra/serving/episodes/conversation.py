@@ -37,6 +37,8 @@ class PromptSetting:
     budget_usd: Decimal | None
     limit: int
     """Tokens that a prompt may have."""
+    codec: str = ""
+    """The codec's hash: token ids of one vocabulary are other text in another."""
 
     def digest(self, messages: Sequence[ChatMessage]) -> str:
         """Of the setting and of the messages: equal where the model reads the same."""
@@ -45,7 +47,8 @@ class PromptSetting:
     def digests(self, messages: Sequence[ChatMessage]) -> list[str]:
         """The digests of no message, of the first, of the first two, up to all: made in one pass."""
         tools = [spec.model_dump(mode="json") for spec in self.toolbox]
-        whole = hashlib.sha256(json.dumps([tools, self.words, str(self.budget_usd)], sort_keys=True).encode())
+        setting = [self.codec, tools, self.words, str(self.budget_usd)]
+        whole = hashlib.sha256(json.dumps(setting, sort_keys=True).encode())
         found = [whole.hexdigest()]
         for message in messages:
             said = json.dumps(message.model_dump(mode="json", exclude_none=True), sort_keys=True)

@@ -170,3 +170,4 @@ def test_digests_are_those_of_the_messages_so_far() -> None:
     assert setting.digests(whole) == [setting.digest(whole[:count]) for count in range(4)]
     others = [said(("user", "a"), ("user", "b")), said(("user", "a")), said(("user", "ab")), said(("assistant", "a"))]
     assert len({setting.digest(one) for one in [whole, *others]}) == 5
+    assert replace(setting, codec="another").digest(whole) != setting.digest(whole)
