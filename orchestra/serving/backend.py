@@ -196,7 +196,8 @@ class Backend:
             provenance=Provenance(source="gateway", licence="the caller's", generator="gateway", seed=0),
             budget_usd=request.budget_usd if self.limits.tell_budget else None,
         )
-        setting = PromptSetting(specs, example.preference.words, example.budget_usd, self.prompt_limit)
+        words, codec = example.preference.words, self._frames.codec_hash
+        setting = PromptSetting(specs, words, example.budget_usd, self.prompt_limit, codec)
         limits = self.limits.model_copy(update={"max_turns": request.max_turns or self.limits.max_turns})
 
         def make() -> Job:
@@ -228,10 +229,16 @@ class Backend:
     def _check_choice(self, choice: ToolChoice, request: ChatRequest) -> None:
         """Every tool that a preference names is one; a misspelt `avoid` would allow it."""
         known = {*known_tools(self.toolkit, request.domain), *(tool.function.name for tool in request.own_tools)}
-        for part, names in (("avoid", choice.avoid), ("tools_allowed", choice.allowed), ("prefer", choice.prefer)):
+        weighed = frozenset(request.wanted.tools)
+        for part, names in (
+            ("avoid", choice.avoid), ("tools_allowed", choice.allowed), ("tools", weighed), ("prefer", choice.prefer)
+        ):  # fmt: skip
             for name in sorted((names or frozenset()) - known)[:1]:
                 what = f"no tool named {name[:60]}; there are: {', '.join(sorted(known))[:1000]}"
                 raise bad_request(what, f"preference.{part}")
+        for name in choice.contrary(tool.function.name for tool in request.own_tools)[:1]:
+            what = f"{name[:60]} is preferred, and avoid or tools_allowed rules it out: leave one of the two out"
+            raise bad_request(what, "preference.prefer")
 
     async def run(
         self,

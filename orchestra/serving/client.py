@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +21,7 @@ from orchestra.types import Record
 
 GATEWAY = "gateway"
 """The gateway's name among the services."""
+PATH = "/v1/chat/completions"
 
 
 class Called(Record):
@@ -111,25 +115,55 @@ def ask(
     answer is a reply without an answer.
     """
     base, headers, verify = access(root or Path.cwd(), url)
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": question}]}
-    optional = {"preference": preference, "max_turns": max_turns, "domain": domain}
-    body |= {key: value for key, value in optional.items() if value is not None}
-    if budget_usd is not None:
-        body["budget_usd"] = str(budget_usd)
+    body = _body(question, preference, budget_usd, max_turns, domain)
+    # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names another
+    # host.
+    with _reached(base), httpx.Client(timeout=timeout_s, trust_env=False, verify=verify) as http:
+        answer = http.post(base + PATH, json=body, headers=headers)
+    return _read(question, base, answer)
+
+
+async def ask_async(
+    question: str,
+    preference: str | None = None,
+    *,
+    budget_usd: Decimal | None = None,
+    max_turns: int | None = None,
+    domain: str | None = None,
+    root: Path | None = None,
+    url: str | None = None,
+    timeout_s: float = 300.0,
+) -> AskResponse:
+    """The same in an event loop. Cancelled, it hangs up, and the gateway ends the work."""
+    base, headers, verify = await asyncio.to_thread(access, root or Path.cwd(), url)
+    body = _body(question, preference, budget_usd, max_turns, domain)
+    with _reached(base):
+        async with httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=verify) as http:
+            answer = await http.post(base + PATH, json=body, headers=headers)
+    return _read(question, base, answer)
+
+
+def _body(
+    question: str, preference: str | None, budget_usd: Decimal | None, max_turns: int | None, domain: str | None
+) -> dict[str, Any]:
+    budget = None if budget_usd is None else str(budget_usd)
+    optional = {"preference": preference, "budget_usd": budget, "max_turns": max_turns, "domain": domain}
+    asked = {"messages": [{"role": "user", "content": question}]}
+    return {**asked, **{key: value for key, value in optional.items() if value is not None}}
+
+
+@contextlib.contextmanager
+def _reached(base: str) -> Iterator[None]:
+    """Raises `ServiceError` where the request inside finds no server."""
     try:
-        # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names
-        # another host.
-        answer = httpx.post(
-            f"{base}/v1/chat/completions",
-            json=body,
-            headers=headers,
-            timeout=timeout_s,
-            trust_env=False,
-            verify=verify,
-        )
+        yield
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         what = f"the gateway does not answer: {type(error).__name__}"
         raise ServiceError(what, where=base, fix="see .state/logs/gateway.log, or: orchestra release") from None
+
+
+def _read(question: str, base: str, answer: httpx.Response) -> AskResponse:
+    """The reply in a gateway's answer; raises as `ask` does."""
     try:
         found = answer.json()
         if answer.status_code == 200:

@@ -258,7 +258,7 @@ class Gateway:
         wall_s = time.monotonic() - began
         if self.traffic is not None:
             self.traffic.answered(backend, job.request, wall_s, episode)
-        self.telemetry.observe(episode, job.tools, wall_s)
+        self.telemetry.observe(episode, job.tools, wall_s, job.own)
         self.telemetry.trace({**record, "wall_s": round(wall_s, 3), "times": clock.turns}, job.request, episode)
         return episode, backend.report(job, episode, wall_s)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
@@ -65,8 +64,7 @@ class Deployed:
     url: str | None = None
 
     async def ask(self, asked: Ask) -> AskResponse:
-        return await asyncio.to_thread(
-            client.ask,
+        return await client.ask_async(
             asked.question,
             asked.preference,
             budget_usd=asked.budget_usd,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from orchestra.serving.wire.errors import bad_request
 from orchestra.serving.wire.request import PreferenceSpec
 from orchestra.tools.catalogue.entry import DECENT
 from orchestra.tools.search.corpus import words
@@ -46,6 +47,11 @@ class ToolChoice:
     def allows(self, name: str) -> bool:
         return name not in self.avoid and (self.allowed is None or name in self.allowed)
 
+    def contrary(self, own: Iterable[str]) -> list[str]:
+        """Tools that are preferred and yet ruled out; `tools_allowed` does not concern the caller's `own`."""
+        possible = {*(self.prefer if self.allowed is None else self.allowed), *own} - self.avoid
+        return sorted(self.prefer - possible)
+
     def barred(self, names: Iterable[str]) -> frozenset[str]:
         """Those of the catalogue's tools that nothing may call."""
         return frozenset(name for name in names if not self.allows(name))
@@ -82,16 +88,32 @@ def toolbox(
     own: Sequence[ToolSpec] = (),
 ) -> tuple[ToolSpec, ...]:
     """The tools of one request, at the price book's prices: the catalogue's that its choice allows, and the caller's
-    own, which stand for a tool of the catalogue with the same name."""
-    catalogue = toolkit.catalogue
+    own, which stand for a tool of the catalogue with the same name.
+
+    A preferred tool takes a place first: that of the domain's tool that fits least, then that of a basic tool. Raises
+    `ApiError` 400 where there are fewer places than preferred tools.
+    """
+    catalogue, named = toolkit.catalogue, {spec.name for spec in own}
+    tools = {} if domain is None else toolkit.domain(domain).tools
     basic = [name for name in catalogue.names(ToolKind.BASIC) if choice.allows(name)]
-    specs = [catalogue.spec(name) for name in (*experts(catalogue, expert_count, choice), *basic)]
-    if domain is not None:
-        tools = toolkit.domain(domain).tools
-        fitting = _fitting(toolkit, question, domain, [name for name in tools if choice.allows(name)])
-        specs += [catalogue.domain_spec(domain, tools[name]) for name in fitting]
-    named = {spec.name for spec in own}
-    return (*(spec for spec in specs if spec.name not in named), *own)
+    actions = [name for name in tools if choice.allows(name)]
+    chosen = experts(catalogue, expert_count, choice)
+    fitting = [] if domain is None else _fitting(toolkit, question, domain, actions)
+    usual = [*chosen, *basic, *fitting]
+    strong = [name for name in catalogue.names(ToolKind.EXPERT) if choice.allows(name)]
+    liked = [name for name in (*strong, *basic, *actions) if name in choice.prefer - named]
+    if len(liked) > len(usual):
+        what = f"{len(liked)} tools are preferred, and {len(usual)} are offered at a time: prefer fewer"
+        raise bad_request(what, "preference.prefer")
+    # As many as without a preference, since a longer prompt costs every turn; the last of the usual ones make room.
+    kept = {*liked, *[name for name in usual if name not in liked][: len(usual) - len(liked)]} - named
+    order = dict.fromkeys((*chosen, *strong, *basic, *(name for name in actions if name in liked), *fitting))
+    specs = [
+        catalogue.domain_spec(domain, tools[name]) if domain is not None and name in tools else catalogue.spec(name)
+        for name in order
+        if name in kept
+    ]
+    return (*specs, *own)
 
 
 class Shelf:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 16
 """Characters for each token of the context: no language has longer tokens, so more of them cannot fit. Known before
 any text is made into tokens."""
+SYSTEM = ("system", "developer")
+"""Roles of messages that hold for the whole conversation."""
 
 Recall = Callable[[str, str], Sequence[int] | None]
 """From a call's id and the digest of what came before it to the token ids up to the call, where they are known."""
@@ -35,13 +37,25 @@ class PromptSetting:
     budget_usd: Decimal | None
     limit: int
     """Tokens that a prompt may have."""
+    codec: str = ""
+    """The codec's hash: token ids of one vocabulary are other text in another."""
 
     def digest(self, messages: Sequence[ChatMessage]) -> str:
         """Of the setting and of the messages: equal where the model reads the same."""
-        said = [message.model_dump(mode="json", exclude_none=True) for message in messages]
+        return self.digests(messages)[-1]
+
+    def digests(self, messages: Sequence[ChatMessage]) -> list[str]:
+        """The digests of no message, of the first, of the first two, up to all: made in one pass."""
         tools = [spec.model_dump(mode="json") for spec in self.toolbox]
-        whole = json.dumps([said, tools, self.words, str(self.budget_usd)], sort_keys=True)
-        return hashlib.sha256(whole.encode()).hexdigest()
+        setting = [self.codec, tools, self.words, str(self.budget_usd)]
+        whole = hashlib.sha256(json.dumps(setting, sort_keys=True).encode())
+        found = [whole.hexdigest()]
+        for message in messages:
+            said = json.dumps(message.model_dump(mode="json", exclude_none=True), sort_keys=True)
+            # One message a line, since this JSON has no line breaks: other messages never give the same text.
+            whole.update(b"\n" + said.encode())
+            found.append(whole.hexdigest())
+        return found
 
 
 @dataclass(frozen=True)
@@ -74,31 +88,30 @@ class Renderer:
         are too long, or when `cut` is off.
         """
         head, exchanges = _exchanges(messages)
-        kept = self._by_characters(head, exchanges) if cut else exchanges
-        self._check_characters([*head, *(one for exchange in kept for one in exchange)])
-        ids = self._ids(messages if len(kept) == len(exchanges) else _joined(head, kept))
-        if cut and len(kept) > 1 and len(ids) > self.setting.limit:
-            first, last = 1, len(kept) - 1
+        first, last = self._by_characters(messages, exchanges) if cut else 0, len(exchanges) - 1
+        kept = _kept(head, exchanges, first)
+        self._check_characters(kept)
+        ids = self._ids(kept)
+        if cut and first < last and len(ids) > self.setting.limit:
+            first += 1
             while first < last:
                 middle = (first + last) // 2
-                fits = len(self._ids(_joined(head, kept[middle:]))) <= self.setting.limit
+                fits = len(self._ids(_kept(head, exchanges, middle))) <= self.setting.limit
                 first, last = (first, middle) if fits else (middle + 1, last)
-            kept = kept[first:]
-            ids = self._ids(_joined(head, kept))
+            kept = _kept(head, exchanges, first)
+            ids = self._ids(kept)
         if len(ids) > self.setting.limit:
             raise self._too_long(len(ids))
-        whole = sum(map(len, exchanges))
-        return RenderedPrompt(ids, whole - sum(map(len, kept)))
+        return RenderedPrompt(ids, len(messages) - len(kept))
 
-    def _by_characters(
-        self, head: Sequence[ChatMessage], exchanges: list[list[ChatMessage]]
-    ) -> list[list[ChatMessage]]:
-        """The latest exchanges whose characters could fit; the last one always."""
-        room = self.setting.limit * MAX_CHARACTERS - sum(map(_characters, head))
-        for start in range(len(exchanges)):
-            if sum(_characters(one) for exchange in exchanges[start:] for one in exchange) <= room:
-                return exchanges[start:]
-        return exchanges[-1:]
+    def _by_characters(self, messages: Sequence[ChatMessage], exchanges: list[list[ChatMessage]]) -> int:
+        """The first of the latest exchanges whose characters could fit; the last one at the latest."""
+        count, most = sum(map(_characters, messages)), self.setting.limit * MAX_CHARACTERS
+        first = 0
+        while count > most and first < len(exchanges) - 1:
+            count -= sum(_characters(one) for one in exchanges[first] if one.role not in SYSTEM)
+            first += 1
+        return first
 
     def _check_characters(self, messages: Sequence[ChatMessage]) -> None:
         count, most = sum(map(_characters, messages)), self.setting.limit * MAX_CHARACTERS
@@ -132,9 +145,11 @@ class Renderer:
     def _known(self, messages: Sequence[ChatMessage]) -> tuple[list[int], int] | None:
         """The ids up to the last call that is remembered, the turns that ran inside among them; and where the messages
         go on: at the call's own message, whose call is there already."""
-        for place in range(len(messages) - 1, -1, -1):
-            calls = messages[place].calls
-            if len(calls) == 1 and (ids := self.recall(calls[0].id, self.setting.digest(messages[:place]))) is not None:
+        places = [place for place, message in enumerate(messages) if len(message.calls) == 1]
+        before = self.setting.digests(messages[: places[-1]]) if places else []
+        for place in reversed(places):
+            ids = self.recall(messages[place].calls[0].id, before[place])
+            if ids is not None:
                 return self._observed(list(ids), messages, place)
         return None
 
@@ -205,7 +220,7 @@ def check_calls(messages: Sequence[ChatMessage]) -> None:
 
 def _exchanges(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[list[ChatMessage]]]:
     """The system messages at the beginning, and the exchanges: each begins with a user's message."""
-    count = next((i for i, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
+    count = next((i for i, one in enumerate(messages) if one.role not in SYSTEM), len(messages))
     exchanges: list[list[ChatMessage]] = []
     for message in messages[count:]:
         if message.role == "user" or not exchanges:
@@ -214,8 +229,10 @@ def _exchanges(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list
     return list(messages[:count]), exchanges
 
 
-def _joined(head: Sequence[ChatMessage], exchanges: Sequence[Sequence[ChatMessage]]) -> list[ChatMessage]:
-    return [*head, *(message for exchange in exchanges for message in exchange)]
+def _kept(head: Sequence[ChatMessage], exchanges: Sequence[Sequence[ChatMessage]], first: int) -> list[ChatMessage]:
+    """What stays where the exchanges before the first are left out: their system messages do."""
+    rules = [message for exchange in exchanges[:first] for message in exchange if message.role in SYSTEM]
+    return [*head, *rules, *(message for exchange in exchanges[first:] for message in exchange)]
 
 
 def _characters(message: ChatMessage) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -15,11 +17,22 @@ MOST_MESSAGES = 4
 """Longer conversations are rendered whole: there are too many kinds of them."""
 
 
+def codec_hash(codec: Codec) -> str:
+    """Of what token ids mean: the vocabulary, and what the chat template puts around messages."""
+    tokenizer = codec.tokenizer
+    whole = hashlib.sha256(json.dumps([tokenizer.chat_template, codec.eos_id]).encode())
+    # One by one: a large vocabulary as one text would hold up a gateway that serves meanwhile.
+    for number, token in sorted((number, token) for token, number in tokenizer.get_vocab().items()):
+        whole.update(f"{number} {token!r}\n".encode())
+    return whole.hexdigest()
+
+
 class PromptFrames:
     """Of one codec, for the toolboxes that it is told to keep. Safe in any thread: a frame is made twice at worst."""
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
+        self.codec_hash = codec_hash(codec)
         self._kept: dict[int, tuple[ToolSpec, ...]] = {}
         self._frames: dict[tuple[int, tuple[str, ...]], list[list[int]] | None] = {}
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from orchestra.serving.releases.trial import ReleaseTrial
 
 TRACES = ".state/traces"
+CALLERS = "caller's"
+"""The label of all tools of callers: their names are unbounded, and anybody may read /metrics."""
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -68,8 +70,11 @@ class Telemetry:
         )
         self.serving = Gauge("orchestra_serving_info", "What serves", ["version", "engine"], registry=registry)
 
-    def observe(self, episode: Episode, tools: frozenset[str], wall_s: float) -> None:
-        """Count one episode; `tools` bounds the label: a name that the model made up counts as `unknown`."""
+    def observe(
+        self, episode: Episode, tools: frozenset[str], wall_s: float, own: frozenset[str] = frozenset()
+    ) -> None:
+        """Count one episode. `tools`, those offered, and `own`, the caller's among them, bound the label: a name that
+        the model made up counts as `unknown`."""
         self.episodes.labels(episode.stop.value).inc()
         for charge in episode.charges:
             self.cost.labels(charge.component.value).inc(float(charge.cost_usd))
@@ -79,7 +84,8 @@ class Telemetry:
         for turn in episode.turns:
             self.turns.labels("no" if turn.parse_error else "yes").inc()
             if turn.call is not None:
-                self.calls.labels(turn.call.name if turn.call.name in tools else "unknown").inc()
+                name = turn.call.name
+                self.calls.labels(CALLERS if name in own else name if name in tools else "unknown").inc()
         self.seconds.observe(wall_s)
         self.ledger_seconds.observe(episode.latency_s)
 

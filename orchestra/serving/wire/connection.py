@@ -1,4 +1,4 @@
-"""Connections that may not stay half open: uvicorn's protocol, with a bound on headers and on how many there are."""
+"""Connections that nobody can hold: uvicorn's protocol, with bounds on headers, unread answers and their number."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ HEADER_S = 10.0
 IDLE_S = 20
 """Seconds that a connection may be idle between two requests. Clients must give it up before: the official one does
 after 5 s, aiohttp's after 15 s. Where both do at once, a request is lost on a connection that was just closed."""
+WRITE_S = 60.0
+"""Seconds that a caller may leave an answer unread."""
 MAX_CONNECTIONS = 1000
 MAX_AHEAD = 256 << 10
 """Bytes that a caller may send ahead on a connection while its request is worked on."""
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 whose connections end when a request's headers do not arrive in time.
+    """HTTP/1.1 whose connections end when a request's headers do not arrive in time, or an answer is not read in time.
 
     While a request is worked on its connection is read on, whatever was sent ahead: otherwise nobody would notice that
     the caller hangs up.
     """
 
     header_s = HEADER_S
+    write_s = WRITE_S
     _header_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
     _ahead = 0
     """Bytes of later requests."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self.timeout_keep_alive = IDLE_S
+        # Writing pauses at the first byte that the system does not take, because even one keeps a closed connection
+        # open. TLS compares with `>=`, so that its first byte is 1.
+        self.transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
         if len(self.connections) > MAX_CONNECTIONS:
             self.transport.close()
         self._watch()
@@ -55,8 +62,18 @@ class BoundedProtocol(H11Protocol):
         working = self.cycle is not None and not self.cycle.response_complete
         return working and self.conn.their_state is h11.DONE
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # abort(), since close() would wait until the caller has read the rest.
+        self._unread_timer = self.loop.call_later(self.write_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._has_read()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        self._has_read()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -70,6 +87,11 @@ class BoundedProtocol(H11Protocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+    def _has_read(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _late(self) -> None:
         self._header_timer = None

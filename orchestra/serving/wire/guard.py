@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 BODY_S = 20.0
 """Seconds that a request's body may take to arrive."""
-WRITE_S = 60.0
-"""Seconds that a caller may leave an answer unread."""
 REQUEST_ID = b"x-request-id"
 PROBED = ("/health", "/metrics")
 """What monitors ask by a machine's number."""
@@ -37,7 +35,6 @@ class RequestGuard:
     hosts: Collection[str] = LOCAL_NAMES
     """Names that callers may address; `*` is any."""
     body_s: float = BODY_S
-    write_s: float = WRITE_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,9 +46,7 @@ class RequestGuard:
         async def reply(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
-            # Who does not read is hung up on: the failure ends the request.
-            async with asyncio.timeout(self.write_s):
-                await send(message)
+            await send(message)
 
         try:
             headers = _headers(scope)

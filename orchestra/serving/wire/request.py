@@ -19,6 +19,8 @@ MAX_BODY = 1_000_000
 """Bytes of a request's body."""
 MAX_TOOLS_DEPTH, MAX_TOOLS_VALUES, MAX_TOOLS_CHARACTERS = 40, 5_000, 200_000
 """Of all tools of a request together, their schemas among them."""
+MESSAGE = 30
+"""Characters that a message counts beside its text: a template writes as many around it."""
 
 GREEDY = "the model always writes its most likely answer"
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -159,9 +161,11 @@ class ChatRequest(Wire):
 
     @property
     def characters(self) -> int:
-        """Of all that is made into tokens."""
-        said = sum(len(one.text) + sum(len(call.function.arguments) for call in one.calls) for one in self.messages)
-        return said + sum(len(tool.model_dump_json()) for tool in self.own_tools)
+        """Of all that is made into tokens or looked up."""
+        said = sum(MESSAGE + len(one.text) + len(one.tool_call_id or "") for one in self.messages)
+        calls = [call for one in self.messages for call in one.calls]
+        called = sum(len(call.id) + len(call.function.name) + len(call.function.arguments) for call in calls)
+        return said + called + sum(len(tool.model_dump_json()) for tool in self.own_tools)
 
     @property
     def wanted(self) -> PreferenceSpec:
@@ -203,6 +207,10 @@ def check_request(found: dict[str, Any]) -> ChatRequest:
         raise _first(error, found) from None
     if request.tool_choice not in ("auto", "none"):
         raise unsupported("tool_choice", "the model chooses by itself; send auto or none", "unsupported_value")
+    if request.max_completion_tokens is not None and request.max_tokens is not None:
+        raise bad_request("max_completion_tokens and max_tokens say one thing: send one of them", "max_tokens")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options without stream: send stream: true, or leave it out", "stream_options")
     return request
 
 

@@ -441,8 +441,11 @@ def test_avoid_holds_whatever_the_model_calls(tmp_path: Path) -> None:
     for preference in ({"avoid": ["calculator"]}, {"tools_allowed": ["search"]}):
         kept = chat(made, tmp_path, preference=preference).json()
         assert "no tool named calculator" in kept["orchestra"]["tool_calls"][0]["observation"]
-    wrong = chat(made, tmp_path, preference={"avoid": ["calculators"]})
-    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "preference.avoid"
+    for part, named in (("avoid", ["calculators"]), ("tools", {"calculators": 0.2}), ("tools", {"calculators": 0.9})):
+        wrong = chat(made, tmp_path, preference={part: named})
+        assert wrong.status_code == 400 and wrong.json()["error"]["param"] == f"preference.{part}"
+    both = chat(made, tmp_path, preference={"prefer": ["search"], "avoid": ["search"]})
+    assert both.status_code == 400 and both.json()["error"]["param"] == "preference.prefer"
 
 
 def test_health_models_and_metrics(tmp_path: Path) -> None:

@@ -15,11 +15,15 @@ from mcp_types import CallToolResult
 
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.rollout.policies.base import ScriptedPolicy
+from orchestra.serving.app import create_app
 from orchestra.serving.client import AskResponse
+from orchestra.serving.gateway import Gateway
 from orchestra.serving.mcp_server import TOOL, Answerer, Ask, Deployed, InProcess, build
-from tests.support.serving_world import MADE, backend, checkpoint, params, workspace
+from tests.support.real_gateway import listening
+from tests.support.serving_world import MADE, backend, calculate, checkpoint, params, workspace
 from tests.support.worlds import ROOT, codec
 from tests.unit.rollout.policies.test_vllm import server
+from tests.unit.serving.wire.test_leaving import SECONDS, Slow
 
 
 @contextmanager
@@ -129,6 +133,25 @@ def test_failures_and_limits_are_errors_of_the_tool_with_the_bill(tmp_path: Path
     assert result.is_error and texts(result)[0] == "no answer (budget)" and "$0.062100" in texts(result)[1]
     result = tell(Deployed(tmp_path), question="who?")
     assert result.is_error and "nothing serves here" in texts(result)[0]
+
+
+def test_a_cancelled_call_ends_the_work(tmp_path: Path) -> None:
+    working = backend(tmp_path, policy=Slow("slow", calculate, codec().turn))
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(SECONDS):
+            while working.in_flight != count:
+                await asyncio.sleep(0.01)
+
+    async def go(url: str) -> None:
+        async with Client(build(Deployed(tmp_path, url))) as client:
+            asking = asyncio.ensure_future(client.call_tool(TOOL, {"question": "what is 2*3?"}))
+            await until(1)
+            asking.cancel()
+            await until(0)
+
+    with listening(create_app(Gateway(tmp_path, backend=working), load=False)) as port:
+        asyncio.run(go(f"http://127.0.0.1:{port}"))
 
 
 def test_a_backend_in_this_process_answers_alike(tmp_path: Path) -> None:

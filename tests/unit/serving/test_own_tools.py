@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import httpx
 
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation
+from orchestra.rollout.render import Codec
 from orchestra.serving.gateway import Gateway
 from orchestra.types import ToolCall
 from tests.support.serving_world import backend
@@ -66,6 +69,18 @@ def _traces(gateway: Gateway, folder: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
 
 
+def test_names_of_callers_tools_are_no_labels(tmp_path: Path) -> None:
+    """Anybody may read the metrics, and names have no bound."""
+    made = Gateway(tmp_path, backend=backend(tmp_path, both))
+    body = {"messages": [{"role": "user", "content": "what is 37*24, and what does Ovel owe?"}], "tools": [LOOK_UP]}
+    assert call(made, tmp_path, "POST", PATH, json=body).status_code == 200
+    counted = [line for line in made.telemetry.render().decode().splitlines() if "orchestra_tool_calls_total{" in line]
+    assert counted == [
+        'orchestra_tool_calls_total{tool="calculator"} 1.0',
+        'orchestra_tool_calls_total{tool="caller\'s"} 1.0',
+    ]
+
+
 def test_conversations_go_on_in_another_gateway(tmp_path: Path) -> None:
     """Two gateways over one store; and one without it, which makes the conversation from its messages."""
     answers = []
@@ -79,6 +94,22 @@ def test_conversations_go_on_in_another_gateway(tmp_path: Path) -> None:
         answers.append(call(second, tmp_path, "POST", PATH, json=body).json())
     assert {one["choices"][0]["message"]["content"] for one in answers} == {"888 and 12"}
     assert [len(one["orchestra"]["tool_calls"]) for one in answers] == [0, 1]
+
+
+def test_no_ids_of_one_vocabulary_are_read_in_another(tmp_path: Path) -> None:
+    """A release of another base has another vocabulary; a conversation then goes on by its messages."""
+    same, other = Codec(deepcopy(codec().tokenizer)), Codec(deepcopy(codec().tokenizer))
+    other.tokenizer.add_tokens(["zebra"])
+    ran = []
+    for released in (same, other):
+        made = Gateway(tmp_path, backend=backend(tmp_path, both))
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "what is 37*24, and what does Ovel owe?"}]
+        body = {"messages": messages, "tools": [LOOK_UP]}
+        message = call(made, tmp_path, "POST", PATH, json=body).json()["choices"][0]["message"]
+        messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "owes 12"}]
+        after = Gateway(tmp_path, backend=replace(backend(tmp_path, both), codec=released))
+        ran.append(len(call(after, tmp_path, "POST", PATH, json=body).json()["orchestra"]["tool_calls"]))
+    assert ran == [0, 1]
 
 
 def test_parallel_conversations_do_not_mix(tmp_path: Path) -> None:

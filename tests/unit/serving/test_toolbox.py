@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, ToolChoice, _weights, experts, preference, toolbox
+from orchestra.serving.wire.errors import ApiError
 from orchestra.serving.wire.request import PreferenceSpec
 from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
 from orchestra.tools.catalogue.entry import DECENT
@@ -94,6 +95,36 @@ def test_a_choice_of_tools_holds_and_another_expert_takes_the_place(tmp_path: Pa
     assert [spec.name for spec in only] == ["calculator"]
     liked = sorted(set(tools.catalogue.names(ToolKind.EXPERT)) - set(plain))[0]
     assert liked in [spec.name for spec in toolbox(tools, "why?", None, 4, ToolChoice(prefer=frozenset({liked})))]
+
+
+def test_what_is_preferred_is_offered_in_a_place_of_another(tmp_path: Path) -> None:
+    tools = Toolkit(catalogue(), {"travel": ROOT / "data/domains/travel"}, tmp_path)
+
+    def offered(domain: str | None, prefer: set[str]) -> list[str]:
+        return [s.name for s in toolbox(tools, "hello", domain, 3, ToolChoice(frozenset(prefer)))]
+
+    plain = offered("travel", set())
+    experts_, actions = catalogue().names(ToolKind.EXPERT), [*tools.domain("travel").tools]
+    unfit = next(name for name in actions if name not in plain)
+    # The tool that fits least makes room; the others stay, and as many as before are offered.
+    assert set(offered("travel", {unfit})) == {*plain[:-1], unfit}
+    many = {*experts_[:5], "python"}
+    made = offered("travel", many)
+    assert len(made) == len(plain) and many < set(made) and set(plain[3:-2]) < set(made)
+    assert len(offered(None, {*experts_[:5]})) == len(offered(None, set()))
+    with pytest.raises(ApiError, match="25 tools are preferred, and 12 are offered") as caught:
+        offered("travel", {*actions})
+    assert caught.value.param == "preference.prefer"
+
+
+def test_what_is_preferred_and_ruled_out_is_known() -> None:
+    def contrary(**wanted: Any) -> list[str]:
+        return ToolChoice.of(PreferenceSpec.model_validate(wanted)).contrary(["mine"])
+
+    assert contrary(prefer=["a", "mine"], avoid=["b"]) == contrary(prefer=["a", "mine"], tools_allowed=["a"]) == []
+    assert contrary(prefer=["a", "mine"], avoid=["a", "mine"]) == ["a", "mine"]
+    assert contrary(tools={"a": 0.9, "b": 0.2}, avoid=["a", "b"]) == ["a"]
+    assert contrary(prefer=["a"], tools_allowed=["b"]) == ["a"]
 
 
 def test_the_tools_of_a_question_are_the_same_in_every_process() -> None:

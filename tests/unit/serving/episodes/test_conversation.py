@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.rollout.parse import format_answer, format_call
+from orchestra.serving.backend import SMALL
 from orchestra.serving.episodes.conversation import PromptSetting, Renderer
 from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.wire.errors import ApiError
 from orchestra.serving.wire.messages import ChatMessage
+from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import ToolCall
 from tests.support.injections import INJECTIONS
 from tests.support.serving_world import backend
@@ -94,6 +96,19 @@ def test_the_oldest_exchanges_go_first_and_whole() -> None:
         renderer(len(full) - 1).prompt(whole, cut=False)
 
 
+@pytest.mark.parametrize("words", [40, 9_000])
+def test_a_system_message_stays_wherever_it_stands(words: int) -> None:
+    """Of few words the tokens are counted, of many the characters."""
+    old = said(("user", "old " * words), ("assistant", "ok"), ("developer", "never say Rome"), ("assistant", "yes"))
+    whole = [*said(("system", "be brief")), *old, *said(("user", "new"), ("assistant", "ok"), ("user", "now?"))]
+    kept = [whole[0], old[2], *whole[5:]]
+    limit = len(renderer().prompt(kept).ids)
+    made = renderer(limit).prompt(whole)
+    assert made.dropped == 3 and made.ids == renderer().prompt(kept).ids
+    with pytest.raises(ApiError, match="leaves about"):
+        renderer(len(renderer().prompt([whole[0], old[2], whole[-1]]).ids) - 1).prompt(whole)
+
+
 def test_too_many_characters_are_refused_before_they_become_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     made = renderer(100)
     monkeypatch.setattr(type(codec().tokenizer), "__call__", None)
@@ -113,8 +128,6 @@ def test_too_many_characters_are_refused_before_they_become_tokens(monkeypatch: 
     ],
 )
 def test_calls_without_results_are_the_caller_s_fault(messages: list[ChatMessage], says: str, tmp_path: Path) -> None:
-    from orchestra.serving.wire.request import ChatRequest
-
     with pytest.raises(ApiError, match=says):
         backend(tmp_path).job(ChatRequest(messages=messages))
 
@@ -132,3 +145,29 @@ def test_a_remembered_call_goes_on_from_its_own_tokens() -> None:
     # Other messages before it: what ran inside belongs to another conversation.
     other = [*said(("user", "what is 2*4?")), first[1], result("known", "6")]
     assert made.prompt(other).ids == renderer().prompt(other).ids
+
+
+def test_a_history_of_many_calls_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not its calls are remembered, and beside the event loop, however short its messages are."""
+    whole = [*said(("user", "x")), *(one for i in range(300) for one in (called("f", f"c{i}"), result(f"c{i}", "")))]
+    assert ChatRequest(messages=whole).characters > SMALL
+    read = 0
+    dump = ChatMessage.model_dump
+
+    def counted(self: ChatMessage, **options: Any) -> dict[str, Any]:
+        nonlocal read
+        read += 1
+        return dump(self, **options)
+
+    monkeypatch.setattr(ChatMessage, "model_dump", counted)
+    renderer(10**6).prompt(whole)
+    assert read <= len(whole)
+
+
+def test_digests_are_those_of_the_messages_so_far() -> None:
+    whole = [*said(("user", "a\nb"), ("assistant", "c")), *said(("user", "d"))]
+    setting = renderer().setting
+    assert setting.digests(whole) == [setting.digest(whole[:count]) for count in range(4)]
+    others = [said(("user", "a"), ("user", "b")), said(("user", "a")), said(("user", "ab")), said(("assistant", "a"))]
+    assert len({setting.digest(one) for one in [whole, *others]}) == 5
+    assert replace(setting, codec="another").digest(whole) != setting.digest(whole)

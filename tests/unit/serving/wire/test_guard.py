@@ -4,9 +4,11 @@ import asyncio
 import json
 import math
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -126,19 +128,70 @@ def test_a_connection_that_is_kept_may_not_stay_half_open_either(port: int) -> N
         assert heard(connection) == b"" and time.monotonic() - began < 4
 
 
-def test_who_does_not_read_an_answer_is_hung_up_on() -> None:
-    async def app(scope: object, receive: object, send: object) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+async def endless(scope: Any, receive: Any, send: Any) -> None:
+    """Writes for as long as somebody is there."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    gone = asyncio.ensure_future(receive())
+    while not gone.done():
+        await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
 
-    async def blocked(_: object) -> None:
-        await asyncio.sleep(60)
 
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+async def short(scope: Any, receive: Any, send: Any) -> None:
+    """More than the system takes, less than asyncio takes before it pauses by itself."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x" * 40_000})
 
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"127.0.0.1")]}
-    with pytest.raises(TimeoutError):
-        asyncio.run(RequestGuard(app, write_s=0.1)(scope, receive, blocked))
+
+@pytest.mark.parametrize(
+    ("app", "asked"),
+    [
+        (endless, b""),  # The answer has begun.
+        (short, b"\r\nGET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" * 50),  # Answers wait that have not begun.
+        (short, b"Connection: close\r\n"),  # The server is done, and only some bytes are left.
+    ],
+)
+def test_who_does_not_read_an_answer_is_hung_up_on(app: Any, asked: bytes) -> None:
+    made, lost = threading.Semaphore(0), threading.Semaphore(0)
+
+    class Impatient(BoundedProtocol):
+        write_s = 0.5
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            # The system keeps little of what is not read.
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            super().connection_made(transport)
+            made.release()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            assert self not in self.connections
+            lost.release()
+
+    with listening(RequestGuard(app), Impatient) as port, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + asked + b"\r\n")
+        assert made.acquire(timeout=20) and lost.acquire(timeout=20)
+
+
+def test_who_reads_on_is_not_hung_up_on() -> None:
+    paused, timers = threading.Event(), []
+
+    class Watched(BoundedProtocol):
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            timers.append(self._unread_timer)
+            paused.set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": b"x" * 20_000_000})
+
+    asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with listening(RequestGuard(app), Watched) as port, connected(port, asked) as connection:
+        assert paused.wait(20)
+        assert heard(connection).count(b"x") >= 20_000_000
+    assert timers and all(timer is not None and timer.cancelled() for timer in timers)
 
 
 def test_clients_give_an_idle_connection_up_before_the_gateway_closes_it() -> None:

@@ -63,6 +63,16 @@ def test_what_would_have_no_effect_is_refused(field: str, value: Any) -> None:
     assert "not supported" in error.message
 
 
+def test_what_only_one_of_two_fields_could_mean_is_refused() -> None:
+    both = refused(max_completion_tokens=999, max_tokens=1)
+    assert both.param == "max_tokens" and "max_completion_tokens and max_tokens" in both.message
+    assert parsed(max_completion_tokens=9, max_tokens=None).max_written == parsed(max_tokens=9).max_written == 9
+    for streamed in ({}, {"stream": False}):
+        assert refused(stream_options={"include_usage": True}, **streamed).param == "stream_options"
+    assert parsed(stream=True, stream_options={"include_usage": True}).stream_options is not None
+    assert parsed(stream_options=None).stream_options is None
+
+
 def test_what_asks_for_nothing_is_taken() -> None:
     parsed(
         temperature=0, top_p=1.0, frequency_penalty=0, presence_penalty=0.0, logit_bias={}, logprobs=False, stop=None,
