@@ -27,6 +27,7 @@ def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("ok", "GPUs", f"{len(devices)}: {names}; driver {devices[0].driver}")
     elif params.profile != "embedded":
         yield CheckResult("warning", "GPUs", "none: everything runs on the CPU", "use a machine with a GPU")
+    yield from _vllm(root, params)
     yield from _base(root, params.model)
     yield from _memory(root, params, devices)
     yield from _extras(root, params)
@@ -51,6 +52,22 @@ def shape_of(root: Path, model: Model) -> ModelShape | None:
         if (folder / "config.json").is_file():
             return ModelShape.load(folder)
     return None
+
+
+def _vllm(root: Path, params: Params) -> Iterator[CheckResult]:
+    """The servers of this profile that need a GPU, where vLLM's build knows none."""
+    from orchestra.serving.releases.vllm import GPU_SETUP, no_gpu_in
+
+    if not no_gpu_in(root):
+        return
+    servers = {
+        "grpo.server": (params.grpo.engine == "vllm" and params.grpo.server.url is None, params.grpo.server),
+        "evaluate.server": (params.evaluate.engine == "vllm", params.evaluate.server),
+        "deploy.vllm": (params.deploy.engine != "in_process", params.deploy.vllm),
+    }
+    if wanting := [name for name, (used, settings) in servers.items() if used and settings.device == "gpu"]:
+        found = f"the build for CPUs, where {', '.join(wanting)} has device gpu"
+        yield CheckResult("error", "vllm wheel", found, GPU_SETUP)
 
 
 def _base(root: Path, model: Model) -> Iterator[CheckResult]:

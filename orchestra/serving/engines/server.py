@@ -23,7 +23,7 @@ from orchestra.serving.releases.vllm import (
     command,
     environment,
     healthy,
-    interpreter,
+    interpreter_for,
     last_error,
     wait_healthy,
 )
@@ -111,10 +111,7 @@ class OwnServer(Server):
         self, root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, lora: Lora | None,
         say: Say,
     ) -> None:  # fmt: skip
-        python = interpreter(root)
-        if python is None:
-            raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
-        port = free_port()
+        python, port = interpreter_for(root, settings), free_port()
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
         self.command = command(

