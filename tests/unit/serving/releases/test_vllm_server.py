@@ -85,8 +85,11 @@ def test_each_type_has_its_own_tolerance() -> None:
     other = [Generation([9], [-1.0], "stop")]
     assert vllm.disagreement(ours, [*other * 2, *ours[2:]], vllm.TOLERANCES["bfloat16"]) is None
     assert vllm.disagreement(ours, [*other * 4, *ours[4:]], vllm.TOLERANCES["bfloat16"]) is not None
-    far = [Generation([1, 2], [-1.5, -2.0], "stop")] * 8
-    assert vllm.disagreement(ours, far, vllm.TOLERANCES["bfloat16"]) is not None
+    # One token far away is what kernels do; all of them away by a quarter nat are other weights.
+    once = [Generation([1, 2], [-1.25, -2.0], "stop"), *ours[1:]]
+    assert vllm.disagreement(ours, once, vllm.TOLERANCES["bfloat16"]) is None
+    for far in (Generation([1, 2], [-1.25, -2.25], "stop"), Generation([1, 2], [-4.5, -2.0], "stop")):
+        assert vllm.disagreement(ours, [far] * 8, vllm.TOLERANCES["bfloat16"]) is not None
 
 
 def test_an_unfinished_environment_is_none(tmp_path: Path) -> None:
