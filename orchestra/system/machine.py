@@ -20,6 +20,8 @@ from orchestra.system.memory import (
     training,
 )
 
+TRAINED = ("sft", "grpo")
+"""Stages that train, in their order."""
 AT_ONCE = 256
 """Most conversations that in-process rollouts hold at the same time."""
 LORA_RANK = 16
@@ -99,7 +101,7 @@ def room_of(devices: list[Gpu], ranks: int) -> int:
 
 def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Need]:
     """What sft and grpo need on each rank, and the settings that help where it is more than there is."""
-    for stage in ("sft", "grpo"):
+    for stage in TRAINED:
         plan = plan_of(params, stage)
         room = room_of(devices, plan.ranks) - (beside(params, devices) if stage == "grpo" else 0)
         found = peak(params, stage, shape, plan)

@@ -68,6 +68,22 @@ def test_a_stage_that_cannot_fit_is_refused_with_the_number_and_what_helps(monke
     assert len(str(caught.value).splitlines()) == 1 and caught.value.fix
 
 
+def test_only_the_stages_that_run_here_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod without a GPU prepares the data of a training on others."""
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(machine, "host_memory", lambda: 64 * GIB)
+    params = load_params(ROOT / "models/recipes/qwen3-8b/params.yaml")
+    for until in ("synthesize", "validate"):
+        refuse(ROOT, params, until)
+    with pytest.raises(ConfigError, match="sft needs"):
+        refuse(ROOT, params, "sft")
+    small = params.model_copy(update={"sft": params.sft.model_copy(update={"processes": 1, "micro_batch": 1})})
+    monkeypatch.setattr(machine, "host_memory", lambda: 400 * GIB)
+    refuse(ROOT, small, "sft")
+    with pytest.raises(ConfigError, match="grpo needs"):
+        refuse(ROOT, small)
+
+
 def test_the_setting_that_helps_makes_it_fit() -> None:
     params = load_params(ROOT / "models/recipes/qwen3-0.6b/params.yaml")
     grpo = params.grpo.model_copy(update={"examples_per_step": 8, "group_size": 8, "processes": 4})
