@@ -133,19 +133,23 @@ def plan_of(params: Params, stage: str) -> TrainingPlan:
         checkpointing=getattr(settings, "gradient_checkpointing", False),
         lora=None if lora is None else lora.rank,
         muon=getattr(settings, "optimizer", "muon") == "muon",
+        reference=getattr(settings, "kl", 0.0) > 0,
     )
 
 
 def peak(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan) -> Footprint:
-    """The larger of the training step's peak and, of grpo in process, the rollouts' beside the optimizer's state."""
+    """The larger of the training step's peak and, of grpo in process, the rollouts' beside the optimizer's state.
+
+    A development check plays all of its examples at once, on rank 0.
+    """
     step = training(shape, plan)
     if stage == "sft" or params.grpo.engine != "in_process":
         return step
     grpo = params.grpo
-    conversations = min(AT_ONCE, max(1, grpo.examples_per_step * grpo.group_size // plan.ranks))
-    acting = rollouts(shape, conversations, params.rollout.max_tokens, bfloat16=plan.bfloat16).parts
-    held = {name: step.parts[name] for name in ("weights", "optimizer")}
-    both = Footprint({**held, "KV cache": acting["KV cache"]})
+    conversations = min(AT_ONCE, max(grpo.eval_examples, grpo.examples_per_step * grpo.group_size // plan.ranks))
+    acting = rollouts(shape, conversations, params.rollout.max_tokens, bfloat16=plan.bfloat16_weights).parts
+    held = {name: step.parts[name] for name in ("weights", "optimizer", "reference") if name in step.parts}
+    both = Footprint(acting | held)
     return max(step, both, key=lambda footprint: footprint.total)
 
 
