@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestra.config.schema import Params
 from orchestra.system.memory import (
+    ADAMW_STATES,
     BFLOAT16,
     FLOAT32,
     GIB,
@@ -22,6 +23,8 @@ from orchestra.system.memory import (
 
 TRAINED = ("sft", "grpo")
 """Stages that train, in their order."""
+CHECKPOINTS = 3
+"""Of a training, at the moment when one more is saved."""
 AT_ONCE = 256
 """Most conversations that in-process rollouts hold at the same time."""
 LORA_RANK = 16
@@ -154,11 +157,21 @@ def peak(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan) -> F
 
 
 def checkpoint_bytes(params: Params, shape: ModelShape) -> int:
-    """Disk of the checkpoints that a run holds at once: two of a training with optimizer state, and two outputs."""
+    """Disk that grpo needs at its peak, beside the data and the base."""
     plan = plan_of(params, "grpo")
     trained = shape.weights if plan.lora is None else shape.adapters(plan.lora)
     size = BFLOAT16 if plan.bfloat16 else FLOAT32
-    return 2 * 3 * FLOAT32 * trained + 2 * shape.weights * size
+    # ZeRO saves the model beside its float32 weights; otherwise they are the model.
+    apart = plan.strategy != "ddp"
+    model = size if apart else FLOAT32
+    state = (1 + ADAMW_STATES) * FLOAT32 + (size if apart else 0)
+    # Two are kept, and the oldest goes only when the newest is written.
+    checkpoints = CHECKPOINTS * state * trained
+    # The last good model and its candidate are links, which outlive the checkpoints that they were of.
+    links = 2 * model * trained
+    served = shape.weights * size if params.grpo.engine == "vllm" and plan.lora is None else 0
+    outputs = 2 * shape.weights * size  # models/sft and models/grpo
+    return checkpoints + links + served + outputs
 
 
 def told(need: Need) -> str:

@@ -16,7 +16,7 @@ LOGIT_COPIES = 3
 ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers of optimizer state for each trained weight, in float32."""
 OWN_DECODER = 2_000_000_000
-"""Largest model in float32 whose layers and head the rollouts copy (`MAX_PARAMETERS` in rollout/inference/decoder.py)."""
+"""Largest model in float32 whose layers and head the rollouts copy: `MAX_PARAMETERS` of their decoder."""
 RUNTIME = 1 * GIB
 """What a process on a GPU needs besides: CUDA, its libraries, communication and fragmentation."""
 
@@ -179,7 +179,7 @@ def training(shape: ModelShape, plan: TrainingPlan) -> Footprint:
 
 
 def rollouts(shape: ModelShape, conversations: int, tokens: int, *, bfloat16: bool = False) -> Footprint:
-    """Episodes in this process: the weights, the decoder's copy of them, and every conversation's cache at its longest."""
+    """Episodes in this process: weights, the decoder's copy of them, and every conversation's cache at its longest."""
     size = BFLOAT16 if bfloat16 else FLOAT32
     parts = {"weights": shape.weights * size, "KV cache": shape.cache(conversations * tokens, size)}
     if not bfloat16 and shape.weights <= OWN_DECODER:

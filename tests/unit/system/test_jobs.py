@@ -57,7 +57,10 @@ def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) ->
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
     env["SLURM_JOB_NODELIST"] = "n[1-2]"
+    for stage in ("sft", "grpo"):
+        (tmp_path / "work" / stage / "checkpoints").mkdir(parents=True)
     assert subprocess.run(["bash", "-c", text], env=env, check=False).returncode == 0
+    assert [one.name for one in (tmp_path / "work").iterdir()] == ["sft"], "checkpoints go when DVC has the outputs"
     lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     assert lines[:2] == ["orchestra run --until validate", "orchestra run --until sft"]
     assert lines[3:] == ["dvc commit --force grpo", "orchestra run"]

@@ -100,6 +100,14 @@ def test_a_kl_term_has_a_model_of_its_own_unless_adapters_can_be_taken_off(strat
     assert "reference" not in held("qwen3-8b", 0.0) and "reference" not in held("qwen3-8b-lora", 1e-4)
 
 
+def test_the_disk_holds_three_checkpoints_and_what_is_written_beside_them() -> None:
+    full_size = machine.checkpoint_bytes(grpo_of("qwen3-8b"), EIGHT)
+    assert full_size == EIGHT.weights * (3 * (12 + 2) + 4 + 2 + 4)
+    assert machine.checkpoint_bytes(grpo_of("qwen3-8b", engine="in_process"), EIGHT) == full_size - 2 * EIGHT.weights
+    lora = machine.checkpoint_bytes(grpo_of("qwen3-8b-lora"), EIGHT)
+    assert 4 * EIGHT.weights < lora < 5 * EIGHT.weights, "adapters are small, and no whole model is served"
+
+
 def test_only_the_stages_that_run_here_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod without a GPU prepares the data of a training on others."""
     monkeypatch.setattr(machine, "gpus", list)
