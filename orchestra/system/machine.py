@@ -44,6 +44,7 @@ class Gpu:
     memory: int
     """Bytes."""
     driver: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,31 @@ def gpus() -> list[Gpu]:
     """The GPUs that this process may use, as nvidia-smi tells; none without it."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 2]
-    found = [Gpu(name, int(float(mib) * (1 << 20)), driver) for name, mib, driver in rows if mib[:1].isdigit()]
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 3]
+    found = [
+        Gpu(name, int(float(mib) * (1 << 20)), driver, uuid) for name, mib, driver, uuid in rows if mib[:1].isdigit()
+    ]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        found if visible is None else [found[int(n)] for n in visible.split(",") if n.isdigit() and int(n) < len(found)]
-    )
+    if visible is None:
+        return found
+    return [one for name in visible.split(",") if (one := _named(name.strip(), found)) is not None]
+
+
+def _named(name: str, found: list[Gpu]) -> Gpu | None:
+    """The GPU that CUDA_VISIBLE_DEVICES names by number, by the beginning of its UUID, or as a slice (MIG)."""
+    if name.isdigit():
+        return found[int(name)] if int(name) < len(found) else None
+    if name.startswith("MIG-"):
+        # How much of which GPU it has is not asked for. It has no more than the largest: what needs more cannot fit.
+        largest = max(found, key=lambda one: one.memory, default=None)
+        return None if largest is None else replace(largest, name=f"{largest.name} (a slice of it)", uuid=name)
+    same = [one for one in found if name.startswith("GPU-") and one.uuid.startswith(name)]
+    return same[0] if len(same) == 1 else None
 
 
 def beside_gpu(what: str, fix: str) -> str | None:
