@@ -21,7 +21,7 @@ setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for th
 		echo "setup: vLLM could not be installed (see above): serving will run in process — make setup-vllm tries again" >&2; fi
 	@mkdir -p .venv-vllm && touch .venv-vllm/.done
 
-setup-vllm:  ## install the vLLM environment again
+setup-vllm:  ## install the vLLM environment again; VLLM=gpu takes vLLM's own wheel, for CUDA
 	@rm -f .venv-vllm/.done && $(MAKE) --no-print-directory .venv-vllm/.done
 
 setup-tau2: .venv/.stamp  ## install tau2-bench 1.0.1 in .venv-tau2; ARCHIVE names a copy of the release, PYTHON a Python 3.12

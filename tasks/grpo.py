@@ -20,7 +20,7 @@ from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
 from orchestra.training.resume import last_step
-from orchestra.types import Example
+from orchestra.types import Episode, Example
 from tasks.platform.checkpoints import save_checkpoint, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
@@ -52,7 +52,7 @@ def train(stage: Stage) -> None:
     """One rank's part of the training; rank 0 writes the outputs."""
     import json
 
-    from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
+    from orchestra.rollout.policies.transformers import load_model
     from orchestra.training.compute.arguments import released, training_dtype
     from orchestra.training.compute.lora import adapted
     from orchestra.training.grpo import train_grpo
@@ -79,11 +79,11 @@ def train(stage: Stage) -> None:
     if settings.lora is not None:
         model = adapted(model, settings.lora, settings.seed)
     price = toolkit.catalogue.policy_price
+    engine = rollout_engine(stage, codec, examples) if settings.engine == "vllm" else None
 
     def evaluate(current: "PreTrainedModel") -> dict[str, float]:
-        policy = TransformersPolicy("", name="grpo", model=current, eos_id=codec.eos_id)
         with phase("watch"):
-            episodes = rollout(watched, policy, codec, toolkit, RolloutOptions(params.rollout, price))
+            episodes = watch(watched, current, engine, codec, toolkit, RolloutOptions(params.rollout, price))
         found = outcomes(episodes, {example.id: example for example in watched})
         stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items() if "/" not in k))
         return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
@@ -99,7 +99,6 @@ def train(stage: Stage) -> None:
             meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
 
     deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
-    engine = rollout_engine(stage, codec, examples) if settings.engine == "vllm" else None
     try:
         result = train_grpo(
             model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed, engine
@@ -116,6 +115,18 @@ def train(stage: Stage) -> None:
     if distributed.rank() == 0:
         tell(stage, budget, toolkit.cassette)
         report(stage, result, simulated=remember_simulated(work, budget))
+
+
+def watch(
+    watched: Sequence[Example], model: "PreTrainedModel", engine: "RolloutEngine | None", codec: Codec,
+    toolkit: Toolkit, options: RolloutOptions,
+) -> list[Episode]:  # fmt: skip
+    """Greedy episodes of the watched examples, by the engine where there is one: beside it the trainer has no room."""
+    from orchestra.rollout.policies.transformers import TransformersPolicy
+
+    served = None if engine is None else engine.policy(0.0, 0)
+    policy = served or TransformersPolicy("", name="grpo", model=model, eos_id=codec.eos_id)
+    return rollout(watched, policy, codec, toolkit, options)
 
 
 def rollout_engine(stage: Stage, codec: Codec, examples: Sequence[Example]) -> "RolloutEngine":

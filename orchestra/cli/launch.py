@@ -25,13 +25,18 @@ def launch(
     hours: Annotated[int, typer.Option(min=1, help="The time limit of the job, in hours.")] = 24,
     image: Annotated[str, typer.Option(help="Kubernetes: the image that has this package installed.")] = "",
     claim: Annotated[str, typer.Option(help="Kubernetes: the volume claim that holds the workspace.")] = "",
+    secret: Annotated[
+        str,
+        typer.Option(help="Kubernetes: the Secret with the real experts' variables: keys and addresses."),
+    ] = "",
     submit: Annotated[bool, typer.Option("--submit", help="Submit the job to the scheduler.")] = False,
     out: Annotated[Path | None, typer.Option(help="The file to write; default: the screen.")] = None,
 ) -> None:
     """Write a job that trains params.yaml's model on several machines; --submit submits it to the scheduler."""
+    from orchestra.cli.readiness import expert_variables
     from orchestra.config.schema import load_params, params_file
     from orchestra.files import atomic
-    from orchestra.system.jobs import Machines, sbatch_script, train_job
+    from orchestra.system.jobs import Machines, Pod, sbatch_script, train_job
 
     root, machines = workspace(), Machines(nodes, gpus, hours)
     params = load_params(params_file(root))
@@ -41,7 +46,8 @@ def launch(
         for value, option in ((image, "--image"), (claim, "--claim")):
             if not value:
                 raise ConfigError("a Kubernetes TrainJob needs this option", where=option, fix=f"give {option} NAME")
-        text = train_job(params, machines, image, claim)
+        variables = expert_variables(root, params) if secret else ()
+        text = train_job(params, machines, Pod(image, claim, secret, variables))
     if submit and out is None:
         out = root / ("work/launch.sbatch" if on is Cluster.SLURM else "work/launch.yaml")
     if out is None:

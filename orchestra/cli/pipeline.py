@@ -38,7 +38,7 @@ def run(
             print("".join(f"{line}\n" for line in profiles.put_in_force(root, profile)), end="")
     for line in apply(root / "params.yaml", set_) if set_ else []:
         print(f"params.yaml: {line}")
-    refuse(root, load_params(root / "params.yaml"))
+    refuse(root, load_params(root / "params.yaml"), until)
     hand_over("flows", "retrain", force=force, until=until or None)
 
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestra.cli.common import CheckResult
 from orchestra.config.schema import Model, Params
@@ -13,8 +14,13 @@ from orchestra.files.base_model import cached, is_hub_name
 from orchestra.system import machine
 from orchestra.system.memory import GIB, ModelShape
 
+if TYPE_CHECKING:
+    from orchestra.tools.catalogue.catalogue import Catalogue
+
 ANSWER_S = 5.0
 """Seconds in which an endpoint should answer."""
+TRAINED_UNTIL: dict[str, tuple[str, ...]] = {"synthesize": (), "validate": (), "sft": ("sft",)}
+"""The stages that train, up to each stage before the last of them."""
 STALE_DAYS = 180
 """Prices that nobody looked at for so long are doubtful."""
 
@@ -27,6 +33,7 @@ def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("ok", "GPUs", f"{len(devices)}: {names}; driver {devices[0].driver}")
     elif params.profile != "embedded":
         yield CheckResult("warning", "GPUs", "none: everything runs on the CPU", "use a machine with a GPU")
+    yield from _vllm(root, params)
     yield from _base(root, params.model)
     yield from _memory(root, params, devices)
     yield from _extras(root, params)
@@ -36,11 +43,14 @@ def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("error", "catalogue", error.what, error.fix)
 
 
-def refuse(root: Path, params: Params) -> None:
-    """Raises `ConfigError` with the number and the setting that helps when a stage cannot fit into this machine."""
-    shape = shape_of(root, params.model)
-    for need in machine.needs(params, shape, machine.gpus()) if shape is not None else ():
-        if not need.fits:
+def refuse(root: Path, params: Params, until: str | None = None) -> None:
+    """Raises `ConfigError` with the number and the setting that helps when a stage cannot fit into this machine.
+
+    With `until` no stage after that one counts: the others may run on another machine.
+    """
+    shape, stages = shape_of(root, params.model), TRAINED_UNTIL.get(until or "", machine.TRAINED)
+    for need in machine.needs(params, shape, machine.gpus()) if shape is not None and stages else ():
+        if need.stage in stages and not need.fits:
             raise ConfigError(machine.told(need), where="memory", fix=_fix(need))
 
 
@@ -51,6 +61,22 @@ def shape_of(root: Path, model: Model) -> ModelShape | None:
         if (folder / "config.json").is_file():
             return ModelShape.load(folder)
     return None
+
+
+def _vllm(root: Path, params: Params) -> Iterator[CheckResult]:
+    """The servers of this profile that need a GPU, where vLLM's build knows none."""
+    from orchestra.serving.releases.vllm import GPU_SETUP, no_gpu_in
+
+    if not no_gpu_in(root):
+        return
+    servers = {
+        "grpo.server": (params.grpo.engine == "vllm" and params.grpo.server.url is None, params.grpo.server),
+        "evaluate.server": (params.evaluate.engine == "vllm", params.evaluate.server),
+        "deploy.vllm": (params.deploy.engine != "in_process", params.deploy.vllm),
+    }
+    if wanting := [name for name, (used, settings) in servers.items() if used and settings.device == "gpu"]:
+        found = f"the build for CPUs, where {', '.join(wanting)} has device gpu"
+        yield CheckResult("error", "vllm wheel", found, GPU_SETUP)
 
 
 def _base(root: Path, model: Model) -> Iterator[CheckResult]:
@@ -97,19 +123,35 @@ def _extras(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("error", "data", f"not there: {', '.join(missing)}", fix)
 
 
+def _catalogue(root: Path, params: Params) -> "Catalogue":
+    from orchestra.tools.catalogue.catalogue import Catalogue
+
+    world = params.world
+    return Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
+
+
+def _variables(catalogue: "Catalogue") -> list[str]:
+    named = {name for one in catalogue.entries.values() for name in (one.base_url_env, one.api_key_env) if name}
+    return sorted(named)
+
+
+def expert_variables(root: Path, params: Params) -> list[str]:
+    """Names of the environment variables that the real experts need: keys and addresses."""
+    return _variables(_catalogue(root, params))
+
+
 def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
     """Keys, endpoints, measurements and prices of real experts; nothing where all are simulated."""
-    from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue
+    from orchestra.tools.catalogue.catalogue import read_catalogue
     from orchestra.tools.catalogue.price_book import PriceBook
     from orchestra.tools.catalogue.price_check import check_prices
 
-    world = params.world
-    catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
+    world, catalogue = params.world, _catalogue(root, params)
     if catalogue.all_simulated:
         yield CheckResult("ok", "experts", "simulated: no key is needed")
         return
-    wanted = {name for one in catalogue.entries.values() for name in (one.base_url_env, one.api_key_env) if name}
-    if missing := sorted(name for name in wanted if not os.environ.get(name)):
+    wanted = _variables(catalogue)
+    if missing := [name for name in wanted if not os.environ.get(name)]:
         fix = f"export {missing[0]}=… (see {world.catalogue}), or take its experts out of the catalogue"
         yield CheckResult("error", "keys", f"not set: {', '.join(missing)}", fix)
     else:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import yaml
 
 from orchestra.config.schema import Params
 from orchestra.errors import ConfigError
+from orchestra.system.machine import TRAINED
 
-TRAINED = ("sft", "grpo")
-"""Stages that several ranks can share, in their order."""
 PORT = 29500
 """Where the ranks find each other on the first machine."""
 MOUNT = "/workspace"
@@ -71,11 +71,13 @@ def sbatch_script(params: Params, machines: Machines) -> str:
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
         "",
         "# One stage on every GPU of every node; the other stages run on the first node.",
+        "# Once DVC has the outputs, the checkpoints only fill the disk.",
         "ranks() {",
         f"    srun --ntasks={machines.nodes} --ntasks-per-node=1 .venv/bin/python -m torch.distributed.run \\",
         f"        --nnodes={machines.nodes} --nproc-per-node={machines.gpus} --rdzv-backend=c10d \\",
         f'        --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:{PORT}" -m "tasks.$1"',
         '    .venv/bin/dvc commit --force "$1"',
+        '    rm -rf "work/$1"',
         "}",
         "",
         ".venv/bin/orchestra run --until validate",
@@ -84,23 +86,48 @@ def sbatch_script(params: Params, machines: Machines) -> str:
     return "\n".join([*lines, ".venv/bin/orchestra run"]) + "\n"
 
 
-def train_job(params: Params, machines: Machines, image: str, claim: str) -> str:
-    """One TrainJob (YAML) for each stage that runs on all machines; `claim` is the volume that holds the workspace.
+@dataclass(frozen=True)
+class Pod:
+    """What the pods of a TrainJob are made of."""
+
+    image: str
+    claim: str
+    """The volume that holds the workspace."""
+    secret: str = ""
+    """The Secret that holds `variables`, each under its own name; empty: none."""
+    variables: Sequence[str] = ()
+
+    @property
+    def env(self) -> list[dict[str, object]]:
+        """The schema has no envFrom, so that each variable is named."""
+        return [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": self.secret, "key": name}}} for name in self.variables
+        ]
+
+
+def train_job(params: Params, machines: Machines, pod: Pod) -> str:
+    """One TrainJob (YAML) for each stage that runs on all machines.
 
     A stage's inputs must be there: the stages before it ran on the same volume.
     """
-    made = [_train_job(params, machines, image, claim, name) for name in spread(params, machines)]
+    made = [_train_job(params, machines, pod, name) for name in spread(params, machines)]
     return "---\n".join(yaml.safe_dump(one, sort_keys=False) for one in made)
 
 
-def _train_job(params: Params, machines: Machines, image: str, claim: str, stage: str) -> dict[str, object]:
+def _train_job(params: Params, machines: Machines, pod: Pod, stage: str) -> dict[str, object]:
     # The runtime sets torchrun's variables, the number of nodes and of processes among them.
     script = f"cd {MOUNT} && exec python -m torch.distributed.run -m tasks.{stage}"
-    pod = {
-        "volumes": [{"name": "workspace", "persistentVolumeClaim": {"claimName": claim}}],
-        "containers": [{"name": "node", "volumeMounts": [{"name": "workspace", "mountPath": MOUNT}]}],
+    # A pod has 64 MB of shared memory, and the ranks exchange more through it: NCCL, gloo and a server of several GPUs.
+    volumes = {
+        "workspace": (MOUNT, {"persistentVolumeClaim": {"claimName": pod.claim}}),
+        "shared-memory": ("/dev/shm", {"emptyDir": {"medium": "Memory"}}),
     }
-    job = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    mounts = [{"name": name, "mountPath": path} for name, (path, _) in volumes.items()]
+    spec = {
+        "volumes": [{"name": name, **kind} for name, (_, kind) in volumes.items()],
+        "containers": [{"name": "node", "volumeMounts": mounts}],
+    }
+    job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
     patch = {"manager": "orchestra", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
     name = f"orchestra-{params.profile}-{stage}".replace(".", "-").replace("_", "-").lower()
     return {
@@ -111,8 +138,9 @@ def _train_job(params: Params, machines: Machines, image: str, claim: str, stage
             "runtimeRef": {"name": "torch-distributed"},
             "activeDeadlineSeconds": machines.hours * 3600,
             "trainer": {
-                "image": image,
+                "image": pod.image,
                 "command": ["bash", "-c", script],
+                **({"env": pod.env} if pod.variables else {}),
                 "numNodes": machines.nodes,
                 "numProcPerNode": machines.gpus,
                 "resourcesPerNode": {"limits": {"nvidia.com/gpu": str(machines.gpus)}},

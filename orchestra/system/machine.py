@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestra.config.schema import Params
 from orchestra.system.memory import (
+    ADAMW_STATES,
     BFLOAT16,
     FLOAT32,
     GIB,
@@ -20,6 +21,10 @@ from orchestra.system.memory import (
     training,
 )
 
+TRAINED = ("sft", "grpo")
+"""Stages that train, in their order."""
+CHECKPOINTS = 3
+"""Of a training, at the moment when one more is saved."""
 AT_ONCE = 256
 """Most conversations that in-process rollouts hold at the same time."""
 LORA_RANK = 16
@@ -39,6 +44,7 @@ class Gpu:
     memory: int
     """Bytes."""
     driver: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,17 +66,31 @@ def gpus() -> list[Gpu]:
     """The GPUs that this process may use, as nvidia-smi tells; none without it."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 2]
-    found = [Gpu(name, int(float(mib) * (1 << 20)), driver) for name, mib, driver in rows if mib[:1].isdigit()]
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 3]
+    found = [
+        Gpu(name, int(float(mib) * (1 << 20)), driver, uuid) for name, mib, driver, uuid in rows if mib[:1].isdigit()
+    ]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        found if visible is None else [found[int(n)] for n in visible.split(",") if n.isdigit() and int(n) < len(found)]
-    )
+    if visible is None:
+        return found
+    return [one for name in visible.split(",") if (one := _named(name.strip(), found)) is not None]
+
+
+def _named(name: str, found: list[Gpu]) -> Gpu | None:
+    """The GPU that CUDA_VISIBLE_DEVICES names by number, by the beginning of its UUID, or as a slice (MIG)."""
+    if name.isdigit():
+        return found[int(name)] if int(name) < len(found) else None
+    if name.startswith("MIG-"):
+        # How much of which GPU it has is not asked for. It has no more than the largest: what needs more cannot fit.
+        largest = max(found, key=lambda one: one.memory, default=None)
+        return None if largest is None else replace(largest, name=f"{largest.name} (a slice of it)", uuid=name)
+    same = [one for one in found if name.startswith("GPU-") and one.uuid.startswith(name)]
+    return same[0] if len(same) == 1 else None
 
 
 def beside_gpu(what: str, fix: str) -> str | None:
@@ -99,7 +119,7 @@ def room_of(devices: list[Gpu], ranks: int) -> int:
 
 def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Need]:
     """What sft and grpo need on each rank, and the settings that help where it is more than there is."""
-    for stage in ("sft", "grpo"):
+    for stage in TRAINED:
         plan = plan_of(params, stage)
         room = room_of(devices, plan.ranks) - (beside(params, devices) if stage == "grpo" else 0)
         found = peak(params, stage, shape, plan)
@@ -131,28 +151,42 @@ def plan_of(params: Params, stage: str) -> TrainingPlan:
         checkpointing=getattr(settings, "gradient_checkpointing", False),
         lora=None if lora is None else lora.rank,
         muon=getattr(settings, "optimizer", "muon") == "muon",
+        reference=getattr(settings, "kl", 0.0) > 0,
     )
 
 
 def peak(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan) -> Footprint:
-    """The larger of the training step's peak and, of grpo in process, the rollouts' beside the optimizer's state."""
+    """The larger of the training step's peak and, of grpo in process, the rollouts' beside the optimizer's state.
+
+    A development check plays all of its examples at once, on rank 0.
+    """
     step = training(shape, plan)
     if stage == "sft" or params.grpo.engine != "in_process":
         return step
     grpo = params.grpo
-    conversations = min(AT_ONCE, max(1, grpo.examples_per_step * grpo.group_size // plan.ranks))
-    acting = rollouts(shape, conversations, params.rollout.max_tokens, bfloat16=plan.bfloat16).parts
-    held = {name: step.parts[name] for name in ("weights", "optimizer")}
-    both = Footprint({**held, "KV cache": acting["KV cache"]})
+    conversations = min(AT_ONCE, max(grpo.eval_examples, grpo.examples_per_step * grpo.group_size // plan.ranks))
+    acting = rollouts(shape, conversations, params.rollout.max_tokens, bfloat16=plan.bfloat16_weights).parts
+    held = {name: step.parts[name] for name in ("weights", "optimizer", "reference") if name in step.parts}
+    both = Footprint(acting | held)
     return max(step, both, key=lambda footprint: footprint.total)
 
 
 def checkpoint_bytes(params: Params, shape: ModelShape) -> int:
-    """Disk of the checkpoints that a run holds at once: two of a training with optimizer state, and two outputs."""
+    """Disk that grpo needs at its peak, beside the data and the base."""
     plan = plan_of(params, "grpo")
     trained = shape.weights if plan.lora is None else shape.adapters(plan.lora)
     size = BFLOAT16 if plan.bfloat16 else FLOAT32
-    return 2 * 3 * FLOAT32 * trained + 2 * shape.weights * size
+    # ZeRO saves the model beside its float32 weights; otherwise they are the model.
+    apart = plan.strategy != "ddp"
+    model = size if apart else FLOAT32
+    state = (1 + ADAMW_STATES) * FLOAT32 + (size if apart else 0)
+    # Two are kept, and the oldest goes only when the newest is written.
+    checkpoints = CHECKPOINTS * state * trained
+    # The last good model and its candidate are links, which outlive the checkpoints that they were of.
+    links = 2 * model * trained
+    served = shape.weights * size if params.grpo.engine == "vllm" and plan.lora is None else 0
+    outputs = 2 * shape.weights * size  # models/sft and models/grpo
+    return checkpoints + links + served + outputs
 
 
 def told(need: Need) -> str:

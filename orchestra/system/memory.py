@@ -15,6 +15,8 @@ LOGIT_COPIES = 3
 """Logits that are alive at the loss, in float32: the model's, their softmax, and their gradient."""
 ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers of optimizer state for each trained weight, in float32."""
+OWN_DECODER = 2_000_000_000
+"""Largest model in float32 whose layers and head the rollouts copy: `MAX_PARAMETERS` of their decoder."""
 RUNTIME = 1 * GIB
 """What a process on a GPU needs besides: CUDA, its libraries, communication and fragmentation."""
 
@@ -134,6 +136,13 @@ class TrainingPlan:
     lora: int | None = None
     """Rank of adapters; None: every weight is trained."""
     muon: bool = False
+    reference: bool = False
+    """Whether a KL term compares with a model of its own; with adapters it is the base, which is there."""
+
+    @property
+    def bfloat16_weights(self) -> bool:
+        """Whether what a pass or a rollout reads is in bfloat16: a base of adapters, or what ZeRO holds."""
+        return self.bfloat16 and (self.lora is not None or self.strategy != "ddp")
 
 
 def training(shape: ModelShape, plan: TrainingPlan) -> Footprint:
@@ -162,15 +171,20 @@ def training(shape: ModelShape, plan: TrainingPlan) -> Footprint:
     size_of_layer = plan.rows * plan.tokens * shape.saved * size
     late = max(size_of_layer, _step(shape, plan) // sharded[1])
     parts = {"weights": weights, "optimizer": states * FLOAT32 // sharded[1]}
+    if plan.reference and plan.lora is None:
+        parts["reference"] = shape.weights * (BFLOAT16 if plan.bfloat16_weights else FLOAT32) // sharded[0]
     if sum(passes.values()) + early >= gradients + late:
         return Footprint({**parts, "gradients": early, **passes})
     return Footprint({**parts, "gradients": gradients, "last of the step": late})
 
 
 def rollouts(shape: ModelShape, conversations: int, tokens: int, *, bfloat16: bool = False) -> Footprint:
-    """Episodes in this process: the weights, and the keys and values of every conversation at its longest."""
+    """Episodes in this process: weights, the decoder's copy of them, and every conversation's cache at its longest."""
     size = BFLOAT16 if bfloat16 else FLOAT32
-    return Footprint({"weights": shape.weights * size, "KV cache": shape.cache(conversations * tokens, size)})
+    parts = {"weights": shape.weights * size, "KV cache": shape.cache(conversations * tokens, size)}
+    if not bfloat16 and shape.weights <= OWN_DECODER:
+        parts["decoder"] = (shape.layers * shape.layer + shape.embedding) * FLOAT32
+    return Footprint(parts)
 
 
 def _pass(shape: ModelShape, plan: TrainingPlan, size: int) -> dict[str, int]:

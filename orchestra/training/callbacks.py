@@ -32,11 +32,12 @@ def watch(
     checkpoints: Path,
     log: Log,
     evaluate: Evaluate,
-    whole: Callable[[], AbstractContextManager[Any]],
+    playable: Callable[[], AbstractContextManager[Any]],
 ) -> Any:
     """A Trainer callback with a list `stopped`: the named reason why the run ended early, or nothing.
 
-    Every rank decides alike when to stop; rank 0 alone logs, evaluates and writes. `whole` opens the whole model.
+    Every rank decides alike when to stop; rank 0 alone logs, evaluates and writes. Every rank enters `playable`,
+    which opens the model for a development check.
     """
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -72,7 +73,7 @@ def watch(
                 self.stopped.append(reason)
                 control.should_training_stop = True
             if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
-                with whole() as model:
+                with playable() as model:
                     if state.is_world_process_zero:
                         log({f"dev/{k}": v for k, v in evaluate(model).items()}, state.global_step)
 

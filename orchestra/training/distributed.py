@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,9 @@ SPOKEN = 2
 """Exit code of a rank that has said in one line what is wrong."""
 PATIENCE_S = 10.0
 """How long rank 0 may take to say what another rank has already ended with."""
+WAIT_S = 86_400
+"""How long a rank waits for another before it gives up. One plays a development check or long episodes for hours while
+the rest wait: torch's own limit of half an hour ends a healthy run, and a rank that dies ends the others anyway."""
 RECORDED = ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI")
 """Rank 0 alone records."""
 
@@ -88,7 +92,7 @@ def settle(compute: Compute, stage: str) -> dict[str, Any]:
     from deepspeed import ops
 
     # On a CPU accelerate knows either gloo or DeepSpeed: it is told of both, and TRL to ask no further.
-    PartialState(cpu=True).distributed_type = DistributedType.DEEPSPEED
+    PartialState(cpu=True, timeout=timedelta(seconds=WAIT_S)).distributed_type = DistributedType.DEEPSPEED
     # DeepSpeed's shared-memory reduction is a 98 s compilation whose interruption leaves a lock that the next run waits
     # for without end; gloo does the same sums.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -73,7 +73,8 @@ def train_grpo(
     """Train `model` in place, together with the other ranks if there are any.
 
     `evaluate` measures it every `eval_every` steps, `log` gets everything by step: both on rank 0 alone. `deepspeed` is
-    the file with its settings, for the strategies zero2 and zero3. `engine` plays the episodes; None: `model` does.
+    the file with its settings, for the strategies zero2 and zero3. `engine` plays the episodes, and has the weights of
+    that step when `evaluate` is called; None: `model` plays.
     """
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -96,11 +97,10 @@ def train_grpo(
     def whole() -> AbstractContextManager[PreTrainedModel]:
         return whole_weights(trainer)
 
-    def measured(current: PreTrainedModel) -> dict[str, float]:
-        rounds.settle()
-        return evaluate(current)
+    def playable() -> AbstractContextManager[PreTrainedModel]:
+        return rounds.playable(trainer)
 
-    watcher = watch(rounds, settings, checkpoints, log, measured, whole)
+    watcher = watch(rounds, settings, checkpoints, log, evaluate, playable)
     trainer = _trainer_class()(
         model=model,
         args=arguments,

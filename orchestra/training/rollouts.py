@@ -6,7 +6,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ from orchestra.training.health import measure
 from orchestra.types import Category, Episode, Example, Price
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
@@ -88,13 +90,7 @@ class Rounds:
         self.policy.seed = self._seed(step)
         chosen = [self.examples[name] for name in ids[::size]]
         played, waited = self.ahead.take(chosen) if self.ahead is not None else (None, 0.0)
-        with ExitStack() as whole:
-            self.policy.model = whole.enter_context(whole_weights(trainer))
-            if self.engine is not None:
-                self.engine.sync(self.policy.model)
-                if self.settings.branch is None:
-                    # The server plays: under ZeRO-3 no rank keeps what is another's meanwhile.
-                    whole.close()
+        with self.playable(trainer, branches=self.settings.branch is not None) as self.policy.model:
             groups, plans = self._episodes(chosen) if played is None else (played, [None] * len(chosen))
         if self.ahead is not None:
             self._play_ahead(step, len(chosen))
@@ -120,10 +116,22 @@ class Rounds:
             "eq2": [r.value for rewards, _ in scored for r in rewards],
         }
 
-    def settle(self) -> None:
-        """Return when no episode is played."""
-        if self.ahead is not None:
-            self.ahead.settle()
+    @contextmanager
+    def playable(self, trainer: Any, *, branches: bool = False) -> Iterator[PreTrainedModel]:
+        """The model as it is now, once the engine has its weights; every rank must enter.
+
+        Where the engine plays, no rank keeps what is another's under ZeRO-3, unless it plans `branches` itself.
+        """
+        with ExitStack() as whole:
+            model = whole.enter_context(whole_weights(trainer))
+            if self.engine is not None:
+                if self.ahead is not None:
+                    # What is played ahead keeps the weights that it began with, and its tools to itself.
+                    self.ahead.settle()
+                self.engine.sync(model)
+                if not branches:
+                    whole.close()
+            yield model
 
     def close(self) -> None:
         """Let go of what was played ahead."""

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.skipif(
 WHOLE = SETTINGS.model_copy(
     update={"steps": 6, "engine": "vllm", "server": RolloutServer(device="cpu", dtype="float32", sequences=16)}
 )
+SYNCS = 9
+"""One for each round, and one for each development check (`eval_every` 2)."""
 LORA = WHOLE.model_copy(update={"lora": Lora(rank=8, alpha=16), "optimizer": "adamw"})
 SWITCHES = {"whole": WHOLE, "lora": LORA}
 
@@ -70,7 +72,7 @@ def test_after_every_sync_the_server_plays_as_the_trainer_would(
         model, result, logs = train(tools, tmp_path, SWITCHES[kind], played)
     finally:
         played.close()
-    assert played.equal == [True] * 6
+    assert played.equal == [True] * SYNCS
     assert result.steps == 6 and len(result.history) == 6
     assert all(row["engine/canary_gap"] < 1e-3 for row in result.history)
     assert any(row["engine/canary_proven"] == 1 for row in result.history[1:]), "the trainer has moved measurably"
@@ -123,7 +125,7 @@ def _kept(folder: Path, into: Path) -> Path:
 @pytest.mark.timeout(300)
 def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, root: Path, tmp_path: Path) -> None:
     played = engine(root, tmp_path, WHOLE)
-    played.killed_at = 3
+    played.killed_at = 4
     try:
         _, result, _ = train(tools, tmp_path, WHOLE, played)
         assert isinstance(played.server, OwnServer) and played.server.restarts == 1
@@ -131,7 +133,7 @@ def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, r
     finally:
         played.close()
     assert result.steps == 6 and len(result.history) == 6 and result.stopped is None
-    assert played.equal == [True] * 6
+    assert played.equal == [True] * SYNCS
     assert [row["failed"] for row in result.history] == [0.0] * 6, "what was repeated is not scored twice"
     assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
     assert [one for one in (*sessions, pid) if session_members(one, "0")] == []
@@ -142,7 +144,7 @@ def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, r
 def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Path, tmp_path: Path) -> None:
     settings = WHOLE.model_copy(update={"steps_ahead": 1})
     played = engine(root, tmp_path, settings)
-    played.killed_at = 3
+    played.killed_at = 4
     asked: list[list[str]] = []
     real = Rounds._rewards
 
@@ -186,7 +188,7 @@ def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: 
         _, result, _ = train(tools, tmp_path, settings, played)
     finally:
         played.close()
-    assert played.equal == [True] * 2 and result.steps == 2
+    assert played.equal == [True] * 3 and result.steps == 2
     assert vllm.healthy(named.url)
 
 

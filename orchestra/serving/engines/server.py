@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from orchestra.serving.releases.vllm import (
     command,
     environment,
     healthy,
-    interpreter,
+    interpreter_for,
     last_error,
     wait_healthy,
 )
@@ -111,10 +111,7 @@ class OwnServer(Server):
         self, root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, lora: Lora | None,
         say: Say,
     ) -> None:  # fmt: skip
-        python = interpreter(root)
-        if python is None:
-            raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
-        port = free_port()
+        python, port = interpreter_for(root, settings), free_port()
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
         self.command = command(
@@ -186,8 +183,7 @@ class OwnServer(Server):
         }
         if self.settings.devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = self.settings.devices
-        # A rank's own variables would have the server join the training.
-        env = {name: value for name, value in env.items() if name not in RANK_VARIABLES}
+        env = without_rank(env)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as out:
             self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
@@ -200,7 +196,18 @@ class OwnServer(Server):
             self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
 
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+RANK_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
+"""What torchrun tells its ranks; TORCHELASTIC_USE_AGENT_STORE makes a server wait for a store that nobody opens."""
+
+
+def without_rank(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without a rank's own variables, which would have a server join the training."""
+    kept = {name: value for name, value in env.items() if name not in RANK_VARIABLES}
+    return {name: value for name, value in kept.items() if not name.startswith(RANK_PREFIXES)}
 
 
 def open_server(

@@ -160,12 +160,14 @@ class Release:
         wanted = self.params.deploy.engine
         if wanted == "in_process":
             return "in_process"
-        if vllm.interpreter(self.root) is not None:
-            return "vllm"
-        if wanted == "vllm":
-            raise ServiceError("vLLM is not installed", where="deploy.engine", fix="bash scripts/setup_vllm.sh")
-        self.note = "no vLLM here (bash scripts/setup_vllm.sh builds it): serving in process"
-        return "in_process"
+        try:
+            vllm.interpreter_for(self.root, self.params.deploy.vllm)
+        except ServiceError as lacking:
+            if wanted == "vllm":
+                raise
+            self.note = f"{lacking.what} ({lacking.fix}): serving in process"
+            return "in_process"
+        return "vllm"
 
     def _unchanged(self, engine: Engine) -> Deployment | None:
         """The last deployment, when it is this candidate and is well."""

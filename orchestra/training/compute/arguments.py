@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from orchestra.config.compute import Compute
+from orchestra.training.distributed import WAIT_S
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
@@ -29,6 +30,7 @@ def common_arguments(work: Path, *, seed: int, save_steps: int, compute: Compute
         "bf16": bfloat16,
         "dataloader_pin_memory": False,
         "max_grad_norm": 1.0,
+        "ddp_timeout": WAIT_S,
     }
     if compute.gradient_checkpointing:
         # The reentrant kind loses the gradient of frozen inputs, which adapters have, and of several passes in one.

@@ -50,7 +50,7 @@ class RolloutEngine:
 
     def __post_init__(self) -> None:
         dtype = self.settings.server.dtype
-        self.canary = WeightCanary(self.sequences, dtype, TOLERANCES[dtype].nats)
+        self.canary = WeightCanary(self.sequences, dtype, TOLERANCES[dtype])
         named = self.settings.server.url is not None
         self.owner = 0 if named else rank() - local_rank()
         """The rank that owns the server of this one."""

@@ -45,6 +45,20 @@ def test_a_train_job_needs_an_image_and_a_volume() -> None:
     assert "kind: TrainJob" in run(*kubernetes, "--image", "i", "--claim", "c")
 
 
+def test_a_secret_gives_the_pods_what_the_real_experts_need(workspace: Path) -> None:
+    (workspace / "data").symlink_to(ROOT / "data")
+    params = yaml.safe_load((workspace / "params.yaml").read_text(encoding="utf-8"))
+    params["world"] |= {"catalogue": "data/catalogue/real.yaml", "price_date": "2026-08-06"}
+    (workspace / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    text = run(
+        "launch", "--on", "kubernetes", "--nodes", "2", "--gpus", "2", "--image", "i", "--claim", "c",
+        "--secret", "experts",
+    )  # fmt: skip
+    env = yaml.safe_load(text)["spec"]["trainer"]["env"]
+    assert "OPENAI_API_KEY" in [one["name"] for one in env]
+    assert all(one["valueFrom"]["secretKeyRef"] == {"name": "experts", "key": one["name"]} for one in env)
+
+
 def test_it_is_handed_to_the_scheduler_or_said_that_there_is_none(workspace: Path) -> None:
     with pytest.raises(ServiceError, match="sbatch is not installed"):
         run(*SLURM, "--submit")

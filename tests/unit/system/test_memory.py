@@ -10,9 +10,10 @@ from orchestra.cli.common import CheckResult
 from orchestra.cli.readiness import examine_profile, refuse, shape_of
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError, DataError
+from orchestra.rollout.inference.decoder import MAX_PARAMETERS
 from orchestra.system import machine
-from orchestra.system.machine import Gpu, needs
-from orchestra.system.memory import GIB, ModelShape, TrainingPlan, rollouts, training
+from orchestra.system.machine import Gpu, needs, peak, plan_of
+from orchestra.system.memory import GIB, OWN_DECODER, ModelShape, TrainingPlan, rollouts, training
 
 ROOT = Path(__file__).parents[3]
 EIGHT = ModelShape.load(ROOT / "models/recipes/qwen3-8b")
@@ -66,6 +67,61 @@ def test_a_stage_that_cannot_fit_is_refused_with_the_number_and_what_helps(monke
     with pytest.raises(ConfigError, match=r"needs \d+\.\d GiB .* a process, of 23\.0 GiB") as caught:
         refuse(ROOT, full({"processes": 1, "strategy": "ddp"}))
     assert len(str(caught.value).splitlines()) == 1 and caught.value.fix
+
+
+def grpo_of(name: str, **changes: object) -> Params:
+    params = load_params(ROOT / f"models/recipes/{name}/params.yaml")
+    return params.model_copy(update={"grpo": params.grpo.model_copy(update=changes)})
+
+
+def test_rollouts_in_process_have_the_types_of_the_weights_that_train() -> None:
+    """Autocast keeps float32 weights, which the rollouts read without it, and of which their decoder has a copy."""
+
+    def acting(params: Params, shape: ModelShape) -> dict[str, int]:
+        return peak(params, "grpo", shape, plan_of(params, "grpo")).parts
+
+    many = acting(grpo_of("qwen3-0.6b", eval_examples=64), SMALL)
+    assert many["KV cache"] == 64 * 6144 * 2 * 28 * 8 * 128 * 4, "a development check plays all of its examples at once"
+    assert many["decoder"] == (SMALL.weights - SMALL.norms) * 4
+    lora = acting(grpo_of("qwen3-8b-lora", engine="in_process"), EIGHT)
+    assert lora["KV cache"] == 64 * 16384 * 144 * 1024 and "decoder" not in lora
+    assert OWN_DECODER == MAX_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("ddp", EIGHT.weights * 4), ("zero2", EIGHT.weights * 2), ("zero3", EIGHT.weights * 2 // 8)],
+)
+def test_a_kl_term_has_a_model_of_its_own_unless_adapters_can_be_taken_off(strategy: str, expected: int) -> None:
+    def held(name: str, kl: float) -> dict[str, int]:
+        return training(EIGHT, plan_of(grpo_of(name, strategy=strategy, kl=kl), "grpo")).parts
+
+    assert held("qwen3-8b", 1e-4)["reference"] == expected
+    assert "reference" not in held("qwen3-8b", 0.0) and "reference" not in held("qwen3-8b-lora", 1e-4)
+
+
+def test_the_disk_holds_three_checkpoints_and_what_is_written_beside_them() -> None:
+    full_size = machine.checkpoint_bytes(grpo_of("qwen3-8b"), EIGHT)
+    assert full_size == EIGHT.weights * (3 * (12 + 2) + 4 + 2 + 4)
+    assert machine.checkpoint_bytes(grpo_of("qwen3-8b", engine="in_process"), EIGHT) == full_size - 2 * EIGHT.weights
+    lora = machine.checkpoint_bytes(grpo_of("qwen3-8b-lora"), EIGHT)
+    assert 4 * EIGHT.weights < lora < 5 * EIGHT.weights, "adapters are small, and no whole model is served"
+
+
+def test_only_the_stages_that_run_here_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod without a GPU prepares the data of a training on others."""
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(machine, "host_memory", lambda: 64 * GIB)
+    params = load_params(ROOT / "models/recipes/qwen3-8b/params.yaml")
+    for until in ("synthesize", "validate"):
+        refuse(ROOT, params, until)
+    with pytest.raises(ConfigError, match="sft needs"):
+        refuse(ROOT, params, "sft")
+    small = params.model_copy(update={"sft": params.sft.model_copy(update={"processes": 1, "micro_batch": 1})})
+    monkeypatch.setattr(machine, "host_memory", lambda: 400 * GIB)
+    refuse(ROOT, small, "sft")
+    with pytest.raises(ConfigError, match="grpo needs"):
+        refuse(ROOT, small)
 
 
 def test_the_setting_that_helps_makes_it_fit() -> None:

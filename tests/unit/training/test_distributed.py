@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
 from orchestra.system.processes import alive
 from orchestra.training import distributed
+from orchestra.training.compute.arguments import common_arguments
 
 ROOT = Path(__file__).parents[3]
 WHO = "import os; print(*(os.environ.get(n, '-') for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MLFLOW_RUN_ID')))"
@@ -36,6 +38,15 @@ def test_each_is_told_who_it_is_and_rank_0_alone_records(
 def test_outside_of_a_launch_there_is_one() -> None:
     assert (distributed.joined(), distributed.rank(), distributed.world_size()) == (False, 0, 1)
     assert distributed.gathered("mine") == ["mine"]
+
+
+@pytest.mark.parametrize("stage", ["sft", "grpo"])
+def test_a_rank_waits_longer_than_any_development_check_takes(stage: str, tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    compute = getattr(load_params(ROOT / "models/recipes/qwen3-0.6b/params.yaml"), stage)
+    arguments = common_arguments(tmp_path, seed=0, save_steps=1, compute=compute)
+    assert TrainingArguments(**arguments).ddp_timeout == distributed.WAIT_S == 24 * 3600
 
 
 def test_what_another_rank_says_last_is_the_error(tmp_path: Path) -> None:

