@@ -62,11 +62,11 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
     latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
     evaluated = [e for e in read_jsonl(file, Episode) if e.policy == TRAINED] if file.is_file() else []
     spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
-    if not evaluated or current.episodes < MIN_EPISODES:
-        what = f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
-        return f"{what}; {spent.line}", spent.signals or None
     signals = [*drift(sample(evaluated), current), *spent.signals]
-    return f"{'; '.join(str(signal) for signal in signals) or 'no drift'}; {spent.line}", signals
+    told, few = [str(signal) for signal in signals], not evaluated or current.episodes < MIN_EPISODES
+    if few:
+        told.append(f"too few requests to tell {'other ' if told else ''}drift ({current.episodes} of {MIN_EPISODES})")
+    return f"{'; '.join(told) or 'no drift'}; {spent.line}", signals or (None if few else [])
 
 
 def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:
