@@ -65,16 +65,18 @@ class Stream:
 
     def window(self, end: int, size: int = WINDOW) -> Sample:
         """The latest `size` requests before `end`."""
-        part = slice(max(0, end - size), end)
-        tools, counts = np.unique(self.tool[part], return_counts=True)
+        part = np.arange(max(0, end - size), end)
+        # What a tool's failure ended counts as that alone.
+        kept = part[~self.failed[part]]
+        tools, counts = np.unique(self.tool[kept], return_counts=True)
         return Sample(
             first={TOOLS[tool]: int(count) for tool, count in zip(tools, counts, strict=True)},
-            cost_usd=self.usd[part].tolist(),
-            latency_s=self.seconds[part].tolist(),
-            answered=int(self.answered[part].sum()),
-            turns=2 * len(self.tool[part]),
-            parsed=int(self.parsed[part].sum()),
-            failed=int(self.failed[part].sum()),
+            cost_usd=self.usd[kept].tolist(),
+            latency_s=self.seconds[kept].tolist(),
+            answered=int(self.answered[kept].sum()),
+            turns=2 * len(kept),
+            parsed=int(self.parsed[kept].sum()),
+            failed=len(part) - len(kept),
         )
 
 

@@ -29,12 +29,14 @@ from orchestra.system.retraining import (
     ask,
     assignments,
     close,
+    decided,
     hindrance,
     month_left,
     reopen_lost,
     take,
+    take_up,
 )
-from orchestra.system.runs import ASKED_BY, CAPPED, FAILED, RunJournal, RunRecord, runs
+from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, RunRecord, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.types import Episode
@@ -62,11 +64,11 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
     latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
     evaluated = [e for e in read_jsonl(file, Episode) if e.policy == TRAINED] if file.is_file() else []
     spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
-    if not evaluated or current.episodes < MIN_EPISODES:
-        what = f"too few requests to tell drift ({current.episodes} of {MIN_EPISODES})"
-        return f"{what}; {spent.line}", spent.signals or None
     signals = [*drift(sample(evaluated), current), *spent.signals]
-    return f"{'; '.join(str(signal) for signal in signals) or 'no drift'}; {spent.line}", signals
+    told, few = [str(signal) for signal in signals], not evaluated or current.episodes < MIN_EPISODES
+    if few:
+        told.append(f"too few requests to tell {'other ' if told else ''}drift ({current.episodes} of {MIN_EPISODES})")
+    return f"{'; '.join(told) or 'no drift'}; {spent.line}", signals or (None if few else [])
 
 
 def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:
@@ -112,6 +114,8 @@ def _state(path: Path) -> str:
 def waiting(root: Path, asked: Asked, *, own: str, again: bool) -> str:
     """Why a run that was started for what asks has nothing to do now; empty when it has. `again`: it is a rerun."""
     _reopen(root)
+    if decided(root, own):
+        return ""  # A person answered: it goes on.
     others = [one for one in runs(root) if one.id != own]
     now = asked == "now" or again or bool(os.environ.get(ASKED_BY))
     return hindrance(root, load_params(root / "params.yaml").retraining, others, now=now)
@@ -122,24 +126,31 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     """What the run answers is taken while the block lasts, and says who asked; yields the run's own overrides.
 
     The changes of params.yaml that the requests need stay, as those of `orchestra run --set` do: prices that moved
-    have moved for the next run, too.
+    have moved for the next run, too. A run that is suspended for a person's answer has come to its decision.
     """
+    from prefect.exceptions import Pause
+
     _reopen(root)
     if not asked:
         yield []
         return
     params = load_params(root / "params.yaml")
-    taken = take(root, journal.record.id, journal.record.name)
+    again = take_up(root, journal.record.id)
+    taken = again or take(root, journal.record.id, journal.record.name)
     state, answered = FAILED, False
     try:
         journal.update(asked_by="; ".join(one.line for one in taken))
         undo(root)
-        apply(root / "params.yaml", assignments(taken))
+        if not again:  # The changes were made when it began; another run may have made later ones.
+            apply(root / "params.yaml", assignments(taken))
         left = month_left(root, params.retraining)
         caps = [one for one in (left, params.budget.run_usd) if one is not None]
         yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
         state = journal.record.state
         answered = state != CAPPED
+    except Pause:
+        state, answered = AWAITING, True
+        raise
     finally:
         close(root, taken, state, _spent(root, journal.record), answered=answered)
 

@@ -40,6 +40,11 @@ class Sample:
     def episodes(self) -> int:
         return len(self.cost_usd)
 
+    @property
+    def requests(self) -> int:
+        """Those that a tool's failure ended among them."""
+        return self.episodes + self.failed
+
 
 @dataclass(frozen=True)
 class Signal:
@@ -73,12 +78,22 @@ def sample(episodes: Iterable[Episode]) -> Sample:
 def drift(reference: Sample, current: Sample) -> list[Signal]:
     """What differs of served episodes from evaluated ones, beyond chance and by enough; empty for a few.
 
-    Mann-Whitney for dollars and seconds, chi-squared for the mix of tools, Fisher's exact test for shares.
+    Mann-Whitney for dollars and seconds, chi-squared for the mix of tools, Fisher's exact test for shares. What is lost
+    to tools is told also where nothing else is left to compare.
     """
-    if min(reference.episodes, current.episodes) < MIN_EPISODES:
+    if min(reference.requests, current.requests) < MIN_EPISODES:
         return []
+    lost = ((one.failed, one.requests) for one in (reference, current))
+    found = [_share("share lost to tools", *lost, fewer=False)]
+    if min(reference.episodes, current.episodes) >= MIN_EPISODES:
+        found += _behaviour(reference, current)
+    return [signal for signal in found if signal is not None and signal.p_value < LEVEL]
+
+
+def _behaviour(reference: Sample, current: Sample) -> list[Signal | None]:
+    """Of the episodes that no tool's failure ended."""
     served, before = current.episodes, reference.episodes
-    found = (
+    return [
         _mix(reference.first, current.first),
         _collapse(reference.first, current.first),
         _amount("dollars an episode", reference.cost_usd, current.cost_usd),
@@ -90,9 +105,7 @@ def drift(reference: Sample, current: Sample) -> list[Signal]:
             (current.parsed, current.turns),
             fewer=True,
         ),
-        _share("share lost to tools", (reference.failed, before), (current.failed, served), fewer=False),
-    )
-    return [signal for signal in found if signal is not None and signal.p_value < LEVEL]
+    ]
 
 
 def _mix(reference: Mapping[str, int], current: Mapping[str, int]) -> Signal | None:
@@ -105,7 +118,8 @@ def _mix(reference: Mapping[str, int], current: Mapping[str, int]) -> Signal | N
     common = [name for name, count in whole.items() if count * smaller >= 5]
     rows = [[counts.get(name, 0) for name in common] for counts in (reference, current)]
     rest = [sum(counts.values()) - sum(row) for counts, row in zip((reference, current), rows, strict=True)]
-    if sum(rest) * smaller >= 5:
+    # A row of rare tools only would be empty without them.
+    if sum(rest) * smaller >= 5 or not all(map(sum, rows)):
         rows = [[*row, left] for row, left in zip(rows, rest, strict=True)]
     if len(rows[0]) < 2:
         return None

@@ -79,7 +79,7 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
         made = release.run()
     except CandidateWorse as failure:
         told("rolled_back", failure.what)
-        return _rolled_back(stage, failure)
+        return _rolled_back(stage, failure, found.number)
     except OrchestraError as failure:
         told("failed", str(failure))
         raise
@@ -111,13 +111,17 @@ def _shadowed(stage: Stage, number: int | None) -> ModelVersion:
     return found
 
 
-def _rolled_back(stage: Stage, failure: CandidateWorse) -> Deployment:
-    """The champion before is champion again; what served goes on serving."""
-    from tasks.rollback import rollback
+def _rolled_back(stage: Stage, failure: CandidateWorse, worse: int) -> Deployment:
+    """The champion before is champion again, and not the version that was found `worse`; what served serves on."""
+    from tasks.rollback import rollback, switch
 
     stage.say(f"rolled back: {failure.what}")
     try:
-        stage.say(rollback(stage).line)
+        moved = rollback(stage)
+        if moved.version == worse and moved.left is not None:
+            # A switch to an older version had taken the one before out of service.
+            moved = switch(stage, moved.left)
+        stage.say(moved.line)
     except DataError as lost:
         stage.say(f"the aliases stay: {lost}")
     last = last_deployment(stage.root) or Deployment()

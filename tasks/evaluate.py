@@ -212,7 +212,7 @@ def _lessons(stage: Stage, toolkit: Toolkit, train: list[Example] | None) -> tup
 
 
 def data_hash(stage: Stage, examples: list[Example]) -> str:
-    """Hash of everything but the policy that decides a score: examples, answers, corpus, prices, domains, code."""
+    """Hash of all but the policy that decides a score: examples, answers, corpus, prices, domains, judge, code."""
     root, world = stage.root, stage.params.world
     catalogue = [str(file.relative_to(root)) for file in catalogue_files(root / world.catalogue)]
     files = {
@@ -220,6 +220,8 @@ def data_hash(stage: Stage, examples: list[Example]) -> str:
         for name in ("data/generated/answers.jsonl", "data/generated/corpus.jsonl", *catalogue, world.prices)
     }
     files |= {f"data/domains/{name}": hash_dir(root / "data/domains" / name) for name in world.domains}
+    if world.judge is not None:
+        files["judge"] = world.judge.model_dump_json()
     files["code"] = code_hash("score")
     return running.data_hash(examples, files, stage.params.rollout)
 

@@ -69,9 +69,9 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     failed = None if safety is None else len(safety.failed)
     found = evidence(comparison, TRAINED, episodes.get(TRAINED, ()), failed, of)
     registry = Registry(stage.root, model_name)
-    candidate = registry.add(folder, found.checkpoint_hash, _tags(stage, folder, comparison, found), parent_run_id)
+    candidate = registry.add(folder, found.checkpoint_hash, _tags(stage, folder), parent_run_id)
     link_version(registry, candidate, TRAINED)
-    registry.tag(candidate, {EVIDENCE: found.brief.model_dump_json()})
+    _measured(registry, candidate, found)
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
     champion = registry.at(CHAMPION)
@@ -148,18 +148,25 @@ def _episodes(file: Path) -> dict[str, list[Episode]]:
     return found
 
 
-def _tags(stage: Stage, folder: Path, comparison: Comparison, found: Evidence) -> dict[str, str]:
+def _tags(stage: Stage, folder: Path) -> dict[str, str]:
     """What a version says of itself, for people and for searches."""
     manifest = verify_manifest(folder)
     return {
         "data_hash": manifest.data_hash,
-        "heldout_hash": comparison.data_hash,
         "price_date": manifest.price_date,
         "git_commit": manifest.git_commit or git_commit(stage.root),
         "profile": stage.params.profile,
         "base": manifest.base or "random weights",
-        **{f"metric.{name}": f"{value:.6g}" for name, value in found.metrics.items() if value is not None},
     }
+
+
+def _measured(registry: Registry, version: ModelVersion, found: Evidence) -> None:
+    """Tag a version with its last evaluation, and with nothing of one before."""
+    metrics = {f"metric.{name}": f"{value:.6g}" for name, value in found.metrics.items() if value is not None}
+    for key in version.tags:
+        if key.startswith("metric.") and key not in metrics:
+            registry.untag(version, key)
+    registry.tag(version, {"heldout_hash": found.data_hash, **metrics, EVIDENCE: found.brief.model_dump_json()})
 
 
 def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry: Registry, run_id: str | None) -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from orchestra.config.retraining import Retraining
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
-from orchestra.system.runs import KILLED, RunRecord
+from orchestra.system.runs import AWAITING, KILLED, RunRecord
 from orchestra.text import one_line
 from orchestra.types import Record, Usd
 
@@ -200,6 +200,21 @@ def take(root: Path, run_id: str, run: str) -> list[RetrainRequest]:
         if one.waits:
             attempt = RetrainAttempt(run_id=run_id, run=run, began=datetime.now(UTC))
             taken.append(_save(root, one, state="taken", attempts=(*one.attempts, attempt)))
+    return taken
+
+
+def decided(root: Path, run_id: str) -> list[RetrainRequest]:
+    """What a run answered but for a person, for whom it is suspended; when it goes on, it goes on with these."""
+    every = [one for one in requests(root) if one.attempts]
+    return [one for one in every if (one.attempts[-1].run_id, one.attempts[-1].state) == (run_id, AWAITING)]
+
+
+def take_up(root: Path, run_id: str) -> list[RetrainRequest]:
+    """Mark what a suspended run had answered as taken by it again; returns those, none for a run that begins."""
+    taken = []
+    for one in decided(root, run_id):
+        attempts = (*one.attempts[:-1], one.attempts[-1].model_copy(update={"state": ""}))
+        taken.append(_save(root, one, state="taken", closed=None, attempts=attempts))
     return taken
 
 

@@ -22,7 +22,7 @@ def of_version(version: ModelVersion, decision: str = "") -> Node:
     checkpoint = Node(what="checkpoint", digest=version.checkpoint_hash, of=(data, base, code, profile))
     heldout = Node(
         what="held-out data, tools and code",
-        said=f"prices of {tags.get('price_date', 'an unknown day')}",
+        said=f"prices of {tags.get('price_date', 'an unknown day') if found is None else found.price_date}",
         digest=tags.get("heldout_hash", ""),
     )
     figures = {} if found is None else found.metrics

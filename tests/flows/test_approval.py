@@ -1,5 +1,7 @@
 """Approval in Prefect: a deployment's run suspends and takes the answer of its form; others are answered by a flow."""
 
+import contextlib
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +18,20 @@ from prefect.states import Pending
 
 from flows._runs import under_way
 from flows.answer import answer, ask, settle, suspendable
-from orchestra.errors import ConfigError
+from flows.retraining import Asked, answering, waiting
+from orchestra.config.overrides import apply
+from orchestra.config.schema import load_params
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.promotion.approval import Approval, request
+from orchestra.system import retraining
 from orchestra.system.code_hash import CODE
 from orchestra.system.processes import stop_services
+from orchestra.system.retraining import RetrainReason
 from orchestra.system.runs import AWAITING, runs
 from tasks.platform.stage import Stage
 from tasks.promote import promote
 from tests.support.promotions import aliases, params, workspace
+from tests.support.worlds import ROOT
 
 pytestmark = [pytest.mark.usefixtures("prefect"), pytest.mark.timeout(1200)]
 
@@ -44,20 +52,31 @@ def known() -> Approval:
 
 
 @flow(name="asks")
-def asks() -> Any:
+def asks(asked: Asked = "", fails: bool = False) -> Any:
     """Asks about version 2; returns what a person said."""
-    with under_way(Path.cwd(), alone=True):
+    here = Path.cwd()
+    with under_way(here, alone=True) as journal, answering(here, journal, asked):
         said = ask(known(), "**All 10 checks passed.**", known().asked)
+        if fails:
+            raise ServiceError("the release failed")
+        journal.end("Completed")
     return "nobody" if said is None else said.model_dump()
 
 
-def begun() -> FlowRun:
+def begun(**parameters: Any) -> FlowRun:
     """A run of a deployment, whose process ended when it asked."""
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow(asks), "here")
         run = client.create_flow_run_from_deployment(deployment, state=Pending())
         with pytest.raises(Pause):
-            run_flow(asks, flow_run=run)
+            run_flow(asks, flow_run=run, parameters=parameters)
+        return client.read_flow_run(run.id)
+
+
+def resumed(run: FlowRun) -> FlowRun:
+    """The run as Prefect hands it to a worker again, after a person answered."""
+    with get_client(sync_client=True) as client:
+        client.resume_flow_run(run.id, run_input={"approve": True, "by": "Ada", "reason": ""})
         return client.read_flow_run(run.id)
 
 
@@ -84,13 +103,39 @@ def test_a_run_that_is_suspended_ends_when_the_answer_was_given_elsewhere(here: 
     assert state is not None and (state.name, state.is_completed()) == ("Rejected", True)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_asked_for_a_run_is_answered_while_it_is_suspended_and_taken_up_when_it_goes_on(
+    here: Path, fails: bool
+) -> None:
+    shutil.copy(ROOT / "params.yaml", here)
+    rules = load_params(here / "params.yaml").retraining.model_copy(update={"cooldown_hours": 0.0})
+    reasons = [
+        RetrainReason("price", one, f"{one} costs more", assignments=(f"grpo.seed={one}",)) for one in ("7", "8")
+    ]
+    retraining.ask(here, reasons[:1], (), "monitor")
+    run = begun(asked="due")
+    (request,) = retraining.requests(here)
+    assert (request.state, request.attempts[0].state) == ("answered", AWAITING)
+    assert retraining.hindrance(here, rules, runs(here)) == "nothing asks for a retraining", "no second run begins"
+    assert waiting(here, "due", own="another", again=False) and not waiting(here, "due", own=str(run.id), again=False)
+
+    retraining.ask(here, reasons[1:], (), "monitor")
+    apply(here / "params.yaml", ["grpo.seed=9"])
+    with contextlib.suppress(ServiceError):
+        run_flow(asks, flow_run=resumed(run), parameters={"asked": "due", "fails": fails})
+    first, later = retraining.requests(here)
+    assert [one.state for one in first.attempts] == ["Failed" if fails else "Completed"]
+    assert (first.state, later.state, later.attempts) == ("open" if fails else "answered", "open", ())
+    assert load_params(here / "params.yaml").grpo.seed == 9, "what changed since stays"
+
+
 def test_a_run_that_a_person_started_does_not_suspend(here: Path) -> None:
     assert asks() == "nobody" and known().run == ""
     assert not settle(known(), "Promoted")
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A workspace whose first version waits for a person."""
     monkeypatch.setitem(CODE, "score", ())
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -106,14 +151,14 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     stop_services(tmp_path)
 
 
-def test_what_a_person_refuses_does_not_serve_and_what_one_approves_does(waiting: Path) -> None:
+def test_what_a_person_refuses_does_not_serve_and_what_one_approves_does(unanswered: Path) -> None:
     with pytest.raises(ConfigError, match="a name has 1 to 200 characters"):
         answer(by=" ")
     refused = answer(by="Bob", approve=False, reason="too slow", return_state=True)
-    assert refused.name == "Rejected" and refused.is_completed() and aliases(waiting)["champion"] is None
+    assert refused.name == "Rejected" and refused.is_completed() and aliases(unanswered)["champion"] is None
     approved = answer(by="Ada", version=1, return_state=True)
     assert approved.name == "Promoted" and "Approved by Ada" in str(approved.message)
-    assert aliases(waiting)["champion"] == 1
-    newest, before = runs(waiting)[:2]
+    assert aliases(unanswered)["champion"] == 1
+    newest, before = runs(unanswered)[:2]
     assert [one.state for one in (newest, before)] == ["Promoted", "Rejected"]
     assert newest.stages["deploy"].state == "version 1 released" and "deploy" not in before.stages

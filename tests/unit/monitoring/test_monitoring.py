@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitoring import drift as drifting
 from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, drift, sample
 from orchestra.serving.records.telemetry import Telemetry
 from tests.support.worlds import ROOT, episode
@@ -80,6 +83,45 @@ def test_each_shift_is_found_in_a_window_of_it_and_by_its_name(change: dict[str,
     assert sum(any(name in str(signal) for signal in signals) for signals in found) >= 19
     assert all(signal.p_value < LEVEL for signals in found for signal in signals)
     assert drift(USUAL, traffic(0, MIN_EPISODES - 1, **change)) == []
+
+
+def counted(first: dict[str, int], failed: int = 0) -> Sample:
+    """Episodes by their first tool, all answered, and those that a tool's failure ended."""
+    count = sum(first.values())
+    usd, seconds = ([unit * (1 + number % 7) for number in range(count)] for unit in (0.01, 5.0))
+    return Sample(first, usd, seconds, answered=count, turns=2 * count, parsed=2 * count, failed=failed)
+
+
+EVALUATED = counted({"gpt-5": 400, "gpt-5-mini": 500, "search": 104, "none": 20}, failed=10)
+
+
+@pytest.mark.parametrize("tool", ["none", "new"])
+def test_a_collapse_onto_a_tool_that_was_rare_or_is_new_is_found(tool: str) -> None:
+    for count in (MIN_EPISODES, 60, 100, WINDOW):
+        names = [signal.name for signal in drift(EVALUATED, counted({tool: count}))]
+        assert names == ["mix of tools (share that moved)", f"share of {tool} (collapse onto one tool)"]
+
+
+@pytest.mark.parametrize("lost", [350, WINDOW])
+def test_an_outage_of_the_tools_is_found_however_few_episodes_it_leaves(lost: int) -> None:
+    left = WINDOW - lost
+    usual = {name: left * count // 1024 for name, count in EVALUATED.first.items() if left}
+    (signal,) = drift(EVALUATED, counted(usual, failed=lost))
+    assert signal.name == "share lost to tools" and signal.reference == pytest.approx(10 / 1034)
+    assert signal.current == pytest.approx(lost / (lost + sum(usual.values())))
+    assert drift(EVALUATED, counted({}, failed=MIN_EPISODES - 1)) == []
+
+
+SAMPLES = st.builds(
+    counted, st.dictionaries(st.sampled_from([*TOOLS, "new"]), st.integers(1, 120)), st.integers(0, WINDOW)
+)
+
+
+@given(SAMPLES, SAMPLES)
+def test_whatever_the_counts_each_difference_has_a_probability(reference: Sample, current: Sample) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drifting, "LEVEL", 2.0)
+        assert all(0 <= signal.p_value <= 1 for signal in drift(reference, current))
 
 
 def metrics(tmp_path: Path) -> set[str]:

@@ -1,14 +1,17 @@
-"""The evaluate stage on machines with several GPUs: a checkpoint is measured as on any other."""
+"""The evaluate stage: several GPUs measure a checkpoint as one does, and the judge is part of what was measured on."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
+from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Rollout
 from orchestra.evaluation.run import evaluate
-from tasks.evaluate import checkpoint
-from tests.support.worlds import PRICE, codec, easy_example, toolkit, warm_model
+from tasks.evaluate import checkpoint, data_hash
+from tasks.platform.stage import Stage
+from tests.support.serving_world import params, workspace
+from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, warm_model
 
 
 @pytest.mark.parametrize("gpus", [2, 8])
@@ -31,3 +34,14 @@ def test_a_checkpoint_is_evaluated_however_many_gpus_are_seen(
     alone = measured("alone.jsonl")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert measured("several.jsonl") == alone and all(alone)
+
+
+def test_the_judge_is_part_of_the_data_hash(tmp_path: Path) -> None:
+    """Otherwise a champion that another judge measured would be compared with a candidate of this one."""
+    root, shipped = workspace(tmp_path / "w"), params()
+    judge = JudgeSettings(model="o3-mini-2025-01-31", price="openai/o3-mini")
+    others = [{"model": "gpt-4.1-2025-04-14"}, {"rubric": "hle"}, {"max_output_tokens": 100}]
+    judges = [None, judge, *(judge.model_copy(update=other) for other in others)]
+    worlds = [shipped.world.model_copy(update={"judge": one}) for one in judges]
+    stages = [Stage("promote", shipped.model_copy(update={"world": world}), root) for world in worlds]
+    assert len({data_hash(stage, [example("e1", kind="judge")]) for stage in stages}) == len(judges)

@@ -172,6 +172,17 @@ def test_a_judge_that_fails_is_told_and_no_verdict(asks: Path, monkeypatch: pyte
     assert verdicts(asks) == {f"{0:032x}": False}
 
 
+def test_an_outage_of_the_tools_is_told_though_no_episode_is_left_to_compare(root: Path) -> None:
+    usual = [episode(cost_usd="0.01").model_copy(update={"example_id": f"e{n}", "policy": TRAINED}) for n in range(99)]
+    (root / "reports/evaluation").mkdir(parents=True)
+    write_jsonl(root / "reports/evaluation/episodes.jsonl", usual)
+    for number in range(MIN_EPISODES):
+        request(root, number, "what is 1+1?", episode(solved=None))
+    told, signals = served_drift(root)
+    assert [signal.name for signal in signals or ()] == ["share lost to tools"]
+    assert told.startswith("share lost to tools: 1, ") and f"other drift (0 of {MIN_EPISODES})" in told
+
+
 def test_nothing_serves(root: Path) -> None:
     shutil.rmtree(root / ".state")
     assert served_drift(root) == ("nothing serves", None) and figures(root) is None
