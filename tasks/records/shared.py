@@ -104,7 +104,8 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
     """Bring back what was pushed last: outputs of stages, checkpoints, MLflow's database; returns one line.
 
     The caller holds the workspace's lock. Raises `ConfigError` where the workspace has results of its own, unless
-    `replace`: then its database goes to `.state/replaced-…`. `DataError` for what is damaged in the store.
+    `replace`: then its database goes to `.state/replaced-…`. `DataError` for what is damaged in the store. Where the
+    store has nothing newer, the present database stays: nothing tells whether a rollback changed it since the push.
     """
     with _named(storage):
         ask_place(storage.url, storage)
@@ -116,18 +117,20 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
                 where=storage.url,
                 fix="orchestra push, on the other machine",
             )
+        known, database = _known(root), bool(latest.state) and (root / MLFLOW).is_file()
+        newest = known == latest.id and not replace
         own = (root / LOCK).is_file() and (root / LOCK).read_text(encoding="utf-8") != latest.lock
-        own = own or bool(latest.state and (root / MLFLOW).is_file())
-        if own and _known(root) not in (latest.id, PULLING + latest.id) and not replace:
+        own = own or (database and not newest)
+        if own and known != PULLING + latest.id and not replace:
             what = "this workspace has results of its own"
-            raise ConfigError(
-                what, where=str(root), fix="orchestra pull --replace: its database goes to .state/replaced-…"
-            )
-        # One that is killed goes on with the same command, and pushes nothing meanwhile.
-        atomic.write_text(root / KNOWN, PULLING + latest.id + "\n")
+            fix = "orchestra push, or orchestra pull --replace: its database goes to .state/replaced-…"
+            raise ConfigError(what, where=str(root), fix=fix)
+        if not newest:
+            # A pull that is killed goes on with the same command, and a push is refused meanwhile.
+            atomic.write_text(root / KNOWN, PULLING + latest.id + "\n")
         for digest in latest.checkpoints:
             store.pull_checkpoint(root, digest)
-        if latest.state:
+        if latest.state and not (newest and database):
             store.pull_state(root, latest.state)
         if latest.lock:
             atomic.write_text(root / LOCK, latest.lock)

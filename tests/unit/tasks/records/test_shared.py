@@ -15,7 +15,8 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.system.processes import LOCALHOST, free_port
-from tasks.platform.registry import CHAMPION, PREVIOUS, Registry
+from tasks.platform.aliases import aliases
+from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
 from tasks.records.shared import KNOWN, WHOLE, pull, push
 from tests.support.registries import commit, make_workspace, register, run_stage
@@ -110,6 +111,53 @@ def test_a_clone_serves_the_same_champion_with_its_history_and_takes_it_back(
     pull(machine, storage, replace=True)
     back = registry(machine, monkeypatch).at(CHAMPION)
     assert back is not None and back.number == 1 and list((machine / ".state").glob("replaced-*/mlflow.db"))
+
+
+def rolled_back(machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that machine has pushed, and a rollback since."""
+    push(machine, storage)
+    here = registry(machine, monkeypatch)
+    previous = here.at(PREVIOUS)
+    assert previous is not None
+    here.point(CHAMPION, previous)
+    assert named(machine) == 1
+
+
+def named(root: Path) -> int:
+    """The champion; read from the file, since MLflow's client goes on with the one that a pull moved away."""
+    return aliases(root, "orchestrator")[CHAMPION]
+
+
+def test_a_pull_keeps_what_was_not_pushed_since(
+    machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled_back(machine, storage, monkeypatch)
+    shutil.rmtree(machine / STORE)
+    (machine / "out.txt").unlink()
+    pull(machine, storage)
+    assert named(machine) == 1 and len(list((machine / STORE).iterdir())) == 2
+    assert (machine / "out.txt").read_text() == "first", "what is missing comes back"
+
+    run_stage(machine, "second")
+    with pytest.raises(ConfigError, match=r"results of its own — orchestra push, or"):
+        pull(machine, storage)
+    assert named(machine) == 1 and (machine / "out.txt").read_text() == "second"
+    pull(machine, storage, replace=True)
+    assert named(machine) == 2 and (machine / "out.txt").read_text() == "first"
+
+
+def test_a_pull_of_nothing_newer_keeps_the_database_also_after_it_was_cut_off(
+    machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.records.shared import _SharedFolder
+
+    rolled_back(machine, storage, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(_SharedFolder, "pull_outputs", lambda *_: (_ for _ in ()).throw(ConnectionResetError("cut")))
+        with pytest.raises(ServiceError, match="cut"):
+            pull(machine, storage)
+    pull(machine, storage)
+    assert named(machine) == 1
 
 
 def test_an_upload_that_was_cut_off_is_never_seen(
