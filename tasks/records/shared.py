@@ -79,10 +79,8 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
     with _named(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)
-        before = store.latest()
-        if before is not None and before.id != _known(root) and not replace:
-            what = f"another machine pushed on {before.made:%Y-%m-%d %H:%M} UTC"
-            raise ConfigError(what, where=storage.url, fix="orchestra pull --replace, or orchestra push --replace")
+        if not replace:
+            store.refuse_newer(_known(root))
         lock = (root / LOCK).read_text(encoding="utf-8") if (root / LOCK).is_file() else ""
         outputs = store.push_outputs(root) if lock else 0
         state, checkpoints = "", []
@@ -94,6 +92,9 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
             id=hashlib.sha256(f"{now}{state}{lock}".encode()).hexdigest()[:16],
             made=now, lock=lock, state=state, checkpoints=tuple(checkpoints),
         )  # fmt: skip
+        if not replace:
+            # Another machine may have pushed during the uploads. A write on a condition works at Amazon only.
+            store.refuse_newer(_known(root))
         store.write(LATEST, made.model_dump_json(indent=1).encode())
         atomic.write_text(root / KNOWN, made.id + "\n")
         store.forget_states(state)
@@ -155,6 +156,13 @@ class _SharedFolder:
             raise DataError(
                 "is not a list that orchestra push wrote", where=f"{self.url}/{LATEST}", fix="orchestra push --replace"
             ) from None
+
+    def refuse_newer(self, known: str) -> None:
+        """Raises `ConfigError` where the last push is another than the one that is known."""
+        latest = self.latest()
+        if latest is not None and latest.id != known:
+            what = f"another machine pushed on {latest.made:%Y-%m-%d %H:%M} UTC"
+            raise ConfigError(what, where=self.url, fix="orchestra pull --replace, or orchestra push --replace")
 
     def write(self, name: str, content: bytes) -> None:
         self.files.pipe_file(f"{self.url}/{name}", content)

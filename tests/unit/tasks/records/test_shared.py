@@ -18,7 +18,7 @@ from orchestra.system.processes import LOCALHOST, free_port
 from tasks.platform.aliases import aliases
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
-from tasks.records.shared import KNOWN, WHOLE, pull, push
+from tasks.records.shared import KNOWN, LATEST, WHOLE, Latest, pull, push
 from tests.support.registries import commit, make_workspace, register, run_stage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -191,6 +191,39 @@ def test_a_pull_that_was_cut_off_goes_on_and_pushes_nothing_meanwhile(
         push(other, storage)
     pull(other, storage)
     assert (other / "out.txt").read_text() == "first" and "pulling" not in (other / KNOWN).read_text()
+
+
+@pytest.mark.parametrize("pushed", ["before", "never"])
+def test_a_push_during_which_another_machine_pushed_is_refused(
+    machine: Path, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pushed: str
+) -> None:
+    from tasks.records.shared import _SharedFolder
+
+    other = Path(shutil.copytree(machine, tmp_path / "two", symlinks=True))
+    if pushed == "before":
+        push(other, storage)
+        shutil.copy(other / KNOWN, machine / KNOWN)
+    upload = _SharedFolder.push_state
+
+    def slow(store: _SharedFolder, root: Path) -> str:
+        monkeypatch.setattr(_SharedFolder, "push_state", upload)
+        push(other, storage)
+        return upload(store, root)
+
+    monkeypatch.setattr(_SharedFolder, "push_state", slow)
+    with pytest.raises(ConfigError, match="another machine pushed on"):
+        push(machine, storage)
+    latest = Latest.model_validate_json(files(storage).cat_file(f"{storage.url}/{LATEST}"))
+    assert latest.id == (other / KNOWN).read_text().strip()
+    push(machine, storage, replace=True)
+
+
+def test_a_list_that_is_damaged_is_replaced_on_request(machine: Path, storage: Storage) -> None:
+    files(storage).pipe_file(f"{storage.url}/{LATEST}", b"{")
+    with pytest.raises(DataError, match="orchestra push --replace"):
+        push(machine, storage)
+    push(machine, storage, replace=True)
+    push(machine, storage)
 
 
 def test_a_damaged_checkpoint_in_the_store_is_not_kept(machine: Path, storage: Storage, tmp_path: Path) -> None:
