@@ -38,7 +38,7 @@ from orchestra.system.workspace import locked
 from orchestra.text import one_line
 from orchestra.types import Record
 from tasks.platform.commands import run_command
-from tasks.platform.dvc import LOCK
+from tasks.platform.dvc import LOCK, recover
 from tasks.platform.registry import STORE
 from tasks.platform.tracking import own_database
 
@@ -73,9 +73,10 @@ class Latest(Record):
 def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
     """Copy what is not in the store yet, then let latest.json name it; returns one line.
 
-    Raises `ConfigError` where another machine pushed since this one last pushed or pulled, unless `replace`;
-    `ServiceError` of one line for a store that does not answer.
+    The caller holds the workspace's lock. Raises `ConfigError` where another machine pushed since this one last pushed
+    or pulled, unless `replace`; `ServiceError` of one line for a store that does not answer.
     """
+    recover(root)
     with _named(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)
@@ -108,6 +109,8 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
     `replace`: then its database goes to `.state/replaced-…`. `DataError` for what is damaged in the store. Where the
     store has nothing newer, the present database stays: nothing tells whether a rollback changed it since the push.
     """
+    # The next run would put the lock file of before a kill in the place of the one that is pulled.
+    recover(root)
     with _named(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)

@@ -16,6 +16,7 @@ from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.system.processes import LOCALHOST, free_port
 from tasks.platform.aliases import aliases
+from tasks.platform.dvc import LOCK, LOCK_BEFORE, recover, stages
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
 from tasks.records.shared import KNOWN, LATEST, WHOLE, Latest, pull, push
@@ -191,6 +192,30 @@ def test_a_pull_that_was_cut_off_goes_on_and_pushes_nothing_meanwhile(
         push(other, storage)
     pull(other, storage)
     assert (other / "out.txt").read_text() == "first" and "pulling" not in (other / KNOWN).read_text()
+
+
+def killed(root: Path) -> None:
+    """A stage was killed while DVC wrote its lock file, which it empties first."""
+    shutil.copy(root / LOCK, root / LOCK_BEFORE)
+    (root / LOCK).write_text("")
+
+
+def test_what_a_killed_stage_left_is_neither_pushed_nor_put_over_what_is_pulled(
+    machine: Path, storage: Storage, tmp_path: Path
+) -> None:
+    killed(machine)
+    push(machine, storage)
+    other = clone(machine, tmp_path / "two")
+    pull(other, storage)
+    assert (other / "out.txt").read_text() == "first"
+
+    run_stage(machine, "second")
+    push(machine, storage)
+    killed(other)
+    pull(other, storage, replace=True)
+    (other / "source").write_text("second")
+    recover(other)
+    assert stages(other) == {"copy": []}, "the next run finds every stage current"
 
 
 @pytest.mark.parametrize("pushed", ["before", "never"])
