@@ -226,6 +226,8 @@ def main(arguments: list[str]) -> None:
     options, root = parser.parse_args(arguments), Path.cwd()
     # Nothing may begin to refer to something meanwhile.
     with locked(root):
+        # A DVC that was killed may have left an empty lock file, which DVC itself cannot read.
+        dvc.recover(root)
         registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
         kept = keepers(root, registry, options.champions)
         found = leftovers(root, registry, kept, options.days)

@@ -38,7 +38,7 @@ from orchestra.system.workspace import locked
 from orchestra.text import one_line
 from orchestra.types import Record
 from tasks.platform.commands import run_command
-from tasks.platform.dvc import LOCK
+from tasks.platform.dvc import LOCK, recover
 from tasks.platform.registry import STORE
 from tasks.platform.tracking import own_database
 
@@ -73,16 +73,15 @@ class Latest(Record):
 def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
     """Copy what is not in the store yet, then let latest.json name it; returns one line.
 
-    Raises `ConfigError` where another machine pushed since this one last pushed or pulled, unless `replace`;
-    `ServiceError` of one line for a store that does not answer.
+    The caller holds the workspace's lock. Raises `ConfigError` where another machine pushed since this one last pushed
+    or pulled, unless `replace`; `ServiceError` of one line for a store that does not answer.
     """
+    recover(root)
     with _named(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)
-        before = store.latest()
-        if before is not None and before.id != _known(root) and not replace:
-            what = f"another machine pushed on {before.made:%Y-%m-%d %H:%M} UTC"
-            raise ConfigError(what, where=storage.url, fix="orchestra pull --replace, or orchestra push --replace")
+        if not replace:
+            store.refuse_newer(_known(root))
         lock = (root / LOCK).read_text(encoding="utf-8") if (root / LOCK).is_file() else ""
         outputs = store.push_outputs(root) if lock else 0
         state, checkpoints = "", []
@@ -94,6 +93,9 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
             id=hashlib.sha256(f"{now}{state}{lock}".encode()).hexdigest()[:16],
             made=now, lock=lock, state=state, checkpoints=tuple(checkpoints),
         )  # fmt: skip
+        if not replace:
+            # Another machine may have pushed during the uploads. A write on a condition works at Amazon only.
+            store.refuse_newer(_known(root))
         store.write(LATEST, made.model_dump_json(indent=1).encode())
         atomic.write_text(root / KNOWN, made.id + "\n")
         store.forget_states(state)
@@ -104,8 +106,11 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
     """Bring back what was pushed last: outputs of stages, checkpoints, MLflow's database; returns one line.
 
     The caller holds the workspace's lock. Raises `ConfigError` where the workspace has results of its own, unless
-    `replace`: then its database goes to `.state/replaced-…`. `DataError` for what is damaged in the store.
+    `replace`: then its database goes to `.state/replaced-…`. `DataError` for what is damaged in the store. Where the
+    store has nothing newer, the present database stays: nothing tells whether a rollback changed it since the push.
     """
+    # The next run would put the lock file of before a kill in the place of the one that is pulled.
+    recover(root)
     with _named(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)
@@ -116,18 +121,20 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
                 where=storage.url,
                 fix="orchestra push, on the other machine",
             )
+        known, database = _known(root), bool(latest.state) and (root / MLFLOW).is_file()
+        newest = known == latest.id and not replace
         own = (root / LOCK).is_file() and (root / LOCK).read_text(encoding="utf-8") != latest.lock
-        own = own or bool(latest.state and (root / MLFLOW).is_file())
-        if own and _known(root) not in (latest.id, PULLING + latest.id) and not replace:
+        own = own or (database and not newest)
+        if own and known != PULLING + latest.id and not replace:
             what = "this workspace has results of its own"
-            raise ConfigError(
-                what, where=str(root), fix="orchestra pull --replace: its database goes to .state/replaced-…"
-            )
-        # One that is killed goes on with the same command, and pushes nothing meanwhile.
-        atomic.write_text(root / KNOWN, PULLING + latest.id + "\n")
+            fix = "orchestra push, or orchestra pull --replace: its database goes to .state/replaced-…"
+            raise ConfigError(what, where=str(root), fix=fix)
+        if not newest:
+            # A pull that is killed goes on with the same command, and a push is refused meanwhile.
+            atomic.write_text(root / KNOWN, PULLING + latest.id + "\n")
         for digest in latest.checkpoints:
             store.pull_checkpoint(root, digest)
-        if latest.state:
+        if latest.state and not (newest and database):
             store.pull_state(root, latest.state)
         if latest.lock:
             atomic.write_text(root / LOCK, latest.lock)
@@ -152,6 +159,13 @@ class _SharedFolder:
             raise DataError(
                 "is not a list that orchestra push wrote", where=f"{self.url}/{LATEST}", fix="orchestra push --replace"
             ) from None
+
+    def refuse_newer(self, known: str) -> None:
+        """Raises `ConfigError` where the last push is another than the one that is known."""
+        latest = self.latest()
+        if latest is not None and latest.id != known:
+            what = f"another machine pushed on {latest.made:%Y-%m-%d %H:%M} UTC"
+            raise ConfigError(what, where=self.url, fix="orchestra pull --replace, or orchestra push --replace")
 
     def write(self, name: str, content: bytes) -> None:
         self.files.pipe_file(f"{self.url}/{name}", content)

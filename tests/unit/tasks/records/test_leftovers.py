@@ -12,6 +12,7 @@ from orchestra.errors import DataError
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
 from tasks.approval import STATE
+from tasks.platform.dvc import LOCK, LOCK_BEFORE
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
 from tasks.records.leftovers import CACHE, COLLECTED, keepers, leftovers, main
@@ -95,6 +96,14 @@ def test_it_is_shown_first_and_only_then_deleted(
         repo.checkout()
     champion = registry.at(CHAMPION)
     assert champion is not None and champion.verified().is_dir()
+
+
+def test_outputs_stay_though_a_stage_was_killed(workspace: Path, made: tuple[Path, dict[str, str]]) -> None:
+    md5 = made[1]["workspace"]
+    shutil.copy(workspace / LOCK, workspace / LOCK_BEFORE)
+    (workspace / LOCK).write_text("")  # DVC empties it before it writes it.
+    main(["--delete"])
+    assert (workspace / CACHE / md5[:2] / md5[2:]).is_file()
 
 
 def test_what_is_young_stays(workspace: Path) -> None:

@@ -15,9 +15,11 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.system.processes import LOCALHOST, free_port
-from tasks.platform.registry import CHAMPION, PREVIOUS, Registry
+from tasks.platform.aliases import aliases
+from tasks.platform.dvc import LOCK, LOCK_BEFORE, recover, stages
+from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
-from tasks.records.shared import KNOWN, WHOLE, pull, push
+from tasks.records.shared import KNOWN, LATEST, WHOLE, Latest, pull, push
 from tests.support.registries import commit, make_workspace, register, run_stage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -112,6 +114,53 @@ def test_a_clone_serves_the_same_champion_with_its_history_and_takes_it_back(
     assert back is not None and back.number == 1 and list((machine / ".state").glob("replaced-*/mlflow.db"))
 
 
+def rolled_back(machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that machine has pushed, and a rollback since."""
+    push(machine, storage)
+    here = registry(machine, monkeypatch)
+    previous = here.at(PREVIOUS)
+    assert previous is not None
+    here.point(CHAMPION, previous)
+    assert named(machine) == 1
+
+
+def named(root: Path) -> int:
+    """The champion; read from the file, since MLflow's client goes on with the one that a pull moved away."""
+    return aliases(root, "orchestrator")[CHAMPION]
+
+
+def test_a_pull_keeps_what_was_not_pushed_since(
+    machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled_back(machine, storage, monkeypatch)
+    shutil.rmtree(machine / STORE)
+    (machine / "out.txt").unlink()
+    pull(machine, storage)
+    assert named(machine) == 1 and len(list((machine / STORE).iterdir())) == 2
+    assert (machine / "out.txt").read_text() == "first", "what is missing comes back"
+
+    run_stage(machine, "second")
+    with pytest.raises(ConfigError, match=r"results of its own — orchestra push, or"):
+        pull(machine, storage)
+    assert named(machine) == 1 and (machine / "out.txt").read_text() == "second"
+    pull(machine, storage, replace=True)
+    assert named(machine) == 2 and (machine / "out.txt").read_text() == "first"
+
+
+def test_a_pull_of_nothing_newer_keeps_the_database_also_after_it_was_cut_off(
+    machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.records.shared import _SharedFolder
+
+    rolled_back(machine, storage, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(_SharedFolder, "pull_outputs", lambda *_: (_ for _ in ()).throw(ConnectionResetError("cut")))
+        with pytest.raises(ServiceError, match="cut"):
+            pull(machine, storage)
+    pull(machine, storage)
+    assert named(machine) == 1
+
+
 def test_an_upload_that_was_cut_off_is_never_seen(
     machine: Path, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +192,63 @@ def test_a_pull_that_was_cut_off_goes_on_and_pushes_nothing_meanwhile(
         push(other, storage)
     pull(other, storage)
     assert (other / "out.txt").read_text() == "first" and "pulling" not in (other / KNOWN).read_text()
+
+
+def killed(root: Path) -> None:
+    """A stage was killed while DVC wrote its lock file, which it empties first."""
+    shutil.copy(root / LOCK, root / LOCK_BEFORE)
+    (root / LOCK).write_text("")
+
+
+def test_what_a_killed_stage_left_is_neither_pushed_nor_put_over_what_is_pulled(
+    machine: Path, storage: Storage, tmp_path: Path
+) -> None:
+    killed(machine)
+    push(machine, storage)
+    other = clone(machine, tmp_path / "two")
+    pull(other, storage)
+    assert (other / "out.txt").read_text() == "first"
+
+    run_stage(machine, "second")
+    push(machine, storage)
+    killed(other)
+    pull(other, storage, replace=True)
+    (other / "source").write_text("second")
+    recover(other)
+    assert stages(other) == {"copy": []}, "the next run finds every stage current"
+
+
+@pytest.mark.parametrize("pushed", ["before", "never"])
+def test_a_push_during_which_another_machine_pushed_is_refused(
+    machine: Path, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pushed: str
+) -> None:
+    from tasks.records.shared import _SharedFolder
+
+    other = Path(shutil.copytree(machine, tmp_path / "two", symlinks=True))
+    if pushed == "before":
+        push(other, storage)
+        shutil.copy(other / KNOWN, machine / KNOWN)
+    upload = _SharedFolder.push_state
+
+    def slow(store: _SharedFolder, root: Path) -> str:
+        monkeypatch.setattr(_SharedFolder, "push_state", upload)
+        push(other, storage)
+        return upload(store, root)
+
+    monkeypatch.setattr(_SharedFolder, "push_state", slow)
+    with pytest.raises(ConfigError, match="another machine pushed on"):
+        push(machine, storage)
+    latest = Latest.model_validate_json(files(storage).cat_file(f"{storage.url}/{LATEST}"))
+    assert latest.id == (other / KNOWN).read_text().strip()
+    push(machine, storage, replace=True)
+
+
+def test_a_list_that_is_damaged_is_replaced_on_request(machine: Path, storage: Storage) -> None:
+    files(storage).pipe_file(f"{storage.url}/{LATEST}", b"{")
+    with pytest.raises(DataError, match="orchestra push --replace"):
+        push(machine, storage)
+    push(machine, storage, replace=True)
+    push(machine, storage)
 
 
 def test_a_damaged_checkpoint_in_the_store_is_not_kept(machine: Path, storage: Storage, tmp_path: Path) -> None:
