@@ -1,6 +1,7 @@
 """The evaluate stage: several GPUs measure a checkpoint as one does, and the judge is part of what was measured on."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_the_judge_is_part_of_the_data_hash(tmp_path: Path) -> None:
     """Otherwise a champion that another judge measured would be compared with a candidate of this one."""
     root, shipped = workspace(tmp_path / "w"), params()
     judge = JudgeSettings(model="o3-mini-2025-01-31", price="openai/o3-mini")
-    others = [{"model": "gpt-4.1-2025-04-14"}, {"rubric": "hle"}, {"max_output_tokens": 100}]
+    others: list[dict[str, Any]] = [{"model": "gpt-4.1-2025-04-14"}, {"rubric": "hle"}, {"max_output_tokens": 100}]
     judges = [None, judge, *(judge.model_copy(update=other) for other in others)]
     worlds = [shipped.world.model_copy(update={"judge": one}) for one in judges]
     stages = [Stage("promote", shipped.model_copy(update={"world": world}), root) for world in worlds]
