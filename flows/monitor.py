@@ -62,6 +62,7 @@ def check_answer(root: Path) -> float:
         root=root,
         url=gateway_url(root),
         timeout_s=TIMEOUT_S / 2,
+        check=True,
     )
     if not reply.answer or (sample.simulated and reply.answer != sample.answer):
         what = f"it answers {reply.answer[:60]!r} to {sample.question[:60]!r}, at its release {sample.answer[:60]!r}"

@@ -8,7 +8,7 @@ import hmac
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
 from orchestra.serving.page import HEADERS, PAGE
+from orchestra.serving.shared import checks
 from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_request, from_orchestra
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.openapi import description
@@ -166,6 +167,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
     raw = await request.body()
     caller = gateway.caller(request.headers.get("authorization", ""))
     asked = parse_request(raw)
+    if checks.marked(gateway.root, asked.messages, request.headers.get(checks.HEADER, "")):
+        caller = replace(caller, checks=True)
     name = request.headers.get("idempotency-key")
     if name is not None and asked.stream:
         raise bad_request("an Idempotency-Key is not supported with stream", "stream", "unsupported_parameter")

@@ -14,6 +14,7 @@ import httpx
 from pydantic import JsonValue, ValidationError
 
 from orchestra.errors import ConfigError, ServiceError
+from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.keys import own_key
 from orchestra.system.processes import services
 from orchestra.text import one_line, plain
@@ -108,13 +109,16 @@ def ask(
     root: Path | None = None,
     url: str | None = None,
     timeout_s: float = 300.0,
+    check: bool = False,
 ) -> AskResponse:
-    """Ask the gateway at `url` (default: this workspace's).
+    """Ask the gateway at `url` (default: this workspace's); a `check` is the workspace's own question, no user's.
 
     Raises `ConfigError` when the request is at fault, `ServiceError` when a server or tool is. A model that could not
     answer is a reply without an answer.
     """
     base, headers, verify = access(root or Path.cwd(), url)
+    if check:
+        headers |= mark(root or Path.cwd(), question)
     body = _body(question, preference, budget_usd, max_turns, domain)
     # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names another
     # host.

@@ -23,6 +23,7 @@ from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.supervisor import Supervisor
 from orchestra.serving.releases.traffic import Traffic
 from orchestra.serving.releases.trial import ReleaseTrial, read_trial
+from orchestra.serving.shared import checks
 from orchestra.serving.shared.answers import Answers
 from orchestra.serving.shared.calls import Calls
 from orchestra.serving.shared.database import STORE, Database
@@ -49,6 +50,8 @@ class Caller:
     owner: str = ""
     """The key's id; empty where no key exists."""
     budget: KeyBudget | None = None
+    checks: bool = False
+    """Whether the workspace itself asks, to check what serves."""
 
 
 ANYBODY = Caller()
@@ -228,9 +231,12 @@ class Gateway:
         """The job of a request; raises `ApiError` for what the caller can fix."""
         return await backend.ready(request, lambda call_id, digest: self.calls.recall(caller.owner, call_id, digest))
 
-    async def attempt(self, backend: Backend, job: Job, began: float, **kwargs: Any) -> tuple[Episode, dict[str, Any]]:
+    async def attempt(
+        self, backend: Backend, job: Job, began: float, *, check: bool = False, **kwargs: Any
+    ) -> tuple[Episode, dict[str, Any]]:
         """Run a job; the episode and its `orchestra` object. Counts and traces it, whatever comes of it.
 
+        Of a `check`, which is no user's request, the dollars are counted and the trace is marked.
         Raises `ApiError` 429 where the caller's key cannot pay for the first turn.
         """
         serving = backend.serving
@@ -239,6 +245,7 @@ class Gateway:
             "version": serving.version,
             "engine": serving.engine,
             "fingerprint": serving.fingerprint,
+            **({"role": checks.ROLE} if check else {}),
         }
         clock = EpisodeClock(began)
         with self.telemetry.in_flight.track_inprogress():
@@ -249,23 +256,26 @@ class Gateway:
                     self._worry.set()
                 record["wall_s"] = round(time.monotonic() - began, 3)
                 failed = isinstance(error, Exception) and not isinstance(error, (ApiError, BudgetError))
-                if self.traffic is not None and failed:
+                if self.traffic is not None and failed and not check:
                     self.traffic.answered(backend, job.request, record["wall_s"], None)
                 self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
                 if isinstance(error, BudgetError):
                     raise spent(str(error)) from None
                 raise
         wall_s = time.monotonic() - began
-        if self.traffic is not None:
+        if self.traffic is not None and not check:
             self.traffic.answered(backend, job.request, wall_s, episode)
-        self.telemetry.observe(episode, job.tools, wall_s, job.own)
+        if check:
+            self.telemetry.check_cost.inc(float(episode.cost_usd))
+        else:
+            self.telemetry.observe(episode, job.tools, wall_s, job.own)
         self.telemetry.trace({**record, "wall_s": round(wall_s, 3), "times": clock.turns}, job.request, episode)
         return episode, backend.report(job, episode, wall_s)
 
     async def complete(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> dict[str, Any]:
         """A whole chat completion, from a place on; raises `ApiError` when there is no answer to give."""
         async with self.places.place(job.request.max_seconds):
-            episode, orchestra = await self.attempt(backend, job, began, budget=caller.budget)
+            episode, orchestra = await self.attempt(backend, job, began, check=caller.checks, budget=caller.budget)
         return self._completion(job, episode, orchestra, int(time.time()), caller)
 
     def _completion(

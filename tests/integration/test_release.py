@@ -12,8 +12,10 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
+from flows.monitor import check_answer
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
+from orchestra.serving.records.telemetry import TRACES, answered, served
 from orchestra.serving.releases.control import drained
 from orchestra.serving.releases.control_channel import live_channels
 from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
@@ -21,6 +23,7 @@ from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.processes import kill_tree, services, spawn, stop_services
 from tests.support.serving_world import SMOKE, checkpoint, manifest, params
+from tests.support.waiting import soon
 from tests.support.worlds import ROOT, example
 
 
@@ -38,8 +41,14 @@ def test_a_release_serves_and_shows_one_answered_question(root: Path, deployed: 
     assert deployed.sample is not None and deployed.sample.question in deployed.trace
     assert httpx.get(f"{deployed.url}/health").json()["version"] == "1"
     assert gateway_url(root) == deployed.url
+    with contextlib.suppress(ServiceError):  # The tiny model is random, and answers nothing.
+        check_answer.fn(root)
     reply = ask("what is 37*24?", "cheap", root=root, max_turns=2)
     assert reply.version == "1" and reply.cost_usd > 0
+    serving = read(root / SERVING)
+    assert serving is not None and soon(lambda: bool(served(root / TRACES, serving.fingerprint)), 20)
+    asked = [one.question for one in answered(root / TRACES, serving.fingerprint)]
+    assert asked == ["what is 37*24?"], "what the release and the monitor asked is no user's request"
 
 
 def test_the_client_tells_whose_fault_it_is(root: Path, deployed: Deployment) -> None:

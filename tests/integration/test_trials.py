@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from orchestra.serving.client import gateway_url
+from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.deployment import Deployment
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
@@ -50,5 +51,7 @@ def test_a_release_is_tried_and_rolled_back_or_taken(root: Path, first: ReleaseC
         assert made.outcome == "released" and made.version == "2" and made.trial.startswith("passed")
         assert made.figures["candidate.requests"] >= 30
         assert httpx.get(f"{gateway_url(root)}/health").json()["version"] == "2"
+        tried = read(root / SERVING)
+        assert tried is not None and served(root / TRACES, tried.fingerprint) == [], "probes are no user's requests"
     finally:
         stop_services(root)

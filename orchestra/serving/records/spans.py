@@ -35,8 +35,8 @@ class Trace:
     """A line of the traces, as it was written or read."""
 
     record: dict[str, Any]
-    """`trace_id`, `time` of the end (ISO), `wall_s`, `times` of the turns, `version`, `engine`, `fingerprint`, and
-    `error` where there is no episode."""
+    """`trace_id`, `time` of the end (ISO), `wall_s`, `times` of the turns, `version`, `engine`, `fingerprint`, `error`
+    where there is no episode, and `role` where no user got the answer: `shadow` or `check`."""
     messages: Sequence[tuple[str, str]]
     """Role and text."""
     episode: Episode | None

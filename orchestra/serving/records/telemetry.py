@@ -41,6 +41,9 @@ class Telemetry:
         self.requests = Counter("orchestra_requests", "Chat completions by HTTP status", ["code"], registry=registry)
         self.episodes = Counter("orchestra_episodes", "Episodes by how they ended", ["stop"], registry=registry)
         self.cost = Counter("orchestra_cost_usd", "Dollars by who spent them", ["component"], registry=registry)
+        self.check_cost = Counter(
+            "orchestra_check_cost_usd", "Dollars of the workspace's own questions", registry=registry
+        )
         self.calls = Counter("orchestra_tool_calls", "Tool calls by tool", ["tool"], registry=registry)
         self.turns = Counter("orchestra_turns", "Turns by whether they parsed", ["parsed"], registry=registry)
         self.tokens = Counter("orchestra_policy_tokens", "The policy's tokens", ["kind"], registry=registry)
@@ -147,12 +150,12 @@ def answered(folder: Path, fingerprint: str) -> Iterator[ServedAnswer]:
 
 
 def _records(folder: Path, fingerprint: str) -> Iterator[dict[str, Any]]:
-    """Lines with an episode of one release, the newest first; one that a killed gateway left half-written is passed
-    over."""
+    """Lines with an episode of one release that a user asked for, the newest first: none with a `role`. A line that a
+    killed gateway left half-written is passed over."""
     for file in sorted(folder.glob("*.jsonl"), reverse=True):
         # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
         for line in reversed(file.read_text(encoding="utf-8").split("\n")):
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
-                if record.get("fingerprint") == fingerprint and "episode" in record:
+                if record.get("fingerprint") == fingerprint and "episode" in record and "role" not in record:
                     yield record

@@ -101,7 +101,7 @@ class Release:
                 url = self._switch(serving, port)
                 self.say("asking the gateway one question")
                 words = question.preference.words or None
-                sample = ask(question.instruction, words, domain=question.domain, root=self.root, url=url)
+                sample = ask(question.instruction, words, domain=question.domain, root=self.root, url=url, check=True)
             except BaseException:
                 self._put_back()
                 raise

@@ -15,6 +15,7 @@ from orchestra.rewards.outcome import verify
 from orchestra.serving.client import access
 from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude
 from orchestra.serving.releases.vllm import SAY_EVERY_S, Say
+from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.samples import Arm, Finding, Sample, TrialSamples
 from orchestra.statistics.sequential import ArmSamples
@@ -47,7 +48,7 @@ class TrialRun:
 
     def __init__(self, root: Path, trial: ReleaseTrial, champion: str, url: str, plan: TrialPlan, say: Say) -> None:
         """`champion` is the version that serves; `url` the gateway's."""
-        self._trial, self._plan, self._say = trial, plan, say
+        self._root, self._trial, self._plan, self._say = root, trial, plan, say
         self._models: dict[Arm, str] = {"champion": champion, "candidate": trial.serving.version}
         self._base, self._headers, self._verify = access(root, url)
         self._database = Database(root / STORE)
@@ -113,7 +114,7 @@ class TrialRun:
             reply = httpx.post(
                 f"{self._base}/v1/chat/completions",
                 json=body,
-                headers=self._headers,
+                headers=self._headers | mark(self._root, example.instruction),
                 timeout=PROBE_S,
                 trust_env=False,
                 verify=self._verify,

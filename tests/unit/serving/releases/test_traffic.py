@@ -19,6 +19,7 @@ from orchestra.serving.records.spans import Trace
 from orchestra.serving.releases.state import write
 from orchestra.serving.releases.traffic import Traffic
 from orchestra.serving.releases.trial import Mode, ReleaseTrial, end_trial, write_trial
+from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.samples import Finding
 from tests.support.serving_world import backend, calculate
 from tests.support.worlds import codec
@@ -56,9 +57,9 @@ def talk(gateway: Gateway, work: Callable[[Ask], Awaitable[None]]) -> None:
         transport = httpx.ASGITransport(app=create_app(gateway, load=False))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
 
-            async def ask(question: str, **body: Any) -> httpx.Response:
-                messages = [{"role": "user", "content": question}]
-                return await client.post("/v1/chat/completions", json={"messages": messages, **body})
+            async def ask(question: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+                asked = {"messages": [{"role": "user", "content": question}], **body}
+                return await client.post("/v1/chat/completions", json=asked, headers=headers)
 
             await work(ask)
 
@@ -113,6 +114,21 @@ def test_a_version_is_asked_for_by_its_name_and_such_requests_are_not_counted(tm
         gateway.traffic._samples.find(Finding(verdict="worse", why="the release saw it"))
         await gateway.look()
         assert (await ask("what is 1+1?", model="8")).status_code == 404
+
+    talk(gateway, work)
+
+
+@pytest.mark.parametrize("mode", ["canary", "shadow"])
+def test_the_workspaces_own_questions_decide_no_trial(tmp_path: Path, mode: Mode) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path), mode, share=1.0)
+
+    async def work(ask: Ask) -> None:
+        for number in range(3):
+            question = f"what is {number}+1?"
+            assert (await ask(question, headers=mark(tmp_path, question))).status_code == 200
+        await asyncio.sleep(0.05)
+        assert gateway.traffic is not None
+        assert [arm.requests for arm in gateway.traffic._samples.arms().values()] == [0, 0]
 
     talk(gateway, work)
 
