@@ -25,8 +25,8 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
     assert context is not None and context.flow_run is not None and context.flow is not None
     run = context.flow_run
     with locked(root) if alone else contextlib.nullcontext():
-        crash_stale(root, run.id)
-        more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run)}
+        crash_stale(root, run.id, alone=alone)
+        more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run), "alone": alone}
         journal = RunJournal.begin(root, str(run.id), run.name, context.flow.name, **more)
         try:
             yield journal
@@ -50,14 +50,15 @@ def retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
     return isinstance(failure, OrchestraError) and failure.retryable
 
 
-def crash_stale(root: Path, own: UUID) -> int:
+def crash_stale(root: Path, own: UUID, *, alone: bool) -> int:
     """Mark this workspace's runs whose process is gone as crashed; returns how many.
 
-    Prefect cannot know that a process was killed: its run would say Running for ever. Runs on other machines (a
-    cluster that shares the workspace) are left to an automation on missing heartbeats.
+    Prefect cannot know that a process was killed: its run would say Running for ever. The holder of the workspace's
+    lock (`alone`) knows that no other run under it works, also none of another machine or of a container that is gone.
+    Other runs elsewhere are left to an automation on missing heartbeats.
     """
     crashed = 0
-    for record in stale(root):
+    for record in stale(root, alone=alone):
         if record.id != str(own):
             crashed += _crash(UUID(record.id))
             save(root, record)

@@ -14,6 +14,7 @@ from pydantic import Field, JsonValue, ValidationError
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.files import atomic
 from orchestra.system.processes import alive, started_at
+from orchestra.system.workspace import locked_elsewhere
 from orchestra.text import one_line
 from orchestra.types import Record, Usd
 
@@ -111,6 +112,8 @@ class RunRecord(Record):
     pid: int = 0
     started: str = ""
     """The kernel's start tick of the process: with the pid it names one process for ever."""
+    alone: bool = True
+    """Whether it works under the workspace's lock."""
 
     @property
     def lives(self) -> bool:
@@ -118,6 +121,11 @@ class RunRecord(Record):
         if self.ended is not None:
             return False
         return self.host != socket.gethostname() or (alive(self.pid) and started_at(self.pid) == self.started)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it says that it works under the lock on another machine, which may be a container that is gone."""
+        return self.ended is None and self.alone and self.host != socket.gethostname()
 
     @property
     def failed(self) -> bool:
@@ -130,9 +138,9 @@ class RunRecord(Record):
             return self.failure.stage
         return next((name for name, one in self.stages.items() if one.state == RUNNING), "")
 
-    def as_of_now(self) -> "RunRecord":
-        """The same, but a run whose process is gone says Killed."""
-        if self.ended is not None or self.lives:
+    def as_of_now(self, *, free: bool) -> "RunRecord":
+        """The same, but a run that is gone says Killed. `free`: nobody else has the lock that it works under."""
+        if self.ended is not None or (self.lives and not (self.elsewhere and free)):
             return self
         stage = self.stage
         failure = RunFailure(kind=KILLED, what="its process was killed", fix="run it again: it continues", stage=stage)
@@ -208,13 +216,16 @@ def save(root: Path, record: RunRecord) -> None:
 
 
 def runs(root: Path) -> list[RunRecord]:
-    """Every record, newest first; a run whose process is gone says Killed. Damaged files are left out."""
-    return sorted((one.as_of_now() for one in _on_disk(root)), key=lambda one: one.began, reverse=True)
+    """Every record, newest first; a run that is gone says Killed. Damaged files are left out."""
+    found = list(_on_disk(root))
+    free = any(one.elsewhere for one in found) and not locked_elsewhere(root)
+    return sorted((one.as_of_now(free=free) for one in found), key=lambda one: one.began, reverse=True)
 
 
-def stale(root: Path) -> list[RunRecord]:
-    """The runs whose process is gone and whose record does not say so yet, as Killed."""
-    return [one.as_of_now() for one in _on_disk(root) if one.ended is None and not one.lives]
+def stale(root: Path, *, alone: bool) -> list[RunRecord]:
+    """The runs that are gone and whose record does not say so yet, as Killed. `alone`: the caller has the lock."""
+    found = ((one, one.as_of_now(free=alone)) for one in _on_disk(root))
+    return [now for before, now in found if now.ended != before.ended]
 
 
 def find(records: list[RunRecord], wanted: str | None) -> RunRecord:

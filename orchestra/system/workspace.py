@@ -12,6 +12,7 @@ from pathlib import Path
 from orchestra.errors import ServiceError
 from orchestra.text import plain
 
+LOCK = ".state/flow.lock"
 IN_PLACE = re.compile(r"\(\d+%\)")
 
 _held: set[Path] = set()
@@ -20,7 +21,7 @@ _held: set[Path] = set()
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
     """One run at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again."""
-    file = root.resolve() / ".state" / "flow.lock"
+    file = root.resolve() / LOCK
     if file in _held:
         yield
         return
@@ -41,6 +42,20 @@ def locked(root: Path) -> Iterator[None]:
             yield
         finally:
             _held.discard(file)
+
+
+def locked_elsewhere(root: Path) -> bool:
+    """Whether another process has that lock, on this machine or on one that shares the workspace."""
+    file = root.resolve() / LOCK
+    if file in _held or not file.is_file():
+        return False
+    with file.open(encoding="utf-8") as handle:
+        try:
+            # Shared: two that ask do not see each other. It is gone when the file is closed.
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class Screen:

@@ -15,7 +15,7 @@ from flows._workspace import prefect_api
 from orchestra.errors import DataError, ServiceError
 from orchestra.system.processes import alive, descendants, started_at
 from orchestra.system.runs import RUNS, RunRecord, runs, save
-from orchestra.system.workspace import Screen, locked
+from orchestra.system.workspace import Screen, locked, locked_elsewhere
 
 HOLD = """
 import sys
@@ -33,9 +33,12 @@ def test_one_flow_at_a_time_and_a_killed_one_frees_the_lock(tmp_path: Path) -> N
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     with pytest.raises(ServiceError, match=f"a run with pid {holder.pid} works in this workspace"), locked(tmp_path):
         pass
+    assert locked_elsewhere(tmp_path)
     holder.kill()
     holder.communicate()
+    assert not locked_elsewhere(tmp_path)
     with locked(tmp_path), locked(tmp_path):
+        assert not locked_elsewhere(tmp_path)
         assert (tmp_path / ".state" / "flow.lock").read_text() == str(os.getpid())
 
 
@@ -82,6 +85,7 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
         "its pid was reused": gone | {"pid": os.getpid()},
         "runs": gone | {"pid": os.getpid(), "started": started_at(os.getpid())},
         "elsewhere": gone | {"host": "another"},
+        "elsewhere, beside": gone | {"host": "another", "alone": False},
         "own, retried": gone,
         "ended well": gone,
     }
@@ -95,13 +99,16 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
         for name, told in {**made, "unknown to Prefect": gone}.items():
             run_id = str(ids.get(name, uuid4()))
             save(tmp_path, RunRecord(id=run_id, name=name, flow="stale-demo", began=datetime.now(UTC), **told))
-        assert crash_stale(tmp_path, ids["own, retried"]) == 2
-        assert crash_stale(tmp_path, ids["own, retried"]) == 0
+        assert crash_stale(tmp_path, ids["own, retried"], alone=False) == 2
+        assert crash_stale(tmp_path, ids["own, retried"], alone=False) == 0
+        with locked(tmp_path):
+            assert crash_stale(tmp_path, ids["own, retried"], alone=True) == 1, "a run elsewhere would have the lock"
         states: dict[str, Any] = {name: client.read_flow_run(run_id).state for name, run_id in ids.items()}
-    assert {name for name, state in states.items() if state.is_crashed()} == {"killed", "its pid was reused"}
+    crashed = {name for name, state in states.items() if state.is_crashed()}
+    assert crashed == {"killed", "its pid was reused", "elsewhere"}
     assert states["killed"].message == "its process was killed"
     assert {one.name: one.state for one in runs(tmp_path) if one.ended is None} == dict.fromkeys(
-        ("runs", "elsewhere"), "Running"
+        ("runs", "elsewhere, beside"), "Running"
     )
 
 
@@ -125,6 +132,7 @@ def test_a_run_is_on_record_with_how_it_ended(prefect: None, tmp_path: Path) -> 
     assert state.is_failed()
     failed, good = runs(tmp_path)
     assert (good.id, good.state, good.stages["sft"].state, good.failed) == (recorded, "Completed", "ran", False)
+    assert good.alone
     assert (failed.state, failed.stage, failed.parameters) == ("Failed", "sft", {"bad": True})
     assert failed.failure is not None and failed.failure.kind == "DataError"
     assert failed.failure.line == "a.jsonl: corrupt — make it again"
@@ -144,3 +152,4 @@ def test_monitor_fails_by_name_when_nothing_was_released(
     assert state.is_failed()
     with pytest.raises(ServiceError, match="nothing was released"):
         state.result()
+    assert [(one.state, one.alone) for one in runs(tmp_path)] == [("Failed", False)]

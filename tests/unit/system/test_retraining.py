@@ -1,5 +1,6 @@
 """Requests for a retraining: asked once, taken by one run, and begun by the rules."""
 
+import fcntl
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +27,7 @@ from orchestra.system.retraining import (
     take,
 )
 from orchestra.system.runs import RunJournal, RunRecord, runs
+from orchestra.system.workspace import LOCK
 
 PRICE = RetrainReason("price", "a/b@2026-01-01", "a/b costs more", assignments=('world.price_date="2026-01-01"',))
 DRIFT = RetrainReason("drift", "mix\0f1", "mix of tools: 0.2", assignments=("grpo.seed=1",))
@@ -117,6 +119,21 @@ def test_one_at_a_time_a_cool_down_and_the_months_dollars(tmp_path: Path) -> Non
     taken(tmp_path, "r2", usd="7", answered=False)
     assert why(now=True) == "this month's 10 USD for such runs are spent"
     assert month_left(tmp_path, Retraining()) is None
+
+
+def test_a_run_of_a_container_that_is_gone_blocks_nothing(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE)
+    take(tmp_path, "r1", "lost-lynx")
+    RunJournal.begin(tmp_path, "r1", "lost-lynx", "retrain").update(host="a-container")
+    with (tmp_path / LOCK).open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        reopen_lost(tmp_path, runs(tmp_path), lambda record: Decimal(0))
+        assert states(tmp_path) == ["taken"]
+        asked(tmp_path, DRIFT)
+        assert hindrance(tmp_path, RULES, runs(tmp_path)) == "retrain lost-lynx works"
+    reopen_lost(tmp_path, runs(tmp_path), lambda record: Decimal(0))
+    assert states(tmp_path) == ["open", "open"]
+    assert hindrance(tmp_path, RULES, runs(tmp_path), now=True) == ""
 
 
 def test_a_run_that_answers_several_is_paid_once_and_last_months_do_not_count(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the person on call reads and types: the list of runs, the cause with the runbook's entry, and a rerun."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from orchestra.cli.operations.runs import moment, took
 from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
+from orchestra.system.workspace import LOCK
 from tests.support.worlds import ROOT
 
 NOW = datetime.now(UTC)
@@ -117,17 +119,21 @@ def test_a_rerun_takes_the_options_of_the_run_and_forces_only_what_it_had_not_ru
     assert _again(workspace, "sad-fox", "grpo") == ("retrain", {"until": "evaluate", "force": ["grpo"]})
 
 
-def test_a_killed_process_shows_at_once_and_another_machines_run_counts_as_running(tmp_path: Path) -> None:
+def test_a_killed_process_shows_at_once_and_another_machines_run_while_the_lock_is_free(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     stages = {"grpo": StageRecord(state="Running", began=NOW)}
     mine = {"ended": None, "state": "Running", "pid": ended.pid, "started": "1", "stages": stages}
     save(tmp_path, record("dead", 3, host=socket.gethostname(), **mine))
     save(tmp_path, record("far", 2, host="another", **mine))
-    far, dead = runs(tmp_path)
+    save(tmp_path, record("watch", 1, host="another", flow="monitor", alone=False, **mine))
+    with (tmp_path / LOCK).open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        watch, far, dead = runs(tmp_path)
     assert (dead.state, dead.stage, dead.failure and dead.failure.kind) == ("Killed", "grpo", "Killed")
     assert far.lives and far.stage == "grpo" and find([far, dead], None) is dead
-    assert find([far, dead], "id-f") is far
+    assert find([far, dead], "id-f") is far and watch.lives
+    assert [one.state for one in runs(tmp_path)] == ["Running", "Killed", "Killed"]
 
 
 def test_old_records_go_and_other_flows_keep_theirs(tmp_path: Path) -> None:
