@@ -31,7 +31,7 @@ from orchestra.serving.shared.keys import Keys
 from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire import reply
 from orchestra.serving.wire.errors import LEFT, ApiError, from_orchestra, spent, unavailable
-from orchestra.serving.wire.request import ChatRequest
+from orchestra.serving.wire.request import MODEL, ChatRequest
 from orchestra.system.code_hash import code_hash
 from orchestra.types import Episode
 
@@ -191,7 +191,9 @@ class Gateway:
 
     def route(self, backend: Backend, request: ChatRequest, caller: Caller) -> Backend:
         """Who answers a request: `backend`, or the candidate of a trial; raises `ApiError` 404 for an unknown model."""
-        if self.traffic is not None and self.traffic.answers(request, caller.owner):
+        # What the monitor asks is for the version that serves; a trial's probes name theirs.
+        own = caller.checks and request.model == MODEL
+        if self.traffic is not None and not own and self.traffic.answers(request, caller.owner):
             return self.traffic.candidate
         backend.check_model(request.model)
         return backend
