@@ -137,7 +137,7 @@ def _disk(root: Path) -> Iterator[CheckResult]:
         return
     free_gb = shutil.disk_usage(root).free / 1e9
     good = free_gb >= MIN_DISK_GB
-    fix = "" if good else "make clean, or free some space"
+    fix = "" if good else "orchestra gc, or free some space"
     yield CheckResult("ok" if good else "warning", "disk", f"{free_gb:.0f} GB free", fix)
 
 

@@ -53,7 +53,8 @@ DATABASES = {
 RESTORING = ".state/restoring"
 """There while `orchestra restore` changes databases: one that was killed has to be completed first."""
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-UNWRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+UNWRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, *CLOSED)
 SAID = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full"
     r"|disk I/O error|attempt to write a readonly database|database disk image is malformed|file is not a database"
@@ -103,13 +104,29 @@ def check_database(root: Path, name: str) -> None:
             if file.stat().st_size % page:
                 problem = "its last page is cut off"
     except sqlite3.DatabaseError as error:
-        if _primary(error) not in DAMAGED:
-            raise
-        problem = str(error)
+        raise database_failure(error, name) from None
     if problem != "ok":
-        aside = f"mkdir -p .state/damaged && mv {name}* .state/damaged/"
-        what = f"the database is damaged: {problem.splitlines()[-1]}"
-        raise DataError(what, where=name, fix=f"{aside}; then {DATABASES[name]}")
+        raise _damaged(problem.splitlines()[-1], name)
+
+
+def database_failure(error: sqlite3.Error, where: str) -> OrchestraError:
+    """The one line for a database that cannot be used; `where` is its path, of which none is ever to be deleted."""
+    code = _primary(error)
+    if code in DAMAGED:
+        return _damaged(str(error), where)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return ServiceError("another process has the database locked", where=where, fix="try again; orchestra status")
+    if code in CLOSED:
+        what, fix = f"the database cannot be opened to be written: {error}", f"ls -ld {where}* and its folder"
+        return ServiceError(what, where=where, fix=f"{fix}; chown or chmod them")
+    fix = FREE_ROOM if code in UNWRITTEN else "orchestra doctor"
+    return ServiceError(f"the database cannot be used: {error}", where=where, fix=fix)
+
+
+def _damaged(problem: str, where: str) -> DataError:
+    what, aside = f"the database is damaged: {problem}", f"mkdir -p .state/damaged && mv {where}* .state/damaged/"
+    then = next((follows for name, follows in DATABASES.items() if where.endswith(name)), "orchestra doctor")
+    return DataError(what, where=where, fix=f"{aside}; then {then}")
 
 
 @contextlib.contextmanager
@@ -150,7 +167,9 @@ def storage_failure(error: BaseException, root: Path | None = None, log: Path | 
             where = "a database in .state"
             return DataError(f"it is damaged: {cause}", where=where, fix="orchestra doctor says which one")
         elif isinstance(cause, sqlite3.DatabaseError) and _primary(cause) in UNWRITTEN:
-            return _tried(root) or ServiceError(f"cannot be written: {cause}", where="a database", fix=FREE_ROOM)
+            closed = "ls -ld .state .state/*; chown or chmod what this user may not write"
+            fix = closed if _primary(cause) in CLOSED else FREE_ROOM
+            return _tried(root) or ServiceError(f"cannot be written: {cause}", where="a database", fix=fix)
         elif type(cause).__module__.partition(".")[0] in LIBRARIES:
             return store_failure(cause, "the store of storage.url")
     return None if log is None else _tried(root, log)

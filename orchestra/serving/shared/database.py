@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestra.errors import ServiceError
-from orchestra.system.storage import GATEWAY
+from orchestra.system.storage import GATEWAY, database_failure
 
 STORE = GATEWAY
 WAIT_S = 5.0
@@ -48,7 +47,7 @@ class Database:
     """A connection that threads may share, one at a time."""
 
     def __init__(self, file: Path) -> None:
-        """Raises `ServiceError` when the file cannot be used."""
+        """Raises `OrchestraError` when the file cannot be used."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             # Private from its first byte: it holds conversations.
@@ -61,7 +60,7 @@ class Database:
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.executescript(SCHEMA)
         except sqlite3.Error as error:
-            raise ServiceError(f"not usable: {error}", where=str(file), fix=f"rm {file}") from None
+            raise database_failure(error, str(file)) from None
 
     @contextlib.contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:

@@ -1,13 +1,15 @@
 """Keys are hashed at rest, limited each by itself, and dead once revoked."""
 
+import contextlib
+import sqlite3
 import time
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from orchestra.errors import ConfigError
-from orchestra.serving.shared.database import Database
+from orchestra.errors import ConfigError, OrchestraError
+from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import Keys, operator_key, own_key, period_of
 from orchestra.serving.wire.errors import ApiError
 
@@ -31,6 +33,27 @@ def test_a_key_opens_until_it_is_revoked_and_its_secret_is_nowhere(keys: Keys, t
     assert caught.value.status == 401 and keys.required
     with pytest.raises(ConfigError, match="no valid key"):
         keys.revoke(key.id)
+
+
+@pytest.mark.parametrize("what", ["locked", "damaged", "a folder"])
+def test_a_store_that_cannot_be_used_is_never_to_be_deleted(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its keys the gateway would answer everybody."""
+    file = tmp_path / STORE
+    monkeypatch.setattr("orchestra.serving.shared.database.WAIT_S", 0.05)
+    Database(file).close()
+    with contextlib.closing(sqlite3.connect(file)) as other:
+        if what == "locked":
+            other.execute("PRAGMA locking_mode=EXCLUSIVE")
+            other.execute("BEGIN EXCLUSIVE")
+        else:
+            file.unlink()
+            file.mkdir() if what == "a folder" else file.write_bytes(b"no database" * 1000)
+        with pytest.raises(OrchestraError) as caught:
+            Database(file)
+    fix = {"locked": "try again", "damaged": "orchestra restore FILE", "a folder": "chown or chmod"}[what]
+    assert str(file) == caught.value.where and fix in caught.value.fix and "rm " not in caught.value.fix
 
 
 @pytest.mark.parametrize("said", ["", "Bearer x", "Bearer ork_000000000000_" + "a" * 43, "Basic eA=="])
