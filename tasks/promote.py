@@ -77,7 +77,9 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     champion = registry.at(CHAMPION)
     judged = judge(stage, registry, found, candidate, comparison, episodes, of)
     decision, serves = judged.decision, champion is not None and champion.number == candidate.number
-    if decision.promoted and stage.params.promote.approval == "required" and not serves:
+    if serves:
+        approval.complete(registry, candidate.number)
+    elif decision.promoted and stage.params.promote.approval == "required":
         before = None if champion is None else champion.number
         asked = request(candidate.number, before, found.data_hash, approval.now(), stage.params.promote.approval_hours)
         runs = {"run": flow_run, "mlflow_run": parent_run_id or ""}

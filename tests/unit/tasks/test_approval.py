@@ -1,8 +1,10 @@
 """A person approves or refuses over a real MLflow registry: who, when, until when, and what it moves."""
 
 import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,3 +143,35 @@ def test_an_approval_that_was_killed_midway_is_completed_by_the_next_run(
     done = asked(root)
     assert (done.name, done.changed) == ("Promoted", True) and aliases(root)[CHAMPION] == 1
     assert "Approved by Ada" in (root / PAGE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("step", "again"), [("renew_verdict", None), ("describe", None), ("tag", None), ("renew_verdict", asked)]
+)
+def test_an_approval_that_was_killed_after_the_alias_moved_is_told_by_the_same_command_or_the_next_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step: str, again: Callable[[Path], Promotion] | None
+) -> None:
+    assert asked(root).name == "Waiting"
+    approval.answer(stage(root), None, NO)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        until = getattr(Registry, step, None)
+
+        def killed(*arguments: Any) -> Any:
+            if step != "tag" or arguments[2].get("decision") == "Promoted":
+                raise KeyboardInterrupt
+            return None if until is None else until(*arguments)
+
+        patch.setattr(approval if until is None else Registry, step, killed)
+        approval.answer(stage(root), 1, YES)
+    assert aliases(root)[CHAMPION] == 1 and tags(root, 1)["decision"] == "Waiting"
+    if again is None:
+        assert approval.answer(stage(root), None, YES).name == "Promoted"
+    else:
+        assert again(root).name == "Unchanged"
+    page, described = (root / PAGE).read_text(), str(connect(root).get_model_version("orchestrator", "1").description)
+    assert tags(root, 1)["decision"] == "Promoted" and described.startswith("**Promoted**")
+    for text in (page, described):
+        assert "Approved by Ada" in text and "Refused" not in text
+    assert page.count("Rejected") == page.count("Waiting") == 0
+    with pytest.raises(ConfigError, match="no version waits"):
+        approval.answer(stage(root), None, YES)
