@@ -16,7 +16,7 @@ from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Regist
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.promote import Promotion, promote
-from tasks.rollback import rollback
+from tasks.rollback import rollback, take_over
 from tests.support.promotions import aliases, evaluated, params, train
 
 YES, NO = Answer(approve=True, by="Ada", reason="read it"), Answer(approve=False, by="Bob", reason="too slow")
@@ -175,3 +175,29 @@ def test_an_approval_that_was_killed_after_the_alias_moved_is_told_by_the_same_c
     assert page.count("Rejected") == page.count("Waiting") == 0
     with pytest.raises(ConfigError, match="no version waits"):
         approval.answer(stage(root), None, YES)
+
+
+@pytest.mark.parametrize("step", ["take_over", "_publish"])
+def test_a_promotion_that_was_killed_after_the_alias_moved_is_told_with_its_comparison(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    gate_alone = Stage.open("promote", root, params())
+    promote(gate_alone)
+    train(root, "grpo", 2)
+    evaluated(root)
+
+    def killed(*arguments: Any) -> Any:
+        if step == "take_over":
+            take_over(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"tasks.promote.{step}", killed)
+        promote(gate_alone)
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+    done = promote(gate_alone)
+    assert (done.name, done.changed) == ("Promoted", True) and tags(root, 2)["decision"] == "Promoted"
+    described = str(connect(root).get_model_version("orchestrator", "2").description)
+    for text in ((root / PAGES / "2.html").read_text(), (root / PAGE).read_text(), described):
+        assert "the champion (version 1)" in text and "champion already" not in text
+    assert promote(gate_alone).name == "Unchanged"
