@@ -19,6 +19,8 @@ STATE = "approval"
 """Tag of a version: waiting, approved, refused or expired."""
 RECORD = "approval.record"
 """Tag of a version: the whole request and its answer, as JSON."""
+DECISION, WAITING = "decision", "Waiting"
+"""Tag of a version, and its value until a person's answer is carried out and told."""
 AGAIN = "orchestra run compares and asks again"
 
 
@@ -89,14 +91,16 @@ def standing(registry: Registry, candidate: ModelVersion, fresh: Approval) -> Ap
 def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     """Give a person's answer about a version, None: the one that waits; approved, it is champion.
 
-    Safe to repeat after a kill. Raises `ConfigError` when nobody asked about that version, `DataError` when the request
-    has expired or is about another champion, or the checkpoint is lost; nothing moves then.
+    Safe to repeat after a kill, also without the number. Raises `ConfigError` when nobody asked about that version,
+    `DataError` when the request has expired or is about another champion, or the checkpoint is lost; nothing moves
+    then.
     """
     registry = Registry(stage.root, stage.params.promote.model_name)
     version, asked = _asked(registry, number)
     champion, present, where = registry.at(CHAMPION), now(), f"version {version.number}"
     if champion is not None and champion.number == version.number:
         if said.approve and asked.state == "approved":
+            complete(registry, version.number)
             return Answered(approval=asked, changed=False)
         raise DataError("this version already serves", where=where, fix="orchestra release --rollback takes it out")
     if ROLLED_BACK in version.tags:
@@ -110,17 +114,43 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
         raise DataError("it was compared with another champion than the present one", where=where, fix=AGAIN)
     if said.approve:
         registry.fetch(version).verified()
+    registry.tag(version, {DECISION: WAITING})
     write(registry, version, made)
     done = Answered(approval=made, changed=said.approve and take_over(registry, version))
-    registry.tag(version, {"decision": done.name})
-    _tell(registry, version.number, asked, done)
+    complete(registry, version.number)
     return done
 
 
+def complete(registry: Registry, number: int) -> None:
+    """Tell an answer that was carried out: on the page, in the description, in the MLflow run that asked; in tags last.
+
+    Nothing where that is done. The alias of an approved version moved before, so a kill may have ended this.
+    """
+    version = registry.version(number)
+    given = None if version is None else read(version)
+    if version is None or given is None or not _is_open(version, given):
+        return
+    name = Answered(approval=given, changed=False).name
+    renew_verdict(registry, version, name, given)
+    described = renewed_description(registry.description(number), given, name)
+    registry.describe(number, described)
+    _tag_run(registry, given.mlflow_run, {DECISION: name, "mlflow.note.content": described})
+    registry.tag(version, {DECISION: name})
+
+
+def _is_open(version: ModelVersion, given: Approval) -> bool:
+    """Whether an answer was recorded that a kill kept from being told."""
+    return given.state in ("approved", "refused") and version.tags.get(DECISION) == WAITING
+
+
 def _asked(registry: Registry, number: int | None) -> tuple[ModelVersion, Approval]:
-    """The version of that number and the request about it; without a number the only one that waits."""
+    """The version of that number and the request about it; without a number the only one that waits.
+
+    Where none waits, it is the only one whose answer a kill kept from being told.
+    """
     requests = {one.number: (one, found) for one in registry.versions() if (found := read(one)) is not None}
     waiting = [one for one, (_, approval) in requests.items() if approval.state == "waiting"]
+    waiting = waiting or [one for one, found in requests.items() if _is_open(*found)]
     if number is None and len(waiting) == 1:
         number = waiting[0]
     if number is not None and number in requests:
@@ -132,13 +162,3 @@ def _asked(registry: Registry, number: int | None) -> tuple[ModelVersion, Approv
     known = ", ".join(map(str, sorted(waiting or requests)))
     fix = f"name one of: {known}" if known else "promote.approval: required in params.yaml, then orchestra run"
     raise ConfigError(what, where=registry.model_name, fix=fix)
-
-
-def _tell(registry: Registry, number: int, asked: Approval, done: Answered) -> None:
-    """The answer on the decision page, in the version's description, and in the MLflow run that asked."""
-    version = registry.version(number)
-    assert version is not None, "it was just tagged"
-    renew_verdict(registry, version, done.name, done.approval)
-    described = renewed_description(registry.description(number), asked, done.approval, done.name)
-    registry.describe(number, described)
-    _tag_run(registry, asked.mlflow_run, {"decision": done.name, "mlflow.note.content": described})

@@ -1,8 +1,10 @@
 """Judges a candidate: chooses the model to compare with, and adds the registry's facts to the gate's decision."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines.base import BASELINES, ORACLE, STRONGEST
@@ -12,7 +14,7 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.promotion.evidence import Evidence, Results, Worth, evidence, results, utilities
 from orchestra.promotion.gate import Decision, GateCheck, Incumbent, gate
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Episode
+from orchestra.types import Episode, Record
 from tasks.evaluate import checkpoint, data_hash, heldout, on_progress, players
 from tasks.platform.evidence import EVIDENCE, keep, kept, read
 from tasks.platform.ledger import open_budget
@@ -20,14 +22,20 @@ from tasks.platform.registry import CHAMPION, PREVIOUS, ROLLED_BACK, STORE, Mode
 from tasks.platform.stage import Stage
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Record):
     """A decision about a candidate, before anything moved."""
 
     decision: Decision
     candidate: ModelVersion
     champion: tuple[str, Evidence] | None = None
     """The champion that it was compared with, by its name for people."""
+
+
+def interrupted(file: Path) -> Judgement | None:
+    """The judgement of a run that was killed after the aliases moved; None where there is none that can be read."""
+    with contextlib.suppress(FileNotFoundError, ValidationError):
+        return Judgement.model_validate_json(file.read_text(encoding="utf-8"))
+    return None
 
 
 def judge(
@@ -44,7 +52,8 @@ def judge(
     rules = {name: results(episodes[name], worth) for name in comparison.policies if _is_rule(name)}
     if champion is not None and champion.number == candidate.number:
         decision = gate(found, thresholds, None, rules)
-        return Judgement(_with(decision, "champion", "this checkpoint is the champion already", passed=True), candidate)
+        decision = _with(decision, "champion", "this checkpoint is the champion already", passed=True)
+        return Judgement(decision=decision, candidate=candidate)
     against: tuple[str, Evidence] | None = None
     if champion is None:
         decision = _first(found, comparison, episodes, stage, rules, worth)
@@ -65,7 +74,7 @@ def judge(
             f"a person took this checkpoint out of service: `orchestra release --to {candidate.number}` is the way back"
         )
         decision = _with(decision, "rolled back", why, passed=False)
-    return Judgement(decision, candidate, against)
+    return Judgement(decision=decision, candidate=candidate, champion=against)
 
 
 def _first(

@@ -22,8 +22,8 @@ from orchestra.text import in_markdown
 from orchestra.types import Episode
 from tasks import approval
 from tasks.evaluate import data_hash, heldout
-from tasks.judge import Judgement, judge, way_out
-from tasks.platform.evidence import EVIDENCE, keep
+from tasks.judge import Judgement, interrupted, judge, way_out
+from tasks.platform.evidence import EVIDENCE, judgement_file, keep
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
 from tasks.platform.registry import CANDIDATE, CHAMPION, ModelVersion, Registry, git_commit
@@ -75,14 +75,21 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
     champion = registry.at(CHAMPION)
-    judged = judge(stage, registry, found, candidate, comparison, episodes, of)
-    decision, serves = judged.decision, champion is not None and champion.number == candidate.number
-    if decision.promoted and stage.params.promote.approval == "required" and not serves:
+    serves, file = champion is not None and champion.number == candidate.number, judgement_file(stage.root, found)
+    untold = interrupted(file) if serves else None
+    judged = untold or judge(stage, registry, found, candidate, comparison, episodes, of)
+    decision = judged.decision
+    if serves:
+        approval.complete(registry, candidate.number)
+    elif decision.promoted and stage.params.promote.approval == "required":
         before = None if champion is None else champion.number
         asked = request(candidate.number, before, found.data_hash, approval.now(), stage.params.promote.approval_hours)
         runs = {"run": flow_run, "mlflow_run": parent_run_id or ""}
         decision = decision.answered(approval.standing(registry, candidate, asked.model_copy(update=runs)))
-    changed = decision.promoted and take_over(registry, candidate)
+    if decision.promoted and not serves:
+        # Once the alias has moved, a repetition has no champion to compare with.
+        atomic.write_text(file, judged.model_copy(update={"decision": decision}).model_dump_json())
+    changed = (decision.promoted and take_over(registry, candidate)) or untold is not None
     serving = candidate if decision.promoted else champion
     promotion = Promotion(
         promoted=decision.promoted,
@@ -98,6 +105,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
         registry.tag(candidate, {"decision": decision.name, "simulated": str(comparison.simulated).lower()})
     subject = _subject(stage, promotion, comparison, episodes, judged, registry, safety)
     _publish(stage, subject, promotion, registry, parent_run_id)
+    file.unlink(missing_ok=True)
     return promotion
 
 

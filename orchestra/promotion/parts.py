@@ -12,6 +12,8 @@ from orchestra.promotion.template import MACROS
 from orchestra.text import in_markdown
 
 NAME = re.compile(r'data-part="(\w+)"')
+SAID = re.compile(r"^`?(A person must answer|Nobody answered|Approved|Refused) .*$", re.MULTILINE)
+"""An approval's line, in whichever state it was; as code where its words could become a link."""
 TITLE = '<title data-part="title">{{ title }}: {{ name }}</title>'
 BADGE = """<span data-part="badge" class="badge{{ ' yes' if promoted }}">{{ name }}</span>"""
 ANSWER = '<p data-part="approval">{{ line }}</p>'
@@ -34,9 +36,10 @@ def answer(approval: Approval | None) -> Markup:
     return Markup("") if approval is None else rendered(ANSWER, line=approval.line)
 
 
-def renewed_description(text: str, asked: Approval, answered: Approval, name: str) -> str:
-    """The decision in Markdown that was written when a person was asked, with the answer."""
-    return re.sub(r"^\*\*\w+\*\*", f"**{name}**", text).replace(asked.line, in_markdown(answered.line))
+def renewed_description(text: str, answered: Approval, name: str) -> str:
+    """The decision in Markdown that was written when a person was asked, with the answer; a later one replaces it."""
+    text = re.sub(r"^\*\*\w+\*\*", f"**{name}**", text)
+    return SAID.sub(lambda _: in_markdown(answered.line), text, count=1)
 
 
 def lineage(node: Node | None) -> Markup:

@@ -40,6 +40,11 @@ def kept(root: Path, client: Any, version: ModelVersion, data_hash: str) -> Evid
     return None
 
 
+def judgement_file(root: Path, found: Evidence) -> Path:
+    """Where the judgement of it lies while the aliases move, until all of it is told."""
+    return _file(root, found.checkpoint_hash, found.data_hash).with_suffix(".judgement")
+
+
 def read(text: str) -> Evidence | None:
     """Evidence from JSON; None when another version of this program wrote it, so that it is measured again."""
     try:

@@ -1,5 +1,6 @@
 """The lineage and the history of versions, as the registry knows them."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from orchestra.promotion.lineage import Node
@@ -36,8 +37,11 @@ def of_version(version: ModelVersion, decision: str = "") -> Node:
     return Node(what=f"version {version.number}", said=why + (f", by {by}" if by else ""), of=(evaluation, run))
 
 
-def history(registry: Registry) -> Table:
-    """The newest versions: when, what was decided, the figures, and what they are now."""
+def history(registry: Registry, decided: Mapping[int, str] | None = None) -> Table:
+    """The newest versions: when, what was decided, the figures, and what they are now.
+
+    `decided`: by version, what its tag does not say yet.
+    """
     aliases = {alias: registry.at(alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)}
     rows = []
     for version in sorted(registry.versions(), key=lambda one: -one.number)[:MOST]:
@@ -45,12 +49,13 @@ def history(registry: Registry) -> Table:
         if ROLLED_BACK in version.tags:
             now.append(f"taken out for version {version.tags[ROLLED_BACK]}")
         accuracy, usd = (_metric(version, name) for name in ("accuracy", "cost_usd"))
+        decision = version.tags.get("decision", "Promoted" if PROMOTED in version.tags else "not decided")
         made = datetime.fromtimestamp(version.made_ms / 1000, UTC)
         rows.append(
             (
                 str(version.number),
                 f"{made:%Y-%m-%d %H:%M} UTC" if version.made_ms else "—",
-                version.tags.get("decision", "Promoted" if PROMOTED in version.tags else "not decided"),
+                (decided or {}).get(version.number, decision),
                 "—" if accuracy is None else f"{100 * accuracy:.1f} %",
                 "—" if usd is None else f"{100 * usd:.3f} ¢",
                 version.tags.get("git_commit", "")[:8] or "—",

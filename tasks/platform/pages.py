@@ -41,7 +41,7 @@ def renew_verdict(registry: Registry, version: ModelVersion, name: str, approval
         *parts.verdict(title, name, approval.state == "approved"),
         parts.answer(approval),
         parts.lineage(of_version(version, name)),
-        parts.history(history(registry)),
+        parts.history(history(registry, {version.number: name})),
     ]
     last = root / PAGE
     if last.is_file() and parts.is_about(last.read_text(encoding="utf-8"), title):

@@ -43,8 +43,10 @@ def test_the_page_of_what_waits_says_so_and_takes_the_answer() -> None:
     taken = parts.renewed(html, *parts.verdict(asking.title, "Rejected", False), parts.answer(answered))
     assert "Waiting" not in taken and r"&lt;b&gt;\1&lt;/b&gt;" in taken and "orchestra refuse 3" not in taken
     assert taken.count('class="badge"') == 1 and taken.count("<title") == taken.count("</title>") == 1
-    said = parts.renewed_description(text, WAITING, answered, "Rejected")
-    assert said.startswith("**Rejected**") and "Refused by Bob" in said and WAITING.line not in said
+    said = parts.renewed_description(text, answered, "Rejected")
+    assert said.startswith("**Rejected**") and "`Refused by Bob" in said and WAITING.line not in said
+    said = parts.renewed_description(said, WAITING.answered(YES, ASKED), "Promoted")
+    assert said.startswith("**Promoted**") and "Approved by Ada" in said and "Refused by" not in said
 
 
 def test_a_page_of_another_version_is_not_taken_for_this_one() -> None:

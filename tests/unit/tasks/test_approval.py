@@ -1,8 +1,10 @@
 """A person approves or refuses over a real MLflow registry: who, when, until when, and what it moves."""
 
 import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Regist
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.promote import Promotion, promote
-from tasks.rollback import rollback
+from tasks.rollback import rollback, take_over
 from tests.support.promotions import aliases, evaluated, params, train
 
 YES, NO = Answer(approve=True, by="Ada", reason="read it"), Answer(approve=False, by="Bob", reason="too slow")
@@ -141,3 +143,61 @@ def test_an_approval_that_was_killed_midway_is_completed_by_the_next_run(
     done = asked(root)
     assert (done.name, done.changed) == ("Promoted", True) and aliases(root)[CHAMPION] == 1
     assert "Approved by Ada" in (root / PAGE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("step", "again"), [("renew_verdict", None), ("describe", None), ("tag", None), ("renew_verdict", asked)]
+)
+def test_an_approval_that_was_killed_after_the_alias_moved_is_told_by_the_same_command_or_the_next_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step: str, again: Callable[[Path], Promotion] | None
+) -> None:
+    assert asked(root).name == "Waiting"
+    approval.answer(stage(root), None, NO)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        until = getattr(Registry, step, None)
+
+        def killed(*arguments: Any) -> Any:
+            if step != "tag" or arguments[2].get("decision") == "Promoted":
+                raise KeyboardInterrupt
+            return None if until is None else until(*arguments)
+
+        patch.setattr(approval if until is None else Registry, step, killed)
+        approval.answer(stage(root), 1, YES)
+    assert aliases(root)[CHAMPION] == 1 and tags(root, 1)["decision"] == "Waiting"
+    if again is None:
+        assert approval.answer(stage(root), None, YES).name == "Promoted"
+    else:
+        assert again(root).name == "Unchanged"
+    page, described = (root / PAGE).read_text(), str(connect(root).get_model_version("orchestrator", "1").description)
+    assert tags(root, 1)["decision"] == "Promoted" and described.startswith("**Promoted**")
+    for text in (page, described):
+        assert "Approved by Ada" in text and "Refused" not in text
+    assert page.count("Rejected") == page.count("Waiting") == 0
+    with pytest.raises(ConfigError, match="no version waits"):
+        approval.answer(stage(root), None, YES)
+
+
+@pytest.mark.parametrize("step", ["take_over", "_publish"])
+def test_a_promotion_that_was_killed_after_the_alias_moved_is_told_with_its_comparison(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    gate_alone = Stage.open("promote", root, params())
+    promote(gate_alone)
+    train(root, "grpo", 2)
+    evaluated(root)
+
+    def killed(*arguments: Any) -> Any:
+        if step == "take_over":
+            take_over(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"tasks.promote.{step}", killed)
+        promote(gate_alone)
+    assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
+    done = promote(gate_alone)
+    assert (done.name, done.changed) == ("Promoted", True) and tags(root, 2)["decision"] == "Promoted"
+    described = str(connect(root).get_model_version("orchestrator", "2").description)
+    for text in ((root / PAGES / "2.html").read_text(), (root / PAGE).read_text(), described):
+        assert "the champion (version 1)" in text and "champion already" not in text
+    assert promote(gate_alone).name == "Unchanged"

@@ -208,7 +208,7 @@ def test_a_decision_in_markdown_holds_no_link_of_outside(seed: int) -> None:
         for _ in range(3)
     )
     for text in (
-        renewed_description(before, asked, answered, "Promoted"),
+        renewed_description(before, answered, "Promoted"),
         told(Decision(promoted=False, reasons=checks)),
         f"who: {in_markdown(hostile(rng))} {in_markdown(hostile(rng))} {in_markdown(hostile(rng))}",
     ):
