@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -56,6 +57,16 @@ def workspace() -> Path:
             os.chdir(folder)
             return folder
     raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
+
+
+def check_stages(root: Path, names: Iterable[str | None]) -> None:
+    """Raises `ConfigError` for the first name that no stage of dvc.yaml has; None and the empty text name none."""
+    from orchestra.files.yaml import load_yaml
+
+    stages = list(load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"])
+    for name in filter(None, names):
+        if name not in stages:
+            raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(stages)}")
 
 
 def hand_over(*arguments: str, **options: object) -> NoReturn:

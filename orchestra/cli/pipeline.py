@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import check_stages, hand_over, workspace
 from orchestra.errors import ConfigError, ServiceError
 
 
@@ -25,7 +25,7 @@ def run(
     """Run every stale stage, ask the promotion gate, serve the champion."""
     from orchestra.cli.readiness import refuse
     from orchestra.config import profiles
-    from orchestra.config.overrides import apply
+    from orchestra.config.overrides import effective
     from orchestra.config.schema import load_params
     from orchestra.system.workspace import locked
 
@@ -33,13 +33,14 @@ def run(
     if os.environ.get("ORCHESTRA_PARAMS"):
         what = "the pipeline reads params.yaml only, since DVC watches that file"
         raise ConfigError(what, where="ORCHESTRA_PARAMS", fix="unset it, and name the profile: --profile")
+    check_stages(root, [until, *(force or [])])
+    file = root / "params.yaml" if profile is None else profiles.profile_file(root, profile)
+    refuse(root, effective(file, set_) if set_ else load_params(file), until)
     if profile is not None:
         with locked(root):
             print("".join(f"{line}\n" for line in profiles.put_in_force(root, profile)), end="")
-    for line in apply(root / "params.yaml", set_) if set_ else []:
-        print(f"params.yaml: {line}")
-    refuse(root, load_params(root / "params.yaml"), until)
-    hand_over("flows", "retrain", force=force, until=until or None)
+    # The flow writes the values: it keeps the workspace's lock from then to its end.
+    hand_over("flows", "retrain", set=set_, force=force, until=until or None)
 
 
 def status() -> None:

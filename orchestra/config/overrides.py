@@ -1,13 +1,19 @@
 """`--set section.key=value`: checked edits of params.yaml that keep its comments, and that DVC sees."""
 
 import contextlib
+import difflib
 import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import ConfigError
@@ -16,6 +22,8 @@ from orchestra.files.yaml import load_yaml, parse_yaml
 
 IN_FORCE = ".state/params.in_force.json"
 """params.yaml as it was before a run's own assignments, and as they made it."""
+LEFT_OUT: Any = object()
+"""The value of a key that a file does not write."""
 COMMA = re.compile(r",(?![^\[{]*[\]}])")
 
 
@@ -24,7 +32,7 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
 
     Nothing is written unless every key exists and the whole file stays valid (`ConfigError`).
     """
-    text, _, changed = _edited(file, assignments)
+    text, _, changed = _edited(file, _assigned(assignments))
     if changed:
         atomic.write_text(file, text)
     return changed
@@ -32,7 +40,7 @@ def apply(file: Path, assignments: Sequence[str]) -> list[str]:
 
 def effective(file: Path, assignments: Sequence[str]) -> Params:
     """What `file` holds with the assignments, for once: nothing is written. Raises `ConfigError` as `apply` does."""
-    return _edited(file, assignments)[1]
+    return _edited(file, _assigned(assignments))[1]
 
 
 @contextlib.contextmanager
@@ -44,9 +52,10 @@ def in_force(root: Path, assignments: Sequence[str]) -> Iterator[list[str]]:
     undo(root)
     file, kept = root / "params.yaml", root / IN_FORCE
     before = file.read_text(encoding="utf-8")
-    after, _, changed = _edited(file, assignments) if assignments else (before, None, [])
+    changes = _assigned(assignments)
+    after, _, changed = _edited(file, changes) if changes else (before, None, [])
     if changed:
-        names = [assignment.partition("=")[0].strip() for assignment in assignments]
+        names = [name for name, _ in changes]
         atomic.write_text(kept, json.dumps({"before": before, "after": after, "names": names}))
         atomic.write_text(file, after)
     try:
@@ -67,15 +76,26 @@ def undo(root: Path) -> None:
     elif now != told["before"]:
         # A person edited the file meanwhile: only what still has the value of the run goes back.
         documents = [parse_yaml(text) for text in (told["before"], told["after"], now)]
-        values = {name: [_at(document, name) for document in documents] for name in told["names"]}
-        back = [f"{name}={json.dumps(old)}" for name, (old, new, present) in values.items() if present == new]
-        apply(file, back)
+        back = {}
+        for name in told["names"]:
+            name = _first_new(documents[0], name)
+            old, new, present = (_at(document, name) for document in documents)
+            if present == new:
+                back[name] = old
+        atomic.write_text(file, _edited(file, back.items())[0])
     kept.unlink()
+
+
+def _first_new(document: Any, dotted: str) -> str:
+    """The shortest beginning of a key that the document lacks: what goes away with it; the key where it is there."""
+    parts = dotted.split(".")
+    beginnings = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return next((one for one in beginnings if not isinstance(_at(document, one), dict)), dotted)
 
 
 def _at(document: Any, dotted: str) -> Any:
     for key in dotted.split("."):
-        document = document.get(key) if isinstance(document, dict) else None
+        document = document.get(key, LEFT_OUT) if isinstance(document, dict) else LEFT_OUT
     return document
 
 
@@ -90,8 +110,19 @@ def points(assignments: Sequence[str]) -> list[list[str]]:
     return [list(chosen) for chosen in itertools.product(*choices)]
 
 
-def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[str]]:
-    """The new text, the parameters in it, and a line per changed value."""
+def _assigned(assignments: Sequence[str]) -> list[tuple[str, Any]]:
+    """The keys and values of `section.key=value`."""
+    found = []
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=value")
+        found.append((dotted.strip(), _value(text)))
+    return found
+
+
+def _edited(file: Path, changes: Iterable[tuple[str, Any]]) -> tuple[str, Params, list[str]]:
+    """The new text, the parameters in it, and a line per changed value; a value `LEFT_OUT` takes its key out."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -100,6 +131,10 @@ def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[s
     yaml.width = 120
     # ruamel would turn `base: null` into `base:`.
     yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    # ruamel would write 5e-05, which YAML 1.1, and so the loader, reads as a text.
+    yaml.representer.add_representer(
+        float, lambda r, number: r.represent_scalar("tag:yaml.org,2002:float", _with_a_point(repr(number)))
+    )
     try:
         wanted = _copy(load_yaml(file, if_missing="run from the repository root"))  # in bounds before ruamel reads it
         document = yaml.load(file.read_text(encoding="utf-8"))
@@ -108,16 +143,12 @@ def _edited(file: Path, assignments: Sequence[str]) -> tuple[str, Params, list[s
     except (YAMLError, ValueError) as error:
         raise ConfigError(f"not YAML: {error}", where=str(file), fix="fix the syntax") from None
     changed = []
-    for assignment in assignments:
-        dotted, equals, text = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=value")
-        holder, key = _find(document, dotted.strip(), file)
-        plain, _ = _find(wanted, dotted.strip(), file)
-        new = _value(text)
-        if not _same(plain[key], new):
-            changed.append(f"{dotted.strip()}: {holder[key]} → {new}")
-            holder[key], plain[key] = _quoted(new), _copy(new)
+    for dotted, new in changes:
+        old = _held(wanted, dotted, file)
+        if not _same(old, new):
+            changed.append(f"{dotted}: {old} → {new}")
+            _put(document, dotted, _quoted(new))
+            _put(wanted, dotted, _copy(new))
     buffer = io.StringIO()
     yaml.dump(document, buffer)
     written = parse_yaml(buffer.getvalue())
@@ -159,15 +190,71 @@ def _copy(value: Any) -> Any:
     return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _find(document: Any, dotted: str, file: Path) -> tuple[Any, str]:
-    """The mapping that holds the last key of `a.b.c`, and that key."""
+def _held(document: Any, dotted: str, file: Path) -> Any:
+    """What holds for the key `a.b.c`: the document's value, or the schema's default where that leaves the key out."""
+    if not isinstance(document, dict):
+        raise _no_key(dotted, file)
+    value: Any = document
+    section: type[BaseModel] | None = Params
+    for part in dotted.split("."):
+        field = _fields(section).get(part)
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif field is None or not (value is None or isinstance(value, dict)):
+            raise _no_key(dotted, file)
+        elif value is not None:
+            value = None if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
+        section = None if field is None else _section(field)
+    return value
+
+
+def _no_key(dotted: str, file: Path) -> ConfigError:
+    near = difflib.get_close_matches(dotted, _keys(Params), 1)
+    fix = f"did you mean {near[0]}?" if near else "docs/reference/parameters.md has the keys there are"
+    return ConfigError(f"no key {dotted}", where=str(file), fix=fix)
+
+
+def _keys(section: type[BaseModel] | None, before: str = "") -> Iterator[str]:
+    """Every key of the schema, as `a.b.c`."""
+    for name, field in _fields(section).items():
+        yield before + name
+        yield from _keys(_section(field), f"{before}{name}.")
+
+
+def _fields(section: type[BaseModel] | None) -> dict[str, FieldInfo]:
+    """The fields of a section, by their names in params.yaml."""
+    fields = {} if section is None else section.model_fields
+    return {field.alias or name: field for name, field in fields.items()}
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a field holds, or may hold; None for a plain value."""
+    kind = field.annotation
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _put(document: Any, dotted: str, value: Any) -> None:
+    """Set a key, or take it out; a new one comes first in its section, since a comment may follow the last."""
     *path, key = dotted.split(".")
-    holder = document
     for part in path:
-        holder = holder.get(part) if isinstance(holder, dict) else None
-    if not isinstance(holder, dict) or key not in holder:
-        raise ConfigError(f"no key {dotted}", where=str(file), fix="see that file for the keys there are")
-    return holder, key
+        if document.get(part) is None:
+            _put(document, part, {})
+        document = document[part]
+    if value is LEFT_OUT:
+        document.pop(key, None)
+    elif key in document:
+        document[key] = value
+    elif hasattr(document, "insert"):  # ruamel's
+        document.insert(0, key, value)
+    else:
+        others = dict(document)
+        document.clear()
+        document.update({key: value, **others})
+
+
+def _with_a_point(number: str) -> str:
+    return number if "." in number else number.replace("e", ".0e")
 
 
 def _value(text: str) -> Any:

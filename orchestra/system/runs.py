@@ -80,7 +80,8 @@ class RunFailure(Record):
         if isinstance(error, OrchestraError):
             kind = str(getattr(error, "kind", "") or type(error).__name__)
             return cls(kind=kind, what=one_line(error.what), where=error.where, fix=error.fix, stage=stage)
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        # Prefect turns a `kill` during a task into an error of its own, which the library does not import.
+        if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "TerminationSignal":
             return cls(kind=STOPPED, what="stopped by hand", fix="the same command continues", stage=stage)
         if isinstance(error, TimeoutError):
             return cls(kind="TimeLimit", what=one_line(str(error)) or "it took too long", stage=stage)

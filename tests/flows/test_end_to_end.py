@@ -132,7 +132,7 @@ def test_a_refusal_is_a_normal_ending_with_a_name(first: list[str], micro: Works
     params = file.read_text(encoding="utf-8")
     lines = micro.orchestra("run", "--set", "promote.min_accuracy=1.0")
     file.write_text(params, encoding="utf-8")
-    assert lines[0] == "params.yaml: promote.min_accuracy: 0.0 → 1.0"
+    assert "params.yaml: promote.min_accuracy: 0.0 → 1.0" in lines
     assert any(line.startswith("Gate: refused") for line in lines) and ", rejected: " in lines[-1]
     assert services(micro.root) == serving and micro.runs()[0].info.status == "FINISHED"
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestra.system.processes import Service, remember, start_service, started_at
+from orchestra.system.workspace import locked
 from tests.support.endpoint import serving
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +68,24 @@ def test_an_unknown_parameter_stops_a_run_before_anything_starts(workspace: Path
 
 def test_set_must_name_a_key(workspace: Path) -> None:
     assert "no key sft.sed" in error_of(orchestra(workspace, "run", "--set", "sft.sed=1"))
+
+
+def test_a_stage_that_is_not_there_is_said_before_anything_is_written(workspace: Path) -> None:
+    before = (workspace / "params.yaml").read_bytes()
+    for option in ("--until", "--force"):
+        assert "no stage promte" in error_of(orchestra(workspace, "run", "--set", "sft.seed=1", option, "promte"))
+    assert (workspace / "params.yaml").read_bytes() == before and not (workspace / ".state").exists()
+
+
+def test_set_changes_nothing_beside_another_run_or_where_what_it_names_is_missing(workspace: Path) -> None:
+    shutil.copytree(ROOT / "data/catalogue", workspace / "data/catalogue")
+    before = (workspace / "params.yaml").read_bytes()
+    done = orchestra(workspace, "run", "--set", "world.domains=[nope]", "--set", "evaluate.safety=null")
+    assert done.returncode == 2 and "no domain named nope" in done.stdout
+    with locked(workspace):
+        done = orchestra(workspace, "run", "--set", "sft.seed=1")
+    assert done.returncode == 2 and "works in this workspace" in done.stdout
+    assert (workspace / "params.yaml").read_bytes() == before and not (workspace / ".state/runs").exists()
 
 
 def test_another_parameter_file_cannot_be_slipped_past_dvc(workspace: Path) -> None:

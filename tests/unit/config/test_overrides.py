@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,61 @@ def test_a_wrong_assignment_leaves_nothing_in_force(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"sft\.sed"), in_force(file.parent, ["sft.sed=1"]):
         pass
     assert file.read_text() == before
+
+
+def test_a_key_that_the_file_leaves_out_is_one_of_the_schema(file: Path) -> None:
+    before = file.read_text()
+    assert apply(file, ["promote.approval=none", "grpo.lora=null"]) == [] and file.read_text() == before
+    assert apply(file, ["promote.approval=required"]) == ["promote.approval: none → required"]
+    assert apply(file, ["deploy.vllm.device=cpu", "grpo.optimizer=adamw", "grpo.lora.rank=16"])[-1] == (
+        "grpo.lora.rank: None → 16"
+    )
+    held = load_params(file)
+    assert (held.promote.approval, held.deploy.vllm.device, held.grpo.lora and held.grpo.lora.rank) == (
+        "required", "cpu", 16,
+    )  # fmt: skip
+    assert set(before.splitlines()) - set(file.read_text().splitlines()) == {"  optimizer: muon"}
+    with pytest.raises(ConfigError, match=r"no key promote\.aproval.*did you mean promote\.approval\?"):
+        apply(file, ["promote.aproval=required"])
+
+
+def test_what_a_run_sets_beyond_the_file_goes_with_that_run(file: Path) -> None:
+    before = file.read_text()
+    with in_force(file.parent, ["grpo.micro_batch=1", "sft.optimizer=adamw", "sft.lora.rank=8", "sft.lora.alpha=8"]):
+        assert load_params(file).sft.lora is not None
+        apply(file, ["grpo.learning_rate=0.00002"])
+    assert file.read_text() == before.replace("learning_rate: 0.001\n  schedule", "learning_rate: 2.0e-05\n  schedule")
+
+
+@pytest.mark.parametrize("value", ["0.00005", "1.0e-6", "1.5e-07", "0.0001", "5.0"])
+def test_a_small_number_is_written_as_the_loader_reads_it(file: Path, value: str) -> None:
+    apply(file, [f"grpo.learning_rate={value}"])
+    assert load_params(file).grpo.learning_rate == float(value)
+    held = file.read_text()
+    with in_force(file.parent, ["grpo.learning_rate=0.5"]):
+        apply(file, ["sft.seed=99"])
+    apply(file, ["sft.seed=0"])
+    assert file.read_text() == held
+
+
+def documented() -> Iterator[tuple[str, list[str]]]:
+    """Each line of the docs that assigns values, and its assignments."""
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("monitoring/*.md")]:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            found = [max(one) for one in re.findall(r"""--set (?:'([^']*)'|"([^"]*)"|([^\s`|)'"]+))""", line)]
+            if found := [one for one in found if "=" in one and not re.search("…|VALUE", one)]:
+                yield f"{page.relative_to(ROOT)}:{number}", found
+
+
+def test_every_documented_assignment_is_taken() -> None:
+    lines = dict(documented())
+    assert len(lines) > 15
+    for where, assignments in lines.items():
+        for point in points(assignments):
+            try:
+                effective(ROOT / "params.yaml", point)
+            except ConfigError as error:
+                pytest.fail(f"{where}: {error}")
 
 
 def test_every_combination_of_values() -> None:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.exceptions import TerminationSignal
 
 from orchestra.cli.operations.runs import moment, took
 from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
@@ -147,5 +149,10 @@ def test_old_records_go_and_other_flows_keep_theirs(tmp_path: Path) -> None:
 
 def test_what_no_error_of_ours_says_is_a_bug_and_a_limit_of_time_a_limit() -> None:
     assert RunFailure.of(ZeroDivisionError("x\ny")).line == "ZeroDivisionError: x y"
-    kinds = [RunFailure.of(error).kind for error in (KeyError(1), TimeoutError(), KeyboardInterrupt())]
-    assert kinds == ["Bug", "TimeLimit", "Stopped"]
+    kinds = [RunFailure.of(error).kind for error in (KeyError(1), TimeoutError())]
+    assert kinds == ["Bug", "TimeLimit"]
+
+
+def test_a_person_stops_a_run_by_the_keyboard_or_by_kill() -> None:
+    stopped = [RunFailure.of(error).kind for error in (KeyboardInterrupt(), TerminationSignal(signal.SIGTERM))]
+    assert stopped == ["Stopped", "Stopped"]
