@@ -52,6 +52,23 @@ def orchestra(folder: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+PRINTS = "from tasks.platform.commands import run_command; run_command(lambda _: print('x', flush=True))"
+
+
+@pytest.mark.parametrize("command", [("-m", "flows", "again", "sad-fox"), ("-c", PRINTS)])
+def test_a_reader_that_goes_ends_a_command_without_a_word(workspace: Path, command: tuple[str, ...]) -> None:
+    save(workspace, failed())
+    reading, writing = os.pipe()
+    os.close(reading)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, *command]
+    done = subprocess.run(
+        words, cwd=workspace, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_clock_that_was_set_back_makes_no_time_negative(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = NOW
 
