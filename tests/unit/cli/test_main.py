@@ -95,6 +95,11 @@ def test_a_folder_in_place_of_a_file_is_one_line(workspace: Path) -> None:
     assert f"{workspace}: it is a folder" in error_of(orchestra(workspace, "backup", ""))
 
 
+def test_a_key_has_an_owner(workspace: Path) -> None:
+    assert "owner's name" in error_of(orchestra(workspace, "keys", "create", ""))
+    assert not (workspace / ".state").exists()
+
+
 def test_a_busy_port_is_said_and_nothing_is_started(workspace: Path) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from orchestra.cli.operations.runs import moment, took
+from flows.__main__ import AHEAD
+from orchestra.cli.operations.runs import FLOWS, moment, took
 from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
 from orchestra.system.workspace import LOCK
 from tests.support.worlds import ROOT
@@ -50,6 +51,11 @@ def orchestra(folder: Path, *arguments: str, code: int = 0) -> str:
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_a_flow_that_there_is_not_is_refused(workspace: Path) -> None:
+    assert "no flow 'nope'" in (said := orchestra(workspace, "runs", "--flow", "nope", code=2)) and "release" in said
+    assert set(FLOWS) == set(AHEAD)
 
 
 PRINTS = "from tasks.platform.commands import run_command; run_command(lambda _: print('x', flush=True))"
