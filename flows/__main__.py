@@ -17,7 +17,7 @@ from flows._workspace import API_LOG, prefect_api, settings
 from orchestra.config.overrides import apply, effective, undo
 from orchestra.config.schema import load_params, params_file
 from orchestra.errors import OrchestraError, without_secrets
-from orchestra.system.ending import bug
+from orchestra.system.ending import bug, told
 from orchestra.system.runs import ASKED_BY, find, runs
 from orchestra.system.storage import ROOM, check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
@@ -74,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         screen("stopped; the same command continues from here")
         return 130
+    except BrokenPipeError:
+        raise  # `told` knows whether our own reader is gone.
     except Exception as error:
         file = root / ".state" / "logs" / "flow-error.log"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -154,4 +156,5 @@ def _interrupt(_number: int, _frame: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with told():
+        sys.exit(main())

@@ -5,9 +5,12 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from flows._workspace import settings
 from orchestra.config.overrides import effective
@@ -28,17 +31,23 @@ def workspace_tag(root: Path) -> str:
 def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: list[str]) -> None:
     """Start what is needed and deploy; a schedule of that name is replaced. Nothing starts for a wrong argument."""
     from prefect.client.schemas.schedules import CronSchedule
+    from prefect.types.names import WITHOUT_BANNED_CHARACTERS
 
+    if not name.strip() or not re.fullmatch(WITHOUT_BANNED_CHARACTERS, name):
+        fix = "write a name such as nightly, without / % & < >"
+        raise ConfigError(f"{name!r} is no name for a schedule", where="schedule", fix=fix)
     if overrides and flow != "retrain":
         raise ConfigError(f"{flow} takes no parameters", where="--set", fix="leave it out")
     effective(root / "params.yaml", overrides)
     try:
         schedule = CronSchedule(cron=cron, timezone=timezone)
-    except ValueError as error:
-        what = f"{cron!r} in {timezone!r} is no schedule: {' '.join(str(error).split())}"
-        raise ConfigError(
-            what, where="--cron", fix='write five fields, such as "0 3 * * *", and a name such as UTC'
-        ) from None
+    except ValidationError as error:
+        # Pydantic's own text has several lines and an address.
+        if error.errors()[0]["loc"] == ("timezone",):
+            fix = "write a name such as UTC or Europe/Berlin"
+            raise ConfigError(f"{timezone!r} is no time zone", where="--timezone", fix=fix) from None
+        fix = 'write five fields, such as "0 3 * * *"'
+        raise ConfigError(f"{cron!r} is no schedule", where="--cron", fix=fix) from None
     for line in servers.start(root, worker=POOL):
         print(line, flush=True)
     with connected(root) as address:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestra.cli.common import parse_usd, workspace
+from orchestra.errors import ConfigError
 from orchestra.text import aligned
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def create(
     """Create a key and print it, only this once. From the first key on, every caller needs one."""
     from orchestra.serving.shared.keys import operator_key
 
+    if not name.strip():
+        raise ConfigError("a key needs its owner's name", where="NAME", fix="orchestra keys create ada")
     opened = _open()
     operator_key(opened.root, opened.keys)
     usd = None if budget is None else parse_usd(budget, "--budget")

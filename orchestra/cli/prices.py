@@ -15,6 +15,9 @@ from orchestra.text import aligned
 
 app = typer.Typer(help="Check the dated price book.", no_args_is_help=True)
 
+ARTIFACTS = ".state/mlartifacts"
+"""Where MLflow keeps the artifacts of runs, without a server or a store on S3."""
+
 
 class Forecasted(StrEnum):
     SFT = "sft"
@@ -99,10 +102,16 @@ def ledger(
 
     here = Path.cwd()
     if file is None:
-        kept = sorted((workspace() / LEDGERS).glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
-        kept = [one for one in kept if run_of(one) == run_of(kept[-1])]
-        if not kept:
-            raise DataError("no run has been booked here", where=LEDGERS, fix="orchestra run, or name a file")
+        root = workspace()
+        # The next run moves a ledger to its own run's artifacts in MLflow.
+        booked = [*(root / LEDGERS).glob("*.jsonl")] or [
+            one for one in (root / ARTIFACTS).glob("*/artifacts/*.jsonl") if run_of(one) == one.parts[-3]
+        ]
+        if not booked:
+            fix = "orchestra run, or name a file: MLflow has the ledgers of earlier runs as artifacts"
+            raise DataError("no run has been booked here", where=LEDGERS, fix=fix)
+        last = max(booked, key=lambda one: one.stat().st_mtime_ns)
+        kept = sorted(one for one in booked if run_of(one) == run_of(last))
     else:
         kept = [here / file]
     charges = [charge for one in kept for charge in read_jsonl(one, Charge, fix="name a ledger")]

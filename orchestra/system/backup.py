@@ -205,6 +205,10 @@ def _add(archive: tarfile.TarFile, file: Path, name: str) -> str:
 
 def _unpack(source: Path, folder: Path) -> BackupContents:
     """Unpack a backup and check every file against its list; nothing of it can leave the folder."""
+    if source.is_dir():
+        raise DataError(
+            "it is a folder and no backup", where=str(source), fix="name a file that orchestra backup wrote"
+        )
     try:
         with tarfile.open(source, "r:") as archive:
             for entry in archive:

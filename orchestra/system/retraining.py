@@ -97,9 +97,10 @@ def unanswered(root: Path) -> list[RetrainRequest]:
 
 def find_request(root: Path, wanted: str) -> RetrainRequest:
     """The request whose id begins so; raises `ConfigError` where there is none, or more than one."""
-    found = [one for one in requests(root) if one.id.startswith(wanted)]
+    # Every id begins with nothing, so a script's empty variable would find a single request.
+    found = [one for one in requests(root) if wanted and one.id.startswith(wanted)]
     if len(found) != 1:
-        what = f"no request {wanted}" if not found else f"{wanted} is the beginning of {len(found)} ids"
+        what = f"no request {wanted!r}" if not found else f"{wanted} is the beginning of {len(found)} ids"
         raise ConfigError(what, where=REQUESTS, fix="orchestra retraining list shows them")
     return found[0]
 

@@ -37,12 +37,14 @@ REASONS = {
     errno.EIO: ("the disk cannot read or write", "see what the kernel says: dmesg"),
     errno.EACCES: ("this user may not read or write it", "ls -ld the path; chown or chmod it"),
     errno.EPERM: ("this user may not change it", "ls -ld the path; chown or chmod it"),
+    errno.EISDIR: ("it is a folder, and a file is needed", "name a file"),
+    errno.ENOTDIR: ("a part of the path is a file, and a folder is needed", "name another path"),
     errno.EMFILE: ("this process may open no more files", "ulimit -n 4096"),
     errno.ENFILE: ("this machine may open no more files", "end other programs"),
 }
 """What is wrong and what helps, by the system's number."""
-OF_A_PATH = (errno.EACCES, errno.EPERM)
-"""Sockets and signals have these too: only with a path do they speak of the disk."""
+OF_A_PATH = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+"""Only with a path do these speak of the disk: sockets, signals and open files have some of them too."""
 MLFLOW, PREFECT, GATEWAY = ".state/mlflow.db", ".state/prefect/prefect.db", ".state/gateway.sqlite"
 DATABASES = {
     MLFLOW: "the next run begins a new record and registers its model as version 1",
@@ -162,7 +164,9 @@ def storage_failure(error: BaseException, root: Path | None = None, log: Path | 
         if isinstance(cause, OSError):
             what, fix = REASONS.get(cause.errno or 0, ("", ""))
             if what and (cause.filename is not None or cause.errno not in OF_A_PATH):
-                return ServiceError(what, where=str(cause.filename or root or "the disk"), fix=fix)
+                # A rename has two paths. The second one is the user's, the first a partial file's.
+                where = cause.filename2 or cause.filename or root or "the disk"
+                return ServiceError(what, where=str(where), fix=fix)
         elif isinstance(cause, sqlite3.DatabaseError) and _primary(cause) in DAMAGED:
             where = "a database in .state"
             return DataError(f"it is damaged: {cause}", where=where, fix="orchestra doctor says which one")

@@ -48,8 +48,11 @@ def receiver(told: list[str]) -> Iterator[str]:
 def test_a_wrong_argument_starts_nothing(served: Workspace) -> None:
     nightly = ("schedule", "nightly", "--cron")
     assert "Prefect's server does not run" in served.orchestra("schedule", code=2)[-1]
-    assert "is no schedule" in served.orchestra(*nightly, "every day", code=2)[-1]
-    assert "is no schedule" in served.orchestra(*nightly, "0 3 * * *", "--timezone", "Mars", code=2)[-1]
+    for name in ("a/b", "", " "):
+        assert f"{name!r} is no name" in served.orchestra("schedule", name, "--cron", "0 3 * * *", code=2)[-1]
+    assert served.orchestra(*nightly, "every day", code=2)[-1].startswith("error: --cron: 'every day' is no schedule —")
+    said = served.orchestra(*nightly, "0 3 * * *", "--timezone", "Mars", code=2)[-1]
+    assert said.startswith("error: --timezone: 'Mars' is no time zone —")
     assert "no key grpo.sed" in served.orchestra(*nightly, "0 3 * * *", "--set", "grpo.sed=1", code=2)[-1]
     assert "no --cron" in served.orchestra("schedule", "nightly", code=2)[-1]
     assert "no address" in served.orchestra("notify", "slack", code=2)[-1]

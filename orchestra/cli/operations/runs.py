@@ -16,6 +16,8 @@ from orchestra.text import aligned
 
 RUNBOOK = "monitoring/errors.md"
 """A section for each kind of error."""
+FLOWS = ("retrain", "release", "answer", "monitor", "synthesize", "benchmark", "sweep")
+"""What can be on record: the folder `flows`, which no library module imports."""
 RunArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Name, or beginning of the id; default: the newest that failed.")
 ]
@@ -27,7 +29,11 @@ def list_runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
 ) -> None:
     """List the runs of this workspace, newest first: state, time, and the cause of a failure."""
-    found = [one for one in runs(workspace()) if flow in (None, one.flow)][:most]
+    every = runs(workspace())
+    there = dict.fromkeys([*FLOWS, *(one.flow for one in every)])
+    if flow is not None and flow not in there:
+        raise ConfigError(f"no flow {flow!r}", where="--flow", fix=f"one of: {', '.join(there)}")
+    found = [one for one in every if flow in (None, one.flow)][:most]
     if as_json:
         print(json.dumps([one.model_dump(mode="json") for one in found], indent=2))
     elif not found:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestra.serving.shared.database import STORE, Database
 from orchestra.system.processes import Service, remember, start_service, started_at
 from orchestra.system.workspace import locked
 from tests.support.endpoint import serving
@@ -104,6 +105,18 @@ def test_a_gateway_that_is_not_there(workspace: Path) -> None:
 
 def test_a_budget_is_an_amount(workspace: Path) -> None:
     assert "--budget" in error_of(orchestra(workspace, "ask", "what?", "--budget", "much"))
+
+
+def test_a_folder_in_place_of_a_file_is_one_line(workspace: Path) -> None:
+    assert f"{workspace}: it is a folder" in error_of(orchestra(workspace, "ledger", str(workspace)))
+    (workspace / ".state").mkdir()
+    Database(workspace / STORE).close()
+    assert f"{workspace}: it is a folder" in error_of(orchestra(workspace, "backup", ""))
+
+
+def test_a_key_has_an_owner(workspace: Path) -> None:
+    assert "owner's name" in error_of(orchestra(workspace, "keys", "create", ""))
+    assert not (workspace / ".state").exists()
 
 
 def test_a_busy_port_is_said_and_nothing_is_started(workspace: Path) -> None:

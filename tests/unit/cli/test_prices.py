@@ -16,11 +16,13 @@ from orchestra.files.jsonl import write_jsonl
 from orchestra.types import Charge, Component, Episode, StopReason, Turn, Usage
 from tasks.platform.ledger import open_budget, run_ledger
 from tasks.platform.stage import Stage
+from tasks.platform.tracking import Recorder, connect, experiment
 from tests.support.worlds import ROOT, catalogue, example
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "data/catalogue", tmp_path / "data/catalogue")
@@ -91,6 +93,17 @@ def test_the_stages_of_a_run_share_a_ledger_and_its_cap(workspace: Path) -> None
     assert said[1].startswith("sft · policy") and "0.125000" in said[1] and "0.625000" in said[-1]
     assert json.loads(orchestra("ledger", "--json"))["total"]["cost_usd"] == "0.625"
     assert "total" in orchestra("ledger", ".state/ledger/run.jsonl")
+
+
+def test_a_ledger_that_the_next_run_put_away_is_still_shown(workspace: Path) -> None:
+    client = connect(workspace)
+    run_id = client.create_run(experiment(client, workspace)).info.run_id
+    with run_ledger(workspace, run_id):
+        open_budget(Stage.open("sft", workspace)).book(charge())
+    client.log_text(run_id, "{}\n", "other.jsonl")
+    Recorder.open(workspace, "another", "another")
+    assert not list((workspace / ".state/ledger").iterdir())
+    assert json.loads(orchestra("ledger", "--json"))["total"]["cost_usd"] == "0.5"
 
 
 def test_ranks_share_what_the_cap_has_left(workspace: Path) -> None:

@@ -209,6 +209,11 @@ def test_an_archive_with_a_link_or_a_foreign_path_is_refused_before_it_is_unpack
     assert not list(tmp_path.rglob("outside"))
 
 
+def test_a_folder_is_no_backup(workspace: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="it is a folder and no backup"):
+        restore(workspace, tmp_path)
+
+
 def test_a_server_that_has_a_database_open_is_named(workspace: Path, tmp_path: Path) -> None:
     backup(workspace, tmp_path / "kept.tar")
     remember(workspace, Service("mlflow", os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))

@@ -81,8 +81,14 @@ def test_what_was_answered_or_dropped_does_not_ask_again(tmp_path: Path) -> None
     assert asked(tmp_path, PRICE, DRIFT) == []
     with pytest.raises(ConfigError, match="it is answered"):
         drop(tmp_path, next(one for one in requests(tmp_path) if one.cause == "price"))
-    with pytest.raises(ConfigError, match="no request zz"):
+    with pytest.raises(ConfigError, match="no request 'zz'"):
         find_request(tmp_path, "zz")
+
+
+def test_an_empty_id_is_no_request_even_where_there_is_one(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE)
+    with pytest.raises(ConfigError, match="no request ''"):
+        find_request(tmp_path, "")
 
 
 def test_a_run_that_failed_or_was_killed_leaves_the_request_open(tmp_path: Path) -> None:

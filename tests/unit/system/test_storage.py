@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError, OrchestraError, ServiceError
+from orchestra.files import atomic
 from orchestra.system.storage import (
     DATABASES,
     MLFLOW,
@@ -102,6 +103,16 @@ def test_each_failure_of_the_disk_is_one_line(code: int, tmp_path: Path) -> None
             raise RuntimeError("what a library makes of it") from error
     line = str(caught.value)
     assert REASONS[code][0] in line and "x" in line and len(line.splitlines()) == 1
+
+
+def test_a_folder_where_a_file_is_needed_is_named_and_no_partial_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ServiceError, match=r"folder: it is a folder, and a file is needed") as caught, storage_named():
+        atomic.write_text(tmp_path / "folder", "text")
+    assert "partial" not in str(caught.value)
+    (tmp_path / "file").touch()
+    with pytest.raises(ServiceError, match="a part of the path is a file"), storage_named():
+        (tmp_path / "file/below").read_text(encoding="utf-8")
 
 
 def test_what_the_disk_did_not_begin_stays_as_it_is() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from orchestra.cli.operations.runs import moment, took
+from flows.__main__ import AHEAD
+from orchestra.cli.operations.runs import FLOWS, moment, took
 from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
 from orchestra.system.workspace import LOCK
 from tests.support.worlds import ROOT
@@ -52,6 +53,28 @@ def orchestra(folder: Path, *arguments: str, code: int = 0) -> str:
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_a_flow_that_there_is_not_is_refused(workspace: Path) -> None:
+    assert "no flow 'nope'" in (said := orchestra(workspace, "runs", "--flow", "nope", code=2)) and "release" in said
+    assert set(FLOWS) == set(AHEAD)
+
+
+PRINTS = "from tasks.platform.commands import run_command; run_command(lambda _: print('x', flush=True))"
+
+
+@pytest.mark.parametrize("command", [("-m", "flows", "again", "sad-fox"), ("-c", PRINTS)])
+def test_a_reader_that_goes_ends_a_command_without_a_word(workspace: Path, command: tuple[str, ...]) -> None:
+    save(workspace, failed())
+    reading, writing = os.pipe()
+    os.close(reading)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, *command]
+    done = subprocess.run(
+        words, cwd=workspace, env=env, stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_clock_that_was_set_back_makes_no_time_negative(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
