@@ -117,6 +117,11 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     return done
 
 
+def check_asked(stage: Stage, number: int | None) -> None:
+    """Raises `ConfigError` when nobody asked about that version; None: when not just one waits."""
+    _asked(Registry(stage.root, stage.params.promote.model_name), number)
+
+
 def _asked(registry: Registry, number: int | None) -> tuple[ModelVersion, Approval]:
     """The version of that number and the request about it; without a number the only one that waits."""
     requests = {one.number: (one, found) for one in registry.versions() if (found := read(one)) is not None}
