@@ -99,10 +99,13 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
 
     A refusal is a normal ending with a name, as the gate's is.
     """
+    from tasks.approval import check_asked
+
     root = Path.cwd()
     if not 0 < len(by.strip()) <= 200 or len(reason) > 1000:
         what = "a name has 1 to 200 characters, and a reason at most 1000"
         raise ConfigError(what, where="--by and --reason", fix="give a name, and shorten both")
+    check_asked(Stage.open("promote", root), version)  # A wrong number is no run that failed.
     with under_way(root, alone=True) as journal:
         with journal.stage("answer") as note:
             said = {"approve": approve, "by": by.strip(), "reason": reason.strip()}

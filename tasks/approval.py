@@ -143,6 +143,11 @@ def _is_open(version: ModelVersion, given: Approval) -> bool:
     return given.state in ("approved", "refused") and version.tags.get(DECISION) == WAITING
 
 
+def check_asked(stage: Stage, number: int | None) -> None:
+    """Raises `ConfigError` when nobody asked about that version; None: when not just one waits."""
+    _asked(Registry(stage.root, stage.params.promote.model_name), number)
+
+
 def _asked(registry: Registry, number: int | None) -> tuple[ModelVersion, Approval]:
     """The version of that number and the request about it; without a number the only one that waits.
 

@@ -230,14 +230,18 @@ def stale(root: Path, *, alone: bool) -> list[RunRecord]:
 
 
 def find(records: list[RunRecord], wanted: str | None) -> RunRecord:
-    """The run of that name, or whose id begins so; without one the newest that failed, else the newest.
+    """The run of that name, or whose id begins so; without one the newest that failed and has no later run of its flow.
 
-    Raises `ConfigError` where there is none, or more than one.
+    An older failure is history: nobody who types `rerun` means it. Raises `ConfigError` where there is none, or more
+    than one.
     """
     if not records:
         raise ConfigError("no run is on record", where=RUNS, fix="orchestra run")
     if wanted is None:
-        return next((one for one in records if one.failed), records[0])
+        for one in newest_by_flow(records).values():
+            if one.failed or one.state == CAPPED:
+                return one
+        raise ConfigError("no flow's newest run failed", where=RUNS, fix="name a run: orchestra runs lists them")
     found = [one for one in records if one.name == wanted] or [one for one in records if one.id.startswith(wanted)]
     if len(found) != 1:
         what = f"no run {wanted}" if not found else f"{wanted} is the beginning of {len(found)} ids"

@@ -154,6 +154,9 @@ def unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 def test_what_a_person_refuses_does_not_serve_and_what_one_approves_does(unanswered: Path) -> None:
     with pytest.raises(ConfigError, match="a name has 1 to 200 characters"):
         answer(by=" ")
+    with pytest.raises(ConfigError, match="nobody asked about version 9"):
+        answer(by="Ada", version=9)
+    assert runs(unanswered) == [], "a typing error is no run that failed"
     refused = answer(by="Bob", approve=False, reason="too slow", return_state=True)
     assert refused.name == "Rejected" and refused.is_completed() and aliases(unanswered)["champion"] is None
     approved = answer(by="Ada", version=1, return_state=True)

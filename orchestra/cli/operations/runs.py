@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import check_stages, hand_over, workspace
 from orchestra.errors import ConfigError
 from orchestra.system.runs import RUNNING, RunRecord, find, runs
 from orchestra.text import aligned
@@ -19,7 +19,10 @@ RUNBOOK = "monitoring/errors.md"
 FLOWS = ("retrain", "release", "answer", "monitor", "synthesize", "benchmark", "sweep")
 """What can be on record: the folder `flows`, which no library module imports."""
 RunArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="Name, or beginning of the id; default: the newest that failed.")
+    str | None,
+    typer.Argument(
+        metavar="RUN", help="Name, or beginning of the id; default: the newest failure in orchestra status."
+    ),
 ]
 
 
@@ -58,11 +61,13 @@ def rerun(
     ] = None,
 ) -> None:
     """Repeat a run with its options: finished stages are skipped, and training continues from its checkpoint."""
-    record = find(runs(workspace()), run)
+    root = workspace()
+    record = find(runs(root), run)
     if record.lives:
         raise ConfigError("it still runs", where=record.name, fix=f"wait for it, or end it: kill {record.pid}")
     if from_ is not None and record.flow != "retrain":
         raise ConfigError(f"a run of {record.flow} has no stages to begin at", where="--from", fix="leave it out")
+    check_stages(root, [from_])
     print(f"{record.flow}: again, as {record.name} was asked for", flush=True)
     os.environ.update(record.environment)
     hand_over("flows", "again", record.id, from_=from_ or None)

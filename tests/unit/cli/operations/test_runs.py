@@ -17,7 +17,20 @@ from prefect.exceptions import TerminationSignal
 
 from flows.__main__ import AHEAD
 from orchestra.cli.operations.runs import FLOWS, moment, took
-from orchestra.system.runs import FAILED, KEPT, RUNS, RunFailure, RunJournal, RunRecord, StageRecord, find, runs, save
+from orchestra.errors import ConfigError
+from orchestra.system.runs import (
+    CAPPED,
+    FAILED,
+    KEPT,
+    RUNS,
+    RunFailure,
+    RunJournal,
+    RunRecord,
+    StageRecord,
+    find,
+    runs,
+    save,
+)
 from orchestra.system.workspace import LOCK
 from tests.support.worlds import ROOT
 
@@ -99,7 +112,7 @@ def test_a_clock_that_was_set_back_makes_no_time_negative(workspace: Path, monke
 
 
 def test_why_tells_the_cause_the_runbooks_entry_and_the_command(workspace: Path) -> None:
-    for one in (record("good-cat", 1), failed()):
+    for one in (record("good-cat", 9), failed()):
         save(workspace, one)
     text = orchestra(workspace, "why")
     assert "Cause: DataError: a.jsonl: row 3 is no JSON — make it again" in text
@@ -133,6 +146,16 @@ def test_a_run_that_lives_is_not_run_again(workspace: Path) -> None:
     journal.end("Completed")
     save(workspace, record("watch", 1, flow="monitor"))
     assert "no stages to begin at" in orchestra(workspace, "rerun", "watch", "--from", "sft", code=2)
+    assert "no stage foo" in orchestra(workspace, "rerun", "busy-bee", "--from", "foo", code=2)
+
+
+def test_without_a_name_only_a_failure_that_no_later_run_of_its_flow_followed_is_meant() -> None:
+    old = failed("old-owl", 90).model_copy(update={"flow": "release"})
+    released, capped = record("good-cat", 60, flow="release"), record("rich-rat", 30, state=CAPPED)
+    assert find([released, failed(minutes=70), old], None).name == "sad-fox"
+    assert find([capped, released, old], None) is capped and find([old], None) is old
+    with pytest.raises(ConfigError, match="name a run"):
+        find([record("calm-cow", 1), released, failed(minutes=70), old], None)
 
 
 def test_a_rerun_takes_the_options_of_the_run_and_forces_only_what_it_had_not_run(workspace: Path) -> None:
@@ -156,7 +179,7 @@ def test_a_killed_process_shows_at_once_and_another_machines_run_while_the_lock_
         fcntl.flock(holder, fcntl.LOCK_EX)
         watch, far, dead = runs(tmp_path)
     assert (dead.state, dead.stage, dead.failure and dead.failure.kind) == ("Killed", "grpo", "Killed")
-    assert far.lives and far.stage == "grpo" and find([far, dead], None) is dead
+    assert far.lives and far.stage == "grpo" and find([dead], None) is dead
     assert find([far, dead], "id-f") is far and watch.lives
     assert [one.state for one in runs(tmp_path)] == ["Running", "Killed", "Killed"]
 
