@@ -93,6 +93,6 @@ format: .venv/.stamp  ## format the code
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-clean: stop  ## remove outputs, caches and records; the environments stay
+clean: stop  ## remove outputs, caches, records and work (learn results, sweeps, paid attempts); the environments stay
 	rm -rf .state work reports data/generated data/.generated.shards data/validated data/quarantine models/sft models/grpo dvc.lock \
 		.dvc/cache .dvc/tmp .mypy_cache .pytest_cache .ruff_cache .hypothesis
