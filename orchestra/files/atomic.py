@@ -62,13 +62,19 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """The path of an empty file to fill; it takes the place of `path`, with its mode, only if the block ends well."""
+def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """The path of an empty file to fill; it takes the place of `path`, with its mode, only if the block ends well.
+
+    One that is not `durable` may be lost when the machine stops, and does not wait for the disk.
+    """
     with _beside(path, folder=False) as partial:
         yield partial
         if path.is_file() and not path.is_symlink():
             partial.chmod(stat.S_IMODE(path.stat().st_mode))
-        replace(partial, path)
+        if durable:
+            replace(partial, path)
+        else:
+            os.replace(partial, path)
 
 
 @contextlib.contextmanager

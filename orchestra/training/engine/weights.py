@@ -38,7 +38,8 @@ def write_whole(model: PreTrainedModel, codec: Codec, folder: Path, dtype: str) 
         config.architectures = [type(model).__name__]
         codec.tokenizer.save_pretrained(str(folder))
         config.save_pretrained(str(folder))
-    with atomic.whole_file(folder / WEIGHTS) as file:
+    # After a crash the training writes it again, so no step waits for the disk.
+    with atomic.whole_file(folder / WEIGHTS, durable=False) as file:
         save_file(found, file, metadata={"format": "pt"})
 
 
