@@ -1,8 +1,9 @@
 """A GRPO step through vLLM on a GPU, beside TRL's own: `python -m benchmarks.gpu_step BASE --trl PYTHON`.
 
-Both train the same checkpoint on the same prompts, with groups, lengths, micro-batches and precision alike. Rewards
-are left out: every episode gets the same advantage on both sides, so both train every row. PYTHON is an interpreter
-with TRL and vLLM in one environment, as TRL's colocated vLLM needs; this project's server runs in .venv-vllm.
+Both train the same checkpoint on the same prompts, with groups, lengths, micro-batches and precision alike. Both
+give their episodes the advantages 1 and -1 in turns, so both train every row. BASE should hold random weights: such a
+model ends no episode early. PYTHON is an interpreter with TRL and vLLM in one environment, as TRL's colocated vLLM
+needs; this project's server runs in .venv-vllm.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def examples_of(params: Params, count: int) -> tuple[list[Example], Any]:
     return made.examples["train"][:count], made.known_to(toolkit)
 
 
-def ours(base: Path, work: Work, seed_examples: Sequence[Example], toolkit: Any, params: Params) -> Figures:
+def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Any, params: Params) -> Figures:
     """Steps of the real trainer with its rollout server."""
     import torch
 
@@ -76,12 +77,12 @@ def ours(base: Path, work: Work, seed_examples: Sequence[Example], toolkit: Any,
     from orchestra.training.grpo import train_grpo
 
     codec = Codec.load(base)
-    prompts = [codec.prompt(example) for example in seed_examples]
+    prompts = [codec.prompt(example) for example in examples]
     most = max(map(len, prompts)) + work.tokens
-    limits = params.rollout.model_copy(
-        update={"max_turns": 1, "max_turn_tokens": work.tokens, "max_tokens": most + 8}
+    limits = params.rollout.model_copy(update={"max_turns": 1, "max_turn_tokens": work.tokens, "max_tokens": most + 8})
+    server = RolloutServer.model_validate(
+        {"device": work.device, "dtype": "bfloat16", "gpu_memory": work.gpu_memory, "sequences": 256}
     )
-    server = RolloutServer(device=work.device, dtype="bfloat16", gpu_memory=work.gpu_memory, sequences=256)
     settings = params.grpo.model_copy(
         update={
             "steps": work.steps, "examples_per_step": work.examples, "group_size": work.group, "engine": "vllm",
@@ -117,7 +118,7 @@ def ours(base: Path, work: Work, seed_examples: Sequence[Example], toolkit: Any,
         module.Rounds.__call__ = with_advantages
         try:
             train_grpo(
-                model, codec, toolkit, seed_examples, settings, limits, toolkit.catalogue.policy_price, Path(folder),
+                model, codec, toolkit, examples, settings, limits, toolkit.catalogue.policy_price, Path(folder),
                 log=log, evaluate=lambda current: {}, engine=engine,
             )  # fmt: skip
         finally:

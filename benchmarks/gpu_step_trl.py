@@ -79,7 +79,7 @@ class Timed:
         self.last = now
 
     def means(self, warm: int) -> dict[str, float]:
-        parts = {"step_s": self.steps, "generate_s": self.generated, "tokens": self.tokens}
+        parts: dict[str, list[Any]] = {"step_s": self.steps, "generate_s": self.generated, "tokens": self.tokens}
         return {name: statistics.mean(values[warm:]) for name, values in parts.items()}
 
 
@@ -91,46 +91,47 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     work, base, clock = Work(**task["work"]), task["base"], Timed()
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
     texts = [tokenizer.decode(ids) for ids in task["prompts"]]
     assert all(tokenizer(text)["input_ids"] == ids for text, ids in zip(texts, task["prompts"], strict=True))
     rows = work.examples * work.group
     syncs: list[float] = []
 
-    class Trainer(GRPOTrainer):  # type: ignore[misc]
+    class Trainer(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
-            batch = super()._generate_and_score_completions(inputs)
+            batch: Any = super()._generate_and_score_completions(inputs)
             given = work.advantages(len(batch["advantages"]))
             batch["advantages"] = torch.tensor(given, device=batch["advantages"].device)
             return batch
 
         def _generate(self, prompts: Any) -> Any:
             with clock.generating():
-                found = super()._generate(prompts)
+                found: Any = super()._generate(prompts)
             clock.wrote(sum(map(len, found[1])))
             return found
 
-    class Steps(TrainerCallback):  # type: ignore[misc]
+    class Steps(TrainerCallback):
         def on_step_end(self, *given: Any, **named: Any) -> None:
             clock.step()
 
-    from trl.generation.vllm_generation import VLLMGeneration
+    from trl.generation import vllm_generation
 
-    synced = VLLMGeneration.sync_weights
+    engine: Any = vllm_generation.VLLMGeneration
+    synced = engine.sync_weights
 
     def timed_sync(self: Any) -> None:
         began = clock.now()
         synced(self)
         syncs.append(clock.now() - began)
 
-    VLLMGeneration.sync_weights = timed_sync
+    engine.sync_weights = timed_sync
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
             output_dir=folder, report_to=[], disable_tqdm=True, save_strategy="no", logging_steps=1, seed=0,
             max_steps=work.steps, per_device_train_batch_size=work.micro_batch,
             gradient_accumulation_steps=rows // work.micro_batch, num_generations=work.group,
             max_completion_length=work.tokens, temperature=1.0, beta=0.0, loss_type="dapo", learning_rate=2e-6,
-            lr_scheduler_type="constant", bf16=True, gradient_checkpointing=True,
+            lr_scheduler_type="constant", bf16=True, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=True,
             gradient_checkpointing_kwargs={"use_reentrant": False}, shuffle_dataset=False, use_vllm=True,
             vllm_mode="colocate", vllm_gpu_memory_utilization=work.gpu_memory,
             vllm_max_model_length=max(map(len, task["prompts"])) + work.tokens + 8,

@@ -11,12 +11,10 @@ import typer
 from orchestra.cli.common import hand_over, parse_date, workspace
 from orchestra.config.retraining import STALE_DAYS
 from orchestra.errors import DataError
+from orchestra.system.storage import ARTIFACTS
 from orchestra.text import aligned
 
 app = typer.Typer(help="Check the dated price book.", no_args_is_help=True)
-
-ARTIFACTS = ".state/mlartifacts"
-"""Where MLflow keeps the artifacts of runs, without a server or a store on S3."""
 
 
 class Forecasted(StrEnum):

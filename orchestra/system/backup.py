@@ -22,11 +22,11 @@ from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
 from orchestra.system.processes import services
-from orchestra.system.storage import DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
+from orchestra.system.storage import ARTIFACTS, DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
 from orchestra.types import Record
 
 FOLDERS = (
-    *(".state/models", ".state/mlartifacts", ".state/runs", ".state/retraining", ".state/ledger"),
+    *(".state/models", ARTIFACTS, ".state/runs", ".state/retraining", ".state/ledger"),
     *(".state/webhooks", ".state/judged", ".state/decisions", ".state/evidence"),
 )
 """What the databases speak of: checkpoints, artifacts, records, the key of webhooks' secrets, verdicts that were paid

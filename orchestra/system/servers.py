@@ -27,7 +27,7 @@ from orchestra.system.processes import (
     start_service,
     stop_services,
 )
-from orchestra.system.storage import MLFLOW, PREFECT, blame_storage, check_database, check_storage
+from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
 
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
@@ -160,7 +160,7 @@ def _commands(
         *(sys.executable, "-m", "tasks.records.mlflow_server", "--host", LOCALHOST, "--port", str(mlflow_port)),
         *("--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{root}/{MLFLOW}", "--registry-store-uri"),
-        *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(root / ".state/mlartifacts")),
+        *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(root / ARTIFACTS)),
     ]
     found = {}
     if not os.environ.get("PREFECT_API_URL"):

@@ -52,6 +52,8 @@ DATABASES = {
     GATEWAY: "orchestra restore FILE brings the keys back: without one the gateway asks nobody for a key",
 }
 """The databases of a workspace, and what happens without one."""
+ARTIFACTS = ".state/mlartifacts"
+"""Where MLflow's artifacts are without a store of their own."""
 RESTORING = ".state/restoring"
 """There while `orchestra restore` changes databases: one that was killed has to be completed first."""
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -20,7 +20,7 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, ServiceError, without_secrets
 from orchestra.system.artifacts import CONNECT_S, check_place, environment
 from orchestra.system.environment import quiet
-from orchestra.system.storage import MLFLOW, check_database
+from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
 from orchestra.text import digest, one_line, plain
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import others_ledgers
@@ -116,7 +116,7 @@ def storage_of(root: Path) -> Storage:
 def experiment(client: Any, root: Path, name: str = EXPERIMENT) -> str:
     """Id of the experiment, made if need be; it keeps the place of its artifacts.
 
-    They lie in the store of params.yaml; without one in `.state/mlartifacts`, or where a server keeps them. Raises
+    They lie in the store of params.yaml; without one in `ARTIFACTS`, or where a server keeps them. Raises
     `OrchestraError` of one line, within seconds, where a store on S3 does not answer.
     """
     found, storage = client.get_experiment_by_name(name), storage_of(root)
@@ -136,7 +136,7 @@ def _place(root: Path, storage: Storage) -> str | None:
     if storage.shared:
         return storage.artifacts
     if own_database(root):
-        return (root.resolve() / ".state" / "mlartifacts").as_uri()
+        return (root.resolve() / ARTIFACTS).as_uri()
     if not tracking_uri(root).startswith("http"):
         what = "MLflow's database is one that machines share, and its artifacts would lie on this machine"
         raise ConfigError(what, where="MLFLOW_TRACKING_URI", fix="storage.url: s3://BUCKET/FOLDER in params.yaml")

@@ -18,6 +18,7 @@ from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import read_trial
 from orchestra.system.environment import quiet
 from orchestra.system.runs import SHORT, runs
+from orchestra.system.storage import ARTIFACTS
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
 from tasks.approval import STATE
@@ -26,7 +27,7 @@ from tasks.platform.commands import run_command
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
 from tasks.platform.tracking import experiment, own_database
 
-CACHE, ARTIFACTS, WORK, SWEEPS = ".dvc/cache/files/md5", ".state/mlartifacts", "work", "work/sweeps"
+CACHE, WORK, SWEEPS = ".dvc/cache/files/md5", "work", "work/sweeps"
 COLLECTED = "orchestra.collected"
 """Tag of a version whose kept checkpoint was deleted here: when."""
 OUT = "out."

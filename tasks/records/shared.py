@@ -33,7 +33,7 @@ from orchestra.system.artifacts import (
 )
 from orchestra.system.backup import backup, restore
 from orchestra.system.environment import quiet
-from orchestra.system.storage import MLFLOW
+from orchestra.system.storage import ARTIFACTS, MLFLOW
 from orchestra.system.workspace import locked
 from orchestra.text import one_line
 from orchestra.types import Record
@@ -229,7 +229,7 @@ class _SharedFolder:
         """Upload MLflow's database with its artifacts; the SHA-256 of the file."""
         with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".push-") as folder:
             file = Path(folder) / "state.tar"
-            backup(root, file, (MLFLOW,), (".state/mlartifacts",), ())
+            backup(root, file, (MLFLOW,), (ARTIFACTS,), ())
             digest = hash_file(file)
             self.files.put_file(str(file), f"{self.url}/state/{digest}")
         return digest

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import domains, rollout_latency, shared_prefix
+from benchmarks import domains, gpu_step, rollout_latency, shared_prefix
 from benchmarks.bench import ROOT, Bench, open_bench
+from benchmarks.gpu_step_trl import Timed, Work
 from benchmarks.grpo_step import BAR, OWN, Parts, measure, report
 from benchmarks.rollout import compare, table
 from benchmarks.shapes import SHAPES, grow
@@ -86,3 +87,17 @@ def test_a_line_of_synthesis_says_what_idle_cores_would_give() -> None:
     line = Line(examples=20_000, workers=2, wall_s=40.0, cpu_s=25.0, peak_mb=150.4)
     assert (line.rate, line.idle_rate) == (500.0, 1_600.0)
     assert "| 20,000 | 2 | 40.0 | 25.0 | 500 | 1.25 | 1,600 | 150 |" in synthesis_table([line])
+
+
+def test_a_step_on_a_gpu_counts_neither_the_first_steps_nor_the_sync_as_writing() -> None:
+    clock = Timed(steps=[90.0, 9.0, 2.0, 4.0], generated=[80.0, 8.0, 1.5, 2.5], tokens=[9, 9, 100, 300])
+    means = clock.means(gpu_step.WARM)
+    assert means == {"step_s": 3.0, "generate_s": 2.0, "tokens": 200.0}
+    found = {
+        "ours": gpu_step.Figures(**means, sync_s=1.0, peak_gib=9.9, measures={}),
+        "trl": gpu_step.Figures(step_s=6.0, generate_s=2.0, sync_s=0.0, tokens=100.0, peak_gib=12.0),
+    }
+    text = gpu_step.table(found, 10.4)
+    assert "| this project | 3.00 | 2.00 | 1.00 | 200 | 9.9 |" in text
+    assert "TRL's step takes 2.00 times as long." in text
+    assert Work().advantages(3) == [1.0, -1.0, 1.0]
