@@ -56,9 +56,10 @@ def _measure(stage: Stage, examples: list[Example], toolkit: Toolkit, folders: d
     ]
     file = stage.work_dir() / "episodes.jsonl"
     stage.say(f"{len(contenders)} policies over {len(examples)} held-out examples")
-    episodes = running.evaluate(
-        contenders, examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
+    found = running.evaluate(
+        in_turn(contenders, build), examples, toolkit, params.rollout, file=file, on_progress=on_progress(stage)
     )
+    episodes = {one.name: found[one.name] for one in contenders}
     settings = params.evaluate
     summaries = summarise(
         episodes, examples, reference=REFERENCE, strongest=STRONGEST, bootstrap=settings.bootstrap, seed=settings.seed
@@ -84,6 +85,12 @@ def _measure(stage: Stage, examples: list[Example], toolkit: Toolkit, folders: d
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path(EVALUATION))
     print(markdown(comparison), flush=True)
+
+
+def in_turn(contenders: Sequence[Contender], build: Build) -> list[Contender]:
+    """The contenders as they play: where each checkpoint has a server, the trained model is last, and the safety set
+    goes on with its server. A start takes a minute or two on a GPU."""
+    return sorted(contenders, key=lambda one: isinstance(build, CheckpointServers) and one.name == TRAINED)
 
 
 def _safety(

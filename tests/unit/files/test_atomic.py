@@ -140,6 +140,15 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     assert calls == [".partial", "rename to x.json", f"flush {tmp_path.name}"]
 
 
+def test_a_file_that_may_be_lost_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write() -> None:
+        with atomic.whole_file(tmp_path / "x", durable=False) as file:
+            file.write_text("1")
+
+    assert recorded(monkeypatch, write) == ["rename to x"]
+    assert held(tmp_path / "x") == {"x": "1"}
+
+
 def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write() -> None:
         with atomic.whole_folder(tmp_path / "set") as folder:

@@ -1,15 +1,19 @@
 """The evaluate stage: several GPUs measure a checkpoint as one does, and the judge is part of what was measured on."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from orchestra.config.engine import PlayServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Rollout
-from orchestra.evaluation.run import evaluate
-from tasks.evaluate import checkpoint, data_hash
+from orchestra.evaluation.run import Contender, evaluate
+from orchestra.serving.engines import checkpoints
+from orchestra.serving.engines.server import Server
+from tasks.evaluate import checkpoint, data_hash, in_turn
 from tasks.platform.stage import Stage
 from tests.support.serving_world import params, workspace
 from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, warm_model
@@ -35,6 +39,30 @@ def test_a_checkpoint_is_evaluated_however_many_gpus_are_seen(
     alone = measured("alone.jsonl")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert measured("several.jsonl") == alone and all(alone)
+
+
+def test_each_checkpoint_has_one_server_and_the_trained_one_still_has_it_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def opened(root: Path, work: Path, folder: Path, settings: PlayServer, **named: Any) -> Server:
+        started.append(folder.name)
+        return Server(root, "http://127.0.0.1:1", settings)
+
+    monkeypatch.setattr(checkpoints, "open_server", opened)
+    servers = checkpoints.CheckpointServers(tmp_path, tmp_path, PlayServer(), max_len=10, say=print)
+    names = ("grpo", "sft", "random")
+
+    def contenders(build: checkpoints.Build) -> list[Contender]:
+        return [Contender(name, partial(build, name, tmp_path / name), codec(), PRICE) for name in names]
+
+    playing = in_turn(contenders(servers), servers)
+    for one in (*playing, playing[-1]):
+        one.build()
+    assert playing[-1].name == "grpo" and started == ["sft", "random", "grpo"]
+    here = in_turn(contenders(checkpoints.in_process), checkpoints.in_process)
+    assert tuple(one.name for one in here) == names
 
 
 def test_the_judge_is_part_of_the_data_hash(tmp_path: Path) -> None:
