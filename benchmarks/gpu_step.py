@@ -46,7 +46,7 @@ class Figures:
     tokens: float
     """Written in a step."""
     peak_gib: float
-    """Most memory that the trainer's tensors took on the GPU."""
+    """Most memory that the trainer's tensors took on the GPU; with TRL they include vLLM's, in the same process."""
     measures: dict[str, float] = field(default_factory=dict)
 
     @property
