@@ -99,7 +99,7 @@ _PEM = re.compile(
 )
 TOKENS = re.compile(
     r"""(?x) (?<![A-Za-z0-9]) (?:
-      (?:sk|pk|rk|whsec)[-_](?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{12,400}       # OpenAI, Anthropic, Stripe
+      (?:sk|pk|rk|whsec)[-_](?=[A-Za-z_-]{0,399}+[0-9])[A-Za-z0-9_-]{12,400}   # OpenAI, Anthropic, Stripe
     | ork_[A-Za-z0-9_-]{12,400}                                               # this gateway
     | gh[pousr]_[A-Za-z0-9]{16,400} | github_pat_[A-Za-z0-9_]{16,400}         # GitHub
     | gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_.-]{12,400}                  # GitLab
