@@ -46,15 +46,19 @@ def open_bench(examples: int, *, shape: str = "embedded", device: str = "cpu", t
     from benchmarks.shapes import model_of
 
     torch.set_num_threads(threads)
-    params = load_params(ROOT / "params.yaml")
+    params, toolkit, chosen = open_world(load_params(ROOT / "params.yaml"), examples)
+    folder = ROOT / (params.model.base or params.model.recipe)
+    return Bench(params, Codec.load(folder), toolkit, chosen, model_of(shape, folder, device))
+
+
+def open_world(params: Params, examples: int) -> tuple[Params, Toolkit, list[Example]]:
+    """A profile that makes no more than it must, the tools that know what it made, and `examples` training examples."""
     # The generator needs enough examples to fill every category and both splits.
     few = params.synthesize.model_copy(update={"train_examples": max(examples, 64), "heldout_examples": 16})
     params = params.model_copy(update={"synthesize": few})
     toolkit = Toolkit.from_params(params, ROOT)
     made = generate(params, toolkit)
-    chosen = made.examples["train"][:examples]
-    folder = ROOT / (params.model.base or params.model.recipe)
-    return Bench(params, Codec.load(folder), made.known_to(toolkit), chosen, model_of(shape, folder, device))
+    return params, made.known_to(toolkit), made.examples["train"][:examples]
 
 
 def timed(work: Callable[[], T], device: str = "cpu") -> tuple[T, Spent]:

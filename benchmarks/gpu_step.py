@@ -16,19 +16,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_step_trl import Timed, Work
+from benchmarks.bench import ROOT, open_world
+from benchmarks.gpu_step_trl import Timed, Work, peak_gib
+from orchestra.config.compute import Lora
 from orchestra.config.engine import RolloutServer
 from orchestra.config.schema import Params, load_params
 from orchestra.rollout.render import Codec
 from orchestra.system.environment import quiet
-from orchestra.system.memory import GIB, ModelShape, TrainingPlan, training
+from orchestra.system.machine import plan_of
+from orchestra.system.memory import GIB, ModelShape, training
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example
 
-ROOT = Path(__file__).parents[1]
 PROFILE = "models/recipes/qwen3-0.6b/params.yaml"
 WARM = 2
 """Steps that are not counted: the first ones compile and allocate."""
@@ -55,41 +58,37 @@ class Figures:
         return self.tokens / max(self.generate_s - self.sync_s, 1e-9)
 
 
-def examples_of(params: Params, count: int) -> tuple[list[Example], Any]:
-    """New training examples of the profile with its simulated tools, and their toolkit."""
-    from orchestra.synthesis.dataset.generate import generate
-    from orchestra.tools.toolkit import Toolkit
+def params_of(params: Params, work: Work, longest: int) -> Params:
+    """The profile with that work a step; the longest prompt has so many tokens."""
+    limits = {"max_turns": 1, "max_turn_tokens": work.tokens, "max_tokens": longest + work.tokens + 8}
+    server = RolloutServer.model_validate(
+        {"device": work.device, "dtype": "bfloat16", "gpu_memory": work.gpu_memory, "sequences": 256}
+    )
+    settings = {
+        "steps": work.steps, "examples_per_step": work.examples, "group_size": work.group, "engine": "vllm",
+        "server": server, "micro_batch": work.micro_batch, "eval_every": work.steps + 1,
+        "save_steps": work.steps + 1, "max_infrastructure_failures": 1.0,
+        "lora": None if work.lora is None else Lora(rank=work.lora, alpha=2 * work.lora),
+    }  # fmt: skip
+    changed = {
+        "rollout": params.rollout.model_copy(update=limits),
+        "grpo": params.grpo.model_copy(update=settings),
+    }
+    return params.model_copy(update=changed)
 
-    toolkit = Toolkit.from_params(params, ROOT)
-    made = generate(params, toolkit)
-    return made.examples["train"][:count], made.known_to(toolkit)
 
-
-def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Any, params: Params) -> Figures:
+def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Toolkit, params: Params) -> Figures:
     """Steps of the real trainer with its rollout server."""
-    import torch
-
     from orchestra.rollout.policies.transformers import load_model
     from orchestra.training import rollouts
     from orchestra.training.compute.arguments import training_dtype
     from orchestra.training.compute.lora import adapted
+    from orchestra.training.engine.canary import MOST_TOKENS
     from orchestra.training.engine.sync import RolloutEngine
     from orchestra.training.grpo import train_grpo
+    from tasks.grpo import CANARIES
 
-    codec = Codec.load(base)
-    prompts = [codec.prompt(example) for example in examples]
-    most = max(map(len, prompts)) + work.tokens
-    limits = params.rollout.model_copy(update={"max_turns": 1, "max_turn_tokens": work.tokens, "max_tokens": most + 8})
-    server = RolloutServer.model_validate(
-        {"device": work.device, "dtype": "bfloat16", "gpu_memory": work.gpu_memory, "sequences": 256}
-    )
-    settings = params.grpo.model_copy(
-        update={
-            "steps": work.steps, "examples_per_step": work.examples, "group_size": work.group, "engine": "vllm",
-            "server": server, "micro_batch": work.micro_batch, "eval_every": work.steps + 1,
-            "save_steps": work.steps + 1, "max_infrastructure_failures": 1.0, "lora": work.adapters,
-        }
-    )  # fmt: skip
+    codec, settings, limits = Codec.load(base), params.grpo, params.rollout
     clock = Timed()
     module: Any = rollouts
     called = module.Rounds.__call__
@@ -112,8 +111,9 @@ def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Any, para
         model: Any = load_model(base, training_dtype(settings), settings.attention)
         if settings.lora is not None:
             model = adapted(model, settings.lora, settings.seed)
+        canaries = [codec.prompt(example)[:MOST_TOKENS] for example in examples[:CANARIES]]
         engine = RolloutEngine(
-            ROOT, Path(folder), base, codec, settings, [ids[:512] for ids in prompts[:4]], max_len=most + 8, say=print
+            ROOT, Path(folder), base, codec, settings, canaries, max_len=limits.max_tokens, say=print
         )
         module.Rounds.__call__ = with_advantages
         try:
@@ -126,20 +126,11 @@ def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Any, para
             engine.close()
     syncs = [one.get("train/engine/sync_s", 0.0) for one in measured[WARM:]]
     last = {name: value for name, value in measured[-1].items() if "engine" in name or name == "train/grad_norm"}
-    peak = torch.cuda.max_memory_allocated() / GIB if torch.cuda.is_available() else 0.0
-    return Figures(**clock.means(WARM), sync_s=statistics.mean(syncs), peak_gib=peak, measures=last)
-
-
-def forecast(base: Path, work: Work, longest: int) -> float:
-    """GiB that the step's forecast tells."""
-    plan = TrainingPlan(
-        rows=work.micro_batch, tokens=longest, accumulates=True, bfloat16=True, checkpointing=True, lora=work.lora
-    )
-    return training(ModelShape.load(base), plan).total / GIB
+    return Figures(**clock.means(WARM), sync_s=statistics.mean(syncs), peak_gib=peak_gib(), measures=last)
 
 
 def table(found: dict[str, Figures], told: float) -> str:
-    """The figures in Markdown; ratios above 1 where this project is ahead."""
+    """The figures in Markdown, beside the forecast in GiB; ratios above 1 where this project is ahead."""
     rows = ["| | s a step | s of it before training | weights to vLLM, s | tokens/s written | peak, GiB |"]
     rows.append("| --- | --- | --- | --- | --- | --- |")
     for name, one in found.items():
@@ -147,9 +138,8 @@ def table(found: dict[str, Figures], told: float) -> str:
         rows.append(f"| {TITLES[name]} | {numbers} |")
     if len(found) > 1:
         rows += ["", f"TRL's step takes {found['trl'].step_s / found['ours'].step_s:.2f} times as long."]
-    if "ours" in found:
-        rows.append(f"Forecast of the trainer's peak: {told:.1f} GiB, measured {found['ours'].peak_gib:.1f}.")
-        rows.append(f"The last step: {found['ours'].measures}")
+    rows.append(f"Forecast of the trainer's peak: {told:.1f} GiB, measured {found['ours'].peak_gib:.1f}.")
+    rows.append(f"The last step: {found['ours'].measures}")
     return "\n".join(rows)
 
 
@@ -158,21 +148,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("base", type=Path, help="folder of a checkpoint")
     parser.add_argument("--trl", type=Path, help="an interpreter with TRL and vLLM; without it ours is measured alone")
-    for name, kind in Work.OPTIONS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=getattr(Work, name))
+    for one in fields(Work):
+        kind = int if one.default is None else type(one.default)
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=kind, default=one.default)
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(arguments)
-    work = Work(**{name: getattr(chosen, name) for name in Work.OPTIONS})
-    params = load_params(ROOT / PROFILE)
-    examples, toolkit = examples_of(params, work.examples * work.steps)
+    work = Work(**{one.name: getattr(chosen, one.name) for one in fields(Work)})
+    params, toolkit, examples = open_world(load_params(ROOT / PROFILE), work.examples * work.steps)
     codec = Codec.load(chosen.base)
     prompts = [codec.prompt(example) for example in examples]
+    lengths = [len(ids) for ids in prompts]
+    params = params_of(params, work, max(lengths))
+    told = training(ModelShape.load(chosen.base), plan_of(params, "grpo")).total / GIB
     found = {"ours": ours(chosen.base, work, examples, toolkit, params)}
     if chosen.trl is not None:
         found["trl"] = theirs(chosen.trl, chosen.base, work, prompts)
-    lengths = [len(ids) for ids in prompts]
     print(f"{work.examples} prompts of {min(lengths)} to {max(lengths)} tokens, {work.group} times each\n")
-    print(table(found, forecast(chosen.base, work, max(lengths) + work.tokens)))
+    print(table(found, told))
     if chosen.json is not None:
         chosen.json.write_text(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
     return 0
@@ -182,9 +174,11 @@ def theirs(python: Path, base: Path, work: Work, prompts: Sequence[Sequence[int]
     """Steps of TRL's trainer, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         task = Path(folder) / "task.json"
-        task.write_text(json.dumps({"base": str(base), "work": asdict(work), "prompts": prompts, "warm": WARM}))
+        task.write_text(
+            json.dumps({"base": str(base.resolve()), "work": asdict(work), "prompts": prompts, "warm": WARM})
+        )
         command = [str(python), "-m", "benchmarks.gpu_step_trl", str(task)]
-        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
         return Figures(**json.loads(task.read_text()))
 
 

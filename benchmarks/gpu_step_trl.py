@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,6 @@ class Work:
     lora: int | None = None
     """Rank of adapters; None: all weights are trained."""
     device: str = "gpu"
-
-    OPTIONS: ClassVar[dict[str, Any]] = {
-        "examples": int, "group": int, "tokens": int, "steps": int, "micro_batch": int, "gpu_memory": float,
-        "lora": int, "device": str,
-    }  # fmt: skip
-
-    @property
-    def adapters(self) -> Any:
-        from orchestra.config.compute import Lora
-
-        return None if self.lora is None else Lora(rank=self.lora, alpha=2 * self.lora)
 
     def advantages(self, count: int) -> list[float]:
         """1 and -1 in turns."""
@@ -81,6 +70,13 @@ class Timed:
     def means(self, warm: int) -> dict[str, float]:
         parts: dict[str, list[Any]] = {"step_s": self.steps, "generate_s": self.generated, "tokens": self.tokens}
         return {name: statistics.mean(values[warm:]) for name, values in parts.items()}
+
+
+def peak_gib() -> float:
+    """Most memory that this process's tensors took on the GPU; 0 without one."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
@@ -151,8 +147,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         clock.last = clock.now()
         trainer.train()
     warm = task["warm"]
-    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-    return {**clock.means(warm), "sync_s": statistics.mean(syncs[warm:]), "peak_gib": peak}
+    return {**clock.means(warm), "sync_s": statistics.mean(syncs[warm:]), "peak_gib": peak_gib()}
 
 
 if __name__ == "__main__":
