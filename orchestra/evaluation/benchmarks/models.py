@@ -7,30 +7,27 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from orchestra.accounting.budget import Budget
-from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
+from orchestra.evaluation.benchmarks.endpoint import SPENT, EndpointModel
 from orchestra.files.checkpoint import hash_dir, hash_file
-from orchestra.rewards.outcome import verify
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category, Charge, Component, Episode, Example, Price, Provenance, StopReason, Verifier
+from orchestra.types import Category, Episode, Example, Price, Provenance, StopReason, Verifier
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.base import Policy
@@ -141,91 +138,6 @@ def of_episode(episode: Episode, question: Question, trial: int) -> Attempt:
 
 
 @dataclass(frozen=True)
-class EndpointModel:
-    """A chat endpoint. With a price it is a plain model; without one a gateway of ours, which states its dollars."""
-
-    chat: Chat
-    url: str
-    price: Price | None
-    budget: Budget
-    max_tokens: int
-    question_usd: Decimal | None
-    """What one question may cost at a gateway, which keeps to it."""
-
-    @property
-    def name(self) -> str:
-        return self.chat.model
-
-    async def attempt(self, question: Question, trial: int) -> Attempt:
-        if question.example is not None and question.example.domain is not None:
-            what = f"{question.id} needs the tools of the domain {question.example.domain}"
-            raise ConfigError(what, where=self.name, fix="measure a checkpoint, or questions only")
-        made = await (self._plain(question) if self.price is not None else self._gateway(question))
-        made = made.model_copy(update={"trial": trial})
-        return made if question.example is None else ruled(made, question.example)
-
-    async def aclose(self) -> None:
-        await self.chat.aclose()
-
-    async def _plain(self, question: Question) -> Attempt:
-        assert self.price is not None
-        paid = PaidChat(self.chat, self.price, self.budget, Component.POLICY)
-        reply, _ = await paid.ask(question.messages, max_tokens=self.max_tokens)
-        return Attempt(
-            item=question.id,
-            trial=0,
-            group=question.group,
-            answer=reply.text,
-            stop="token_limit" if reply.cut else "answered",
-            cost_usd=cost_of(self.price, reply.usage),
-            latency_s=reply.seconds,
-            steps=(Step(text=reply.text),),
-        )
-
-    async def _gateway(self, question: Question) -> Attempt:
-        body: dict[str, Any] = {"messages": [message.model_dump(mode="json") for message in question.messages]}
-        if self.question_usd is not None:
-            body["budget_usd"] = str(self.question_usd)
-        worst = self.question_usd
-        if worst is None and self.budget.cap_usd is not None:
-            raise ConfigError("a gateway's answer has no known worst case", where="--cap-usd", fix="add --question-usd")
-        with self.budget.hold(worst) if worst is not None else nullcontext():
-            reply = await self.chat.ask(body)
-            told: dict[str, Any] = dict(reply.orchestra or {})
-            spent = Decimal(str(told.get("cost_usd") or 0))
-            paid_usd = Decimal(0) if reply.replayed else spent
-            charge = Charge(component=Component.POLICY, name=self.name, usage=reply.usage, cost_usd=paid_usd)
-            self.budget.book(charge)
-        calls = [call for call in told.get("tool_calls") or [] if isinstance(call, dict)]
-        names = [str(call.get("name")) for call in calls]
-        return Attempt(
-            item=question.id,
-            trial=0,
-            group=question.group,
-            answer=reply.text,
-            stop=str(told.get("stop") or "answered"),
-            cost_usd=spent,
-            latency_s=float(told.get("latency_s") or reply.seconds),
-            calls={name: names.count(name) for name in sorted(set(names))},
-            simulated=bool(told.get("simulated")),
-            steps=(*(_step(call) for call in calls), Step(text=reply.text)),
-        )
-
-
-def ruled(attempt: Attempt, example: Example) -> Attempt:
-    """The attempt at a question of ours, with the verdict of its rule; a judge decides later where none can."""
-    if example.verifier.kind == "judge" or attempt.answer is None:
-        return attempt
-    verdict = verify(example, attempt.answer, None)
-    return attempt.model_copy(update={"solved": verdict.solved, "why": verdict.why})
-
-
-def _step(call: Mapping[str, Any]) -> Step:
-    made = {"name": call.get("name"), "arguments": call.get("arguments") or {}}
-    return Step.model_validate({"call": made, "observation": call.get("observation")})
-
-
-@dataclass(frozen=True)
 class ModelSettings:
     """How a model is found by its name; it can be sent to another process."""
 
@@ -282,19 +194,25 @@ class ModelSettings:
         found = self.endpoint
         if found is None:
             return CheckpointModel.load(self.checkpoint, self.params, self.root, budget)
-        named = found["model"]
-        price = None if self.price is None else self.price_of(self.price)
-        if named is not None and price is None:
-            what = "the model's price is unknown"
-            raise ConfigError(what, where="--model", fix="name its row of the price book: --price PROVIDER/MODEL")
+        price = self.listed_price
         chat = Chat(
-            named or "gateway",
-            model=named or GATEWAY_MODEL,
+            found["model"] or "gateway",
+            model=found["model"] or GATEWAY_MODEL,
             url=found["url"],
             key=os.environ.get(KEY, ""),
             cassette=cassette,
+            billed=SPENT if price is None else frozenset(),
         )
-        return EndpointModel(chat, found["url"], price, budget, self.max_tokens, self.question_usd)
+        return EndpointModel(chat, price, budget, self.max_tokens, self.question_usd)
+
+    @property
+    def listed_price(self) -> Price | None:
+        """The price that is named; None for what states its own dollars. Raises `ConfigError` where a price misses."""
+        found = self.endpoint
+        if self.price is None and found is not None and found["model"] is not None:
+            what = "the model's price is unknown"
+            raise ConfigError(what, where="--model", fix="name its row of the price book: --price PROVIDER/MODEL")
+        return None if self.price is None else self.price_of(self.price)
 
     def price_of(self, row: str) -> Price:
         """A row of the price book on `world.price_date`; raises `ConfigError` for one that it lacks."""

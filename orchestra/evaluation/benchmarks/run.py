@@ -15,7 +15,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Params
-from orchestra.errors import DataError, Fault, OrchestraError
+from orchestra.errors import DataError, Fault, OrchestraError, ToolError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt, Benchmark, Question
 from orchestra.evaluation.benchmarks.journal import Journal, Key, QuestionShard, shards
 from orchestra.evaluation.benchmarks.models import ModelSettings, TestedModel, digest_of
@@ -24,6 +24,7 @@ from orchestra.rewards.rubrics import rubric
 from orchestra.text import one_line
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.replay.cassette import Cassette, scope
+from orchestra.types import add_up
 
 OnAttempt = Callable[[Attempt], None]
 WORK = "work/benchmarks"
@@ -191,7 +192,9 @@ class _OpenRun:
             except OrchestraError as error:
                 if error.fault is Fault.CALLER:
                     raise
-                return Attempt(item=item, trial=trial, group=question.group, failure=one_line(str(error)))
+                charges = error.charges if isinstance(error, ToolError) else ()
+                usd, failure = add_up(charge.cost_usd for charge in charges), one_line(str(error))
+                return Attempt(item=item, trial=trial, group=question.group, failure=failure, cost_usd=usd)
             return await decided(attempt, question, self.judge)
 
 

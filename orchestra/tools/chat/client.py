@@ -48,10 +48,12 @@ class Chat:
         cassette: Cassette | None = None,
         entry: str = "",
         provider: RateLimiter | None = None,
+        billed: frozenset[int] = frozenset(),
     ) -> None:
-        """`attempts`: None for the provider's. `entry`: what of the catalogue decides a reply, for the cassette."""
+        """`attempts`: None for the provider's. `entry`: what of the catalogue decides a reply, for the cassette.
+        `billed`: HTTP statuses of refusals that may be billed all the same."""
         self.name, self.model = name, model
-        self._url, self._key, self._entry = url, key, entry
+        self._url, self._key, self._entry, self._billed = url, key, entry, billed
         self._secrets = [one for one in (key, *credentials(url)) if one]
         """Never shown or kept, wherever an endpoint may repeat them."""
         self._provider = provider or RateLimiter()
@@ -155,6 +157,8 @@ class Chat:
             lost(None)
             raise
         except APIStatusError as error:
+            if error.status_code in self._billed:
+                lost(None)
             raise self._refusal(error.status_code, error.response) from None
         except APIConnectionError as error:
             cause = error.__cause__ or error
@@ -176,7 +180,7 @@ class Chat:
             raise
 
     def _refusal(self, status: int, response: Any) -> Exception:
-        """What an HTTP status other than 200 means; such requests are not billed."""
+        """What an HTTP status other than 200 means; a provider bills no such request."""
         if status in RETRIED:
             return PassingError(f"HTTP {status}", retry_after_s(response.headers.get("retry-after", "")))
         said = without(response.text, self._secrets)[:200]

@@ -48,6 +48,7 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
     """
     _check(evaluation)
     model, judge = evaluation.model, evaluation.spec.protocol.judge
+    price = model.listed_price
     assert judge is not None
     python = evaluation.root / PYTHON
     if not python.is_file():
@@ -70,7 +71,6 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
         }
         *samples, last = _run(python, asked)
     _answered(samples, last, asked)
-    price = None if model.price is None else model.price_of(model.price)
     attempts = [attempt_of(sample, judge, model.price_of(judge.price), price) for sample in samples]
     return Harnessed(attempts, last["figures"], SCORER.format(**last["versions"]))
 

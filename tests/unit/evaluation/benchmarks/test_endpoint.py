@@ -1,0 +1,112 @@
+"""A chat endpoint or a gateway under a cap: attempts whose replies are lost are booked, and reported as booked."""
+
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.accounting.ledger import total
+from orchestra.errors import BudgetError, ConfigError
+from orchestra.evaluation.benchmarks.hle.harness import harnessed
+from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL
+from orchestra.evaluation.benchmarks.run import Evaluation
+from orchestra.files.jsonl import read_jsonl
+from orchestra.tools.experts.judging import URL
+from orchestra.types import Charge, Component
+from tests.support.benchmarks import MODEL, evaluation, pairs, player, published
+from tests.support.endpoint import Double, answer, serving
+
+LOST, BROKEN = (0, None, 0.0), (502, {"error": {"message": "a tool failed"}}, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause between two tries."""
+    monkeypatch.setattr("orchestra.tools.chat.retries.MAX_BACKOFF_S", 0.0)
+
+
+def answers(*tries: Any) -> Any:
+    """The tested model replies with these in turn, again and again; the judge as ever."""
+    asked = [0]
+
+    def reply(request: dict[str, Any]) -> Any:
+        if request["model"] not in (MODEL, GATEWAY_MODEL):
+            return player("hle")(request)
+        asked[0] += 1
+        return tries[(asked[0] - 1) % len(tries)]
+
+    return reply
+
+
+def spent(usd: str = "0.01", seconds: float = 0.0) -> Any:
+    """A gateway's answer that cost so much."""
+    return (200, answer("12") | {"orchestra": {"cost_usd": usd, "stop": "answered"}}, seconds)
+
+
+def gateway(folder: Path, double: Double, count: int, **more: Any) -> Evaluation:
+    """An evaluation of the double as a gateway that may spend 1 USD a question."""
+    made = evaluation("hle", published("hle", folder, pairs("hle")[:count]), folder, **more)
+    return replace(made, model=replace(made.model, model=double.url, price=None, question_usd=Decimal(1)))
+
+
+def booked(made: Evaluation) -> Decimal:
+    """Dollars of the tested model in the ledger."""
+    charges = read_jsonl(made.folder / "ledger.jsonl", Charge)
+    return total(charge for charge in charges if charge.component is Component.POLICY)
+
+
+@pytest.mark.parametrize("lost", [LOST, BROKEN])
+def test_lost_attempts_at_a_gateway_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: Any) -> None:
+    with serving(answers(lost, lost, spent("1"))) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = gateway(tmp_path, double, 4, concurrency=1, cap_usd=Decimal(5))
+        with pytest.raises(BudgetError, match="are spent"):
+            made.attempt(made.shards)
+        asked = sum(request["model"] == GATEWAY_MODEL for request in double.asked)
+    assert booked(made) == asked == 4
+    (attempt,) = made.attempts()
+    assert attempt.cost_usd == 3
+
+
+def test_a_gateways_question_that_fails_for_good_is_reported_with_its_dollars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(answers(LOST)) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = gateway(tmp_path, double, 1)
+        made.attempt(made.shards)
+    (attempt,) = made.attempts()
+    assert attempt.failure and attempt.cost_usd == booked(made) == len(double.asked) > 1
+
+
+def test_questions_to_a_gateway_wait_for_those_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(answers(spent(seconds=0.05))) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = gateway(tmp_path, double, 12, concurrency=8, cap_usd=Decimal(5))
+        assert made.attempt(made.shards) == 12
+    assert booked(made) == Decimal("0.12")
+
+
+def test_what_a_plain_endpoint_is_reported_to_cost_is_what_is_booked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncounted = {"choices": answer("12")["choices"]}
+    with serving(answers(LOST, (200, answer("12"), 0), (200, uncounted, 0), LOST, LOST, LOST)) as double:
+        monkeypatch.setenv(URL, double.url)
+        file, tape = published("hle", tmp_path, pairs("hle")[:3]), str(tmp_path / "tape.jsonl")
+        made = evaluation("hle", file, tmp_path, double.url, concurrency=1, tape=("record", tape))
+        made.attempt(made.shards)
+    again = evaluation("hle", file, tmp_path / "again", double.url, tape=("replay", tape))
+    again.attempt(again.shards)
+    assert again.attempts() == made.attempts() and not booked(again)
+    assert [bool(attempt.failure) for attempt in made.attempts()] == [False, False, True]
+    assert sum(attempt.cost_usd for attempt in made.attempts()) == booked(made)
+    assert all(attempt.cost_usd > 0 for attempt in made.attempts())
+
+
+def test_inspect_too_asks_no_endpoint_without_a_price(tmp_path: Path) -> None:
+    made = evaluation("hle", published("hle", tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match="--price PROVIDER/MODEL"):
+        harnessed(replace(made, model=replace(made.model, price=None)))
