@@ -5,6 +5,7 @@ On a cluster, every worker must see the workspace, because attempts are written 
 
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -50,8 +51,9 @@ def benchmark(wanted: dict[str, Any]) -> State[Any]:
     if os.environ.get(CASSETTE, "replay").partition(":")[0] != "replay":
         fix = "record in one process, without --runner; then replay"
         raise ConfigError("several processes cannot write one cassette", where=CASSETTE, fix=fix)
-    with under_way(root, alone=True):
+    with under_way(root, alone=True), ExitStack() as stack:
         evaluation = prepare(asked, root)
+        stack.enter_context(evaluation.alone())
         if asked.retry_failures:
             forget(evaluation)
         todo = [shard for shard in evaluation.shards if evaluation.missing(shard)]

@@ -19,20 +19,21 @@ _held: set[Path] = set()
 
 
 @contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """One run at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again."""
-    file = root.resolve() / LOCK
+def locked(root: Path, lock: str = LOCK, at: str = "in this workspace") -> Iterator[None]:
+    """One run at a time in a workspace, or at what else a folder holds; the kernel frees the lock however its holder
+    ends, who may enter again."""
+    file = root.resolve() / lock
     if file in _held:
         yield
         return
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             handle.seek(0)
             pid = handle.read().strip() or "?"
-            what = f"a run with pid {pid} works in this workspace"
+            what = f"a run with pid {pid} works {at}"
             raise ServiceError(what, where=str(root), fix=f"wait for it, or end it: kill {pid}") from None
         handle.truncate(0)
         handle.write(str(os.getpid()))

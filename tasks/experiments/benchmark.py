@@ -171,23 +171,22 @@ def log(root: Path, summary: Summary, folder: Path) -> None:
 def main(arguments: list[str]) -> None:
     """One process; a killed one continues."""
     wanted, root = Wanted(**vars(options().parse_args(arguments))), Path.cwd()
+    if wanted.harness not in (None, INSPECT):
+        raise ConfigError(f"no harness named {wanted.harness}", where="--harness", fix=f"{INSPECT}, or leave it out")
     evaluation = prepare(wanted, root)
-    if wanted.harness is not None:
-        if wanted.harness != INSPECT:
-            raise ConfigError(
-                f"no harness named {wanted.harness}", where="--harness", fix=f"{INSPECT}, or leave it out"
-            )
-        screen(f"evaluate: {len(evaluation.questions)} questions by inspect_evals")
-        finish(evaluation, wanted, harnessed(evaluation))
-        return
-    if wanted.retry_failures:
-        forget(evaluation)
-    try:
-        evaluation.attempt(evaluation.shards, progress(evaluation))
-    except BudgetError as end:
-        screen(f"evaluate: capped: {end}")
-        sys.exit(EXIT_ERROR)
-    finish(evaluation, wanted)
+    with evaluation.alone():
+        if wanted.harness is not None:
+            screen(f"evaluate: {len(evaluation.questions)} questions by inspect_evals")
+            finish(evaluation, wanted, harnessed(evaluation))
+            return
+        if wanted.retry_failures:
+            forget(evaluation)
+        try:
+            evaluation.attempt(evaluation.shards, progress(evaluation))
+        except BudgetError as end:
+            screen(f"evaluate: capped: {end}")
+            sys.exit(EXIT_ERROR)
+        finish(evaluation, wanted)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
@@ -21,6 +22,7 @@ from orchestra.evaluation.benchmarks.journal import Journal, Key, QuestionShard,
 from orchestra.evaluation.benchmarks.models import ModelSettings, TestedModel, digest_of
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.rubrics import rubric
+from orchestra.system.workspace import locked
 from orchestra.text import one_line
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.replay.cassette import Cassette, scope
@@ -100,6 +102,10 @@ class Evaluation:
             self.user,
         )
         return self.root / WORK / self.benchmark / digest
+
+    def alone(self) -> AbstractContextManager[None]:
+        """One command at a time: two would ask for the same attempts, each under a cap of its own."""
+        return locked(self.folder, "lock", "on this evaluation")
 
     @property
     def journal(self) -> Journal:

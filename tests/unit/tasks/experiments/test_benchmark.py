@@ -2,22 +2,25 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from orchestra.errors import ConfigError, DataError
+from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.evaluation.benchmarks.models import KEY
 from orchestra.evaluation.benchmarks.report import results
 from orchestra.tools.experts.judging import URL
 from tasks.experiments import benchmark
+from tasks.experiments.wanted import Wanted
 from tasks.platform.pages import ARTIFACT, PAGE
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.promote import promote
-from tests.support.benchmarks import MODEL, pairs, player, published
+from tests.support.benchmarks import MODEL, ROOT, pairs, player, published
 from tests.support.endpoint import serving
 from tests.support.promotions import params, workspace
 
@@ -87,6 +90,35 @@ def test_a_chat_endpoint_is_asked_with_its_key_and_paid_by_its_price(
     assert run.data.params["model"] == MODEL and run.data.metrics["scored"] == 4
     page = (root / PAGE).read_text()
     assert f'<td class="text">{MODEL}</td>' in page and f"{100 * (summary.accuracy or 0):.1f} %" in page
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from orchestra.system.workspace import locked
+with locked(Path(sys.argv[1]), "lock"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_command_for_the_same_evaluation_asks_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:1])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        model = f"{MODEL}@{double.url}"
+        told = ["--benchmark", "hle", "--data", str(file), "--model", model, "--price", "openai/gpt-5-mini"]
+        wanted = Wanted(benchmark="hle", data=[str(file)], model=model, price="openai/gpt-5-mini")
+        command = [sys.executable, "-c", HOLDER, str(benchmark.prepare(wanted, root).folder)]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None and other.stdout.readline() == b"held\n"
+            with pytest.raises(ServiceError, match=f"a run with pid {other.pid} works on this evaluation"):
+                benchmark.main([*told, "--limit", "1"])
+            other.communicate()
+        assert not double.asked
+        benchmark.main(told)
 
 
 def test_a_version_or_a_folder_that_is_not_there_is_said_in_one_line(root: Path) -> None:
