@@ -119,6 +119,11 @@ class Attempt(Record):
     details: dict[str, JsonValue] = Field(default_factory=dict)
     """What the benchmark's own scorer says."""
 
+    @property
+    def unjudged(self) -> bool:
+        """Whether only its verdict is missing, because a cap came before the judge."""
+        return self.solved is None and not self.failure
+
 
 Figures = dict[str, float]
 Load = Callable[[Sequence[Path]], list[Question]]

@@ -116,23 +116,27 @@ class Evaluation:
         return shards([question.id for question in self.questions])
 
     def missing(self, shard: QuestionShard) -> list[Key]:
-        """The attempts of a shard that are not there yet."""
-        there = self.journal.read(shard)
+        """The attempts of a shard that are not there yet, or have no verdict yet."""
+        there = self._decided(shard)
         return [key for item in shard.items for trial in range(self.trials) if (key := (item, trial)) not in there]
 
     def attempts(self) -> list[Attempt]:
         """All that are there, question by question and trial by trial: the same order whoever made them when."""
         found: list[Attempt] = []
         for shard in self.shards:
-            there = self.journal.read(shard)
+            there = self._decided(shard)
             found += [there[key] for item in shard.items for n in range(self.trials) if (key := (item, n)) in there]
         return found
+
+    def _decided(self, shard: QuestionShard) -> dict[Key, Attempt]:
+        return {key: attempt for key, attempt in self.journal.read(shard).items() if not attempt.unjudged}
 
     def attempt(self, some: Sequence[QuestionShard], on_attempt: OnAttempt = lambda _: None) -> int:
         """Make the missing attempts of these shards; returns how many were made.
 
         Raises `BudgetError` when the next call could cross the cap, after those under way have ended; what was made is
-        kept. A failure of a tool, an endpoint or a judge is an attempt without a verdict.
+        kept, also answers that have no verdict yet. A failure of a tool, an endpoint or a judge is an attempt without a
+        verdict.
         """
         return asyncio.run(_OpenRun.open(self).make(some, on_attempt))
 
@@ -162,13 +166,13 @@ class _OpenRun:
     async def make(self, some: Sequence[QuestionShard], on_attempt: OnAttempt) -> int:
         free, made = asyncio.Semaphore(self.evaluation.concurrency), 0
 
-        async def one(shard: QuestionShard, key: Key) -> None:
+        async def one(shard: QuestionShard, key: Key, answered: Attempt | None) -> None:
             nonlocal made
             async with free:
                 if self.stopped:
                     return
                 try:
-                    attempt = await self._attempt(*key)
+                    attempt = await self._attempt(shard, key, answered)
                 except OrchestraError as error:
                     self.stopped.append(error)
                     return
@@ -176,7 +180,10 @@ class _OpenRun:
                 made += 1
                 on_attempt(attempt)
 
-        jobs = [one(shard, key) for shard in some for key in self.evaluation.missing(shard)]
+        jobs = []
+        for shard in some:
+            there = self.evaluation.journal.read(shard)
+            jobs += [one(shard, key, there.get(key)) for key in self.evaluation.missing(shard)]
         try:
             with phase(OVER):
                 await asyncio.gather(*jobs)
@@ -189,19 +196,27 @@ class _OpenRun:
             raise self.stopped[0]
         return made
 
-    async def _attempt(self, item: str, trial: int) -> Attempt:
-        """One attempt with its verdict; raises what the caller must act on, such as a cap or a wrong setting."""
-        question = self.questions[item]
+    async def _attempt(self, shard: QuestionShard, key: Key, answered: Attempt | None) -> Attempt:
+        """One attempt with its verdict; raises what the caller must act on, such as a cap or a wrong setting.
+
+        `answered`: an earlier command's attempt, whose verdict is missing.
+        """
+        (item, trial), question = key, self.questions[key[0]]
         with scope(f"{item}/{trial}"):
             try:
-                attempt = await self.model.attempt(question, trial)
+                attempt = answered or await self.model.attempt(question, trial)
             except OrchestraError as error:
                 if error.fault is Fault.CALLER:
                     raise
                 charges = error.charges if isinstance(error, ToolError) else ()
                 usd, failure = add_up(charge.cost_usd for charge in charges), one_line(str(error))
                 return Attempt(item=item, trial=trial, group=question.group, failure=failure, cost_usd=usd)
-            return await decided(attempt, question, self.judge)
+            try:
+                return await decided(attempt, question, self.judge)
+            except OrchestraError:
+                if answered is None:
+                    self.evaluation.journal.write(shard, attempt)  # It is paid for.
+                raise
 
 
 def _player(name: str) -> Callable[..., TestedModel] | None:

@@ -86,6 +86,31 @@ def test_a_cap_ends_it_with_what_was_made_kept_and_a_higher_one_goes_on(
     assert len(more.attempts()) == 6
 
 
+def test_an_answer_that_the_cap_left_unjudged_is_judged_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, reply = published("hle", tmp_path, pairs("hle")[:2]), player("hle")
+    costly = {"prompt_tokens": 1000, "completion_tokens": 20_000}
+    with serving(lambda request: (200, reply(request)[1] | {"usage": costly}, 0)) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = evaluation("hle", file, tmp_path, double.url, concurrency=1, cap_usd=Decimal("0.045"))
+        for _ in range(2):
+            with pytest.raises(BudgetError, match="are spent"):
+                made.attempt(made.shards)
+            assert [request["model"] for request in double.asked] == [MODEL] and made.attempts() == []
+        more = replace(made, cap_usd=Decimal("1"))
+        assert more.attempt(more.shards) == 2
+        assert [request["model"] == MODEL for request in double.asked] == [True, False, True, False]
+    alone = evaluation("hle", file, tmp_path / "alone", double.url, concurrency=1)
+    with serving(lambda request: (200, reply(request)[1] | {"usage": costly}, 0)) as double:
+        monkeypatch.setenv(URL, double.url)
+        alone = replace(alone, model=replace(alone.model, model=f"{MODEL}@{double.url}"))
+        alone.attempt(alone.shards)
+    assert [one.model_copy(update={"latency_s": 0}) for one in more.attempts()] == [
+        one.model_copy(update={"latency_s": 0}) for one in alone.attempts()
+    ]
+
+
 def test_failures_are_kept_apart_from_wrong_answers_and_tried_again_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
