@@ -68,5 +68,6 @@ def player(benchmark: str) -> Any:
 def evaluation(benchmark: str, file: Path, root: Path, url: str = "http://127.0.0.1:9/v1", **more: Any) -> Evaluation:
     """The tested model, a chat endpoint with a price, on the questions of a file."""
     params = load_params(ROOT / "params.yaml")
-    model = ModelSettings(ROOT, params, f"{MODEL}@{url}", price="openai/gpt-5-mini", max_tokens=64)
+    tape, priced = more.pop("tape", None), f"{MODEL}@{url}"
+    model = ModelSettings(ROOT, params, priced, price="openai/gpt-5-mini", max_tokens=64, tape=tape)
     return Evaluation(root, params, benchmark, model, (file,), **more)

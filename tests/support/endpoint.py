@@ -41,6 +41,8 @@ class Double(ThreadingHTTPServer):
         self.headers: dict[str, str] = {}
         """Sent with every reply."""
         self.heads: list[dict[str, str]] = []
+        self.health: tuple[int, Any] = (404, {})
+        """What it says of itself: status and body of /health."""
         self.lock = threading.Lock()
         self.connections = 0
         self.at_once = self.most_at_once = 0
@@ -64,6 +66,15 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         assert isinstance(self.server, Double)
         self.server.connections += 1
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Double)
+        status, said = self.server.health if self.path == "/health" else (404, {})
+        data = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
     def do_POST(self) -> None:
         server = self.server

@@ -30,6 +30,8 @@ class EndpointModel:
     max_tokens: int
     question_usd: Decimal | None
     """What one question may cost at a gateway, which keeps to it."""
+    version: str = ""
+    """The release that a gateway's answers must name; empty: any."""
 
     @property
     def name(self) -> str:
@@ -97,6 +99,9 @@ class EndpointModel:
             told: dict[str, Any] = dict(reply.orchestra or {})
             spent_usd = Decimal(str(told.get("cost_usd", worst_usd)))
             self.budget.book(self._charge(Decimal(0) if reply.replayed else spent_usd, reply.usage))
+        if self.version and told.get("version", self.version) != self.version:
+            what = f"it answers with version {told['version']!s:.80}, and version {self.version} is measured"
+            raise ConfigError(what, where="the gateway", fix="wait for the end of its release, then run it again")
         calls = [call for call in told.get("tool_calls") or [] if isinstance(call, dict)]
         names = [str(call.get("name")) for call in calls]
         return Attempt(

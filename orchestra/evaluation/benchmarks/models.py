@@ -20,19 +20,20 @@ from orchestra.config.schema import Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.evaluation.benchmarks.endpoint import SPENT, EndpointModel
+from orchestra.evaluation.benchmarks.served import Served, served
 from orchestra.files.checkpoint import hash_dir, hash_file
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
+from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Episode, Example, Price, Provenance, StopReason, Verifier
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.base import Policy
     from orchestra.rollout.render import Codec
-    from orchestra.tools.replay.cassette import Cassette
 
 KEY = "ORCHESTRA_MODEL_KEY"
 """Environment variable of a chat endpoint's key, where it needs one."""
@@ -151,6 +152,8 @@ class ModelSettings:
     max_tokens: int = 16_384
     named: str = ""
     """What reports call it, where its folder's name says less: version-3."""
+    tape: tuple[Mode, str] | None = None
+    """Mode and file of a cassette; None: what ORCHESTRA_CASSETTE names."""
 
     @property
     def endpoint(self) -> re.Match[str] | None:
@@ -163,11 +166,23 @@ class ModelSettings:
         if self.model in REFERENCES:
             return self.model
         if found is not None:
-            # Not the address: a replayed evaluation has none.
-            return f"{found['model'] or 'gateway'}/{self.price}/{self.question_usd}/{self.max_tokens}"
+            # Not the address: a model has its name, and a gateway says what it serves.
+            name = found["model"] or f"gateway/{self.release.fingerprint}"
+            return f"{name}/{self.price}/{self.question_usd}/{self.max_tokens}"
         world = self.params.world.model_dump_json() + self.params.rollout.model_dump_json()
         data = [file for name in DATA if (file := self.root / name).is_file()]
         return f"{self.checkpoint_hash}/{code_hash('gateway')}/{world}/{[hash_file(file) for file in data]}"
+
+    @cached_property
+    def release(self) -> Served:
+        """Of a gateway: asked once, also for the processes that this is sent to. Raises `ServiceError`."""
+        found = self.endpoint
+        assert found is not None and found["model"] is None
+        return served(found["url"], self.cassette())
+
+    def cassette(self) -> Cassette | None:
+        """What records or replays an evaluation, read anew; None: nothing does."""
+        return Cassette.from_environment() if self.tape is None else Cassette(Path(self.tape[1]), self.tape[0])
 
     @cached_property
     def checkpoint_hash(self) -> str:
@@ -195,15 +210,17 @@ class ModelSettings:
         if found is None:
             return CheckpointModel.load(self.checkpoint, self.params, self.root, budget)
         price = self.listed_price
+        release = self.release if found["model"] is None else Served(fingerprint="")
         chat = Chat(
             found["model"] or "gateway",
             model=found["model"] or GATEWAY_MODEL,
             url=found["url"],
             key=os.environ.get(KEY, ""),
             cassette=cassette,
+            entry=release.fingerprint,
             billed=SPENT if price is None else frozenset(),
         )
-        return EndpointModel(chat, price, budget, self.max_tokens, self.question_usd)
+        return EndpointModel(chat, price, budget, self.max_tokens, self.question_usd, release.version)
 
     @property
     def listed_price(self) -> Price | None:

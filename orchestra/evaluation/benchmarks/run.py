@@ -10,7 +10,6 @@ from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
@@ -58,8 +57,6 @@ class Evaluation:
     """In place of the protocol's."""
     ledger: str = "ledger"
     """Name of the ledger's file; processes have one each."""
-    tape: tuple[str, str] | None = None
-    """Mode and file of a cassette; None: what ORCHESTRA_CASSETTE names."""
 
     @cached_property
     def spec(self) -> Benchmark:
@@ -245,11 +242,8 @@ async def decided(attempt: Attempt, question: Question, judge: Judge | None) -> 
 
 
 def cassette_of(evaluation: Evaluation) -> Cassette | None:
-    """The cassette that the evaluation names, or the environment; None: neither."""
-    if evaluation.tape is None:
-        return Cassette.from_environment()
-    mode: Any = evaluation.tape[0]
-    return Cassette(Path(evaluation.tape[1]), mode)
+    """What records or replays the evaluation, or None."""
+    return evaluation.model.cassette()
 
 
 def judge_for(

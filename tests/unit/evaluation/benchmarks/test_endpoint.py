@@ -1,4 +1,4 @@
-"""A chat endpoint or a gateway under a cap: attempts whose replies are lost are booked, and reported as booked."""
+"""A chat endpoint or a gateway: lost attempts are booked and reported alike, and each release has its own results."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 from orchestra.accounting.ledger import total
-from orchestra.errors import BudgetError, ConfigError
+from orchestra.errors import BudgetError, ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.hle.harness import harnessed
 from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL
 from orchestra.evaluation.benchmarks.run import Evaluation
+from orchestra.evaluation.benchmarks.served import Served, served
 from orchestra.files.jsonl import read_jsonl
+from orchestra.rollout.parse import format_answer
+from orchestra.serving.app import create_app
+from orchestra.serving.gateway import Gateway
 from orchestra.tools.experts.judging import URL
 from orchestra.types import Charge, Component
 from tests.support.benchmarks import MODEL, evaluation, pairs, player, published
 from tests.support.endpoint import Double, answer, serving
+from tests.support.real_gateway import listening
+from tests.support.serving_world import backend
 
 LOST, BROKEN = (0, None, 0.0), (502, {"error": {"message": "a tool failed"}}, 0.0)
 
@@ -104,6 +110,57 @@ def test_what_a_plain_endpoint_is_reported_to_cost_is_what_is_booked(
     assert [bool(attempt.failure) for attempt in made.attempts()] == [False, False, True]
     assert sum(attempt.cost_usd for attempt in made.attempts()) == booked(made)
     assert all(attempt.cost_usd > 0 for attempt in made.attempts())
+
+
+def test_another_release_gets_results_of_its_own_and_a_replay_those_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = str(tmp_path / "tape.jsonl")
+    with serving(answers(spent("0.1"), spent("0.2"))) as double:
+        monkeypatch.setenv(URL, double.url)
+
+        def made(fingerprint: str, **more: Any) -> Evaluation:
+            double.health = (200, {"status": "ok", "fingerprint": fingerprint, "version": "3"})
+            return gateway(tmp_path, double, 1, **more)
+
+        first, second = made("f1", tape=("auto", tape)), made("f1", tape=("auto", tape))
+        assert first.attempt(first.shards) == 1 and second.attempt(second.shards) == 0
+        other = made("f2", tape=("auto", tape))
+        assert other.attempt(other.shards) == 1
+        assert [one.cost_usd for run in (first, other) for one in run.attempts()] == [Decimal("0.1"), Decimal("0.2")]
+        asked = len(double.asked)
+    again = replace(made("f3", tape=("replay", tape)), root=tmp_path / "again")
+    again.attempt(again.shards)
+    assert again.attempts() == other.attempts() and len(double.asked) == asked
+    assert again.folder.name == other.folder.name != first.folder.name
+
+
+def test_a_gateway_that_cannot_say_what_it_serves_is_asked_nothing(tmp_path: Path) -> None:
+    with serving(answers(spent())) as double:
+        double.health = (503, {"error": {"message": "the model is being loaded"}})
+        with pytest.raises(ServiceError, match=r"/health: the gateway does not say what it serves"):
+            _ = gateway(tmp_path, double, 1).folder
+    with pytest.raises(ServiceError, match="see that it answers there"):
+        served(double.url, None)
+    assert not double.asked
+
+
+def test_a_release_during_an_evaluation_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"cost_usd": "0.1", "stop": "answered", "version": "4"}
+    with serving(answers((200, answer("12") | {"orchestra": told}, 0))) as double:
+        monkeypatch.setenv(URL, double.url)
+        double.health = (200, {"fingerprint": "f1", "version": "3"})
+        made = gateway(tmp_path, double, 2, concurrency=1)
+        with pytest.raises(ConfigError, match="it answers with version 4, and version 3 is measured"):
+            made.attempt(made.shards)
+    assert made.attempts() == [] and booked(made) == Decimal("0.1")
+
+
+def test_our_gateway_says_what_it_serves(tmp_path: Path) -> None:
+    own = Gateway(tmp_path, backend=backend(tmp_path, lambda _: format_answer("12")))
+    with listening(create_app(own, load=False)) as port:
+        found = served(f"http://127.0.0.1:{port}/v1", None)
+    assert found == Served(fingerprint=own.active.serving.fingerprint, version=own.active.serving.version)
 
 
 def test_inspect_too_asks_no_endpoint_without_a_price(tmp_path: Path) -> None:
