@@ -130,14 +130,15 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
         trials=evaluation.trials,
         checkpoint=evaluation.model.checkpoint_hash,
         agreement=agreed,
+        user=evaluation.user,
     )
-    apart, protocol = "" if wanted.user == "model" else f"-{wanted.user}", spec.protocol
+    parts, protocol = [summary.model, evaluation.variant], spec.protocol
     if other is not None:
         own = {f"{wanted.harness}_{name.rpartition('/')[2]}": value for name, value in other.figures.items()}
         finite = {name: value for name, value in own.items() if math.isfinite(value)}
         summary = summary.model_copy(update={"figures": {**summary.figures, **finite}})
-        apart, protocol = f"-{wanted.harness}", protocol.model_copy(update={"scorer": other.scorer})
-    folder = evaluation.root / REPORTS / evaluation.benchmark / f"{summary.model}{apart}"
+        parts, protocol = [*parts, INSPECT], protocol.model_copy(update={"scorer": other.scorer})
+    folder = evaluation.root / REPORTS / evaluation.benchmark / "-".join(filter(None, parts))
     write(folder, summary, protocol, attempts)
     log(evaluation.root, summary, folder)
     renew_benchmarks(Registry(evaluation.root, evaluation.params.promote.model_name))

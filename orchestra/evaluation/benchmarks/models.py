@@ -193,7 +193,15 @@ class ModelSettings:
     def label(self) -> str:
         """What reports call it."""
         found, name = self.endpoint, self.named or self.model
-        return re.sub(r"[^\w.-]+", "-", name if found is None else found["model"] or "gateway").strip("-")
+        if found is not None:
+            name = found["model"] or self.release.name
+        return file_name(name)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The price and the limit of dollars that an endpoint is measured with."""
+        limit = () if self.question_usd is None else (f"{self.question_usd}-usd",)
+        return limit if self.price is None else (self.price, *limit)
 
     @property
     def checkpoint(self) -> Path:
@@ -235,6 +243,11 @@ class ModelSettings:
         """A row of the price book on `world.price_date`; raises `ConfigError` for one that it lacks."""
         world = self.params.world
         return PriceBook.load(self.root / world.prices).at(row, date.fromisoformat(world.price_date))
+
+
+def file_name(text: str) -> str:
+    """The text as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")
 
 
 def digest_of(*parts: str | Sequence[str]) -> str:

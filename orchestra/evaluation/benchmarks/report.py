@@ -101,9 +101,11 @@ def summarise(
     trials: int,
     checkpoint: str = "",
     agreement: Agreement | None = None,
+    user: str = "model",
 ) -> Summary:
-    """The figures over all attempts; `there` is the number of questions that the files hold."""
+    """The figures over all attempts; `there` is the number of questions that the files hold, `user` what plays it."""
     protocol, count = spec.protocol, max(1, len(attempts))
+    official = judge == (None if protocol.judge is None else protocol.judge.model) and user == "model"
     calls: dict[str, int] = {}
     for attempt in attempts:
         for name, number in attempt.calls.items():
@@ -119,7 +121,7 @@ def summarise(
         judge=judge,
         data_sha256=dict(data_sha256),
         questions=questions,
-        whole=questions == there == (protocol.questions or there) and trials >= protocol.trials,
+        whole=official and questions == there == (protocol.questions or there) and trials >= protocol.trials,
         trials=trials,
         scored=sum(attempt.solved is not None for attempt in attempts),
         failures=sum(attempt.solved is None for attempt in attempts),

@@ -18,7 +18,7 @@ from orchestra.config.schema import Params
 from orchestra.errors import DataError, Fault, OrchestraError, ToolError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt, Benchmark, Question
 from orchestra.evaluation.benchmarks.journal import Journal, Key, QuestionShard, shards
-from orchestra.evaluation.benchmarks.models import ModelSettings, TestedModel, digest_of
+from orchestra.evaluation.benchmarks.models import ModelSettings, TestedModel, digest_of, file_name
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.rubrics import rubric
 from orchestra.system.workspace import locked
@@ -30,6 +30,8 @@ from orchestra.types import add_up
 OnAttempt = Callable[[Attempt], None]
 WORK = "work/benchmarks"
 OVER = "evaluation"
+LONGEST = 120
+"""Characters of a readable variant."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,24 @@ class Evaluation:
             self.user,
         )
         return self.root / WORK / self.benchmark / digest
+
+    @property
+    def variant(self) -> str:
+        """What sets it apart from the protocol's evaluation of this model, as a part of a file's name; empty: nothing.
+
+        So no part, and no result of another judge or price, takes the place of a whole result.
+        """
+        parts = [*self.model.terms, *sorted(set(self.only))]
+        if len(self.questions) == self.limit:
+            parts.append(f"first-{self.limit}")
+        if self.trials != self.spec.protocol.trials:
+            parts.append(f"{self.trials}-trials")
+        if self.judge is not None:
+            parts.append(f"judge-{self.judge.model}")
+        if self.user != "model":
+            parts.append(self.user)
+        name = file_name("-".join(parts))
+        return name if len(name) < LONGEST else digest_of(name)
 
     def alone(self) -> AbstractContextManager[None]:
         """One command at a time: two would ask for the same attempts, each under a cap of its own."""

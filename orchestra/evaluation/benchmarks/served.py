@@ -19,6 +19,11 @@ class Served(Record):
     version: str = ""
     """As its answers name it; empty where the server does not say."""
 
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return "-".join(filter(None, ("gateway", self.version, self.fingerprint[:8])))
+
 
 def served(url: str, cassette: Cassette | None) -> Served:
     """What the gateway at `url` (up to `/v1`) serves; a replay reads what was recorded.

@@ -53,6 +53,22 @@ def test_a_part_of_the_questions_is_not_the_benchmark() -> None:
     assert not made.whole and made.accuracy is None
 
 
+def test_another_judge_or_user_is_not_the_benchmark() -> None:
+    def whole(benchmark: str, judge: str = "", user: str = "model") -> bool:
+        spec = BENCHMARKS[benchmark]
+        official = None if spec.protocol.judge is None else spec.protocol.judge.model
+        count = spec.protocol.questions or 0
+        made = summarise(
+            spec, [], model="m", identity="i", judge=judge or official, data_sha256={}, questions=count, there=count,
+            trials=4, user=user,
+        )  # fmt: skip
+        return made.whole
+
+    assert whole("hle") and whole("frames") and whole("tau2") and whole("own")
+    assert not whole("frames", judge="my-own-7b") and not whole("own", judge="my-own-7b")
+    assert not whole("tau2", user="solo")
+
+
 def test_kinds_of_reasoning_and_domains_have_their_shares() -> None:
     found = attempts((True,), (False,), group="Tabular | Numerical") + attempts((True,), group="Tabular")
     assert figures(found, 3) == {"accuracy/Numerical": 0.5, "accuracy/Tabular": pytest.approx(2 / 3)}

@@ -12,7 +12,7 @@ import yaml
 
 from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.evaluation.benchmarks.models import KEY
-from orchestra.evaluation.benchmarks.report import results
+from orchestra.evaluation.benchmarks.report import REPORTS, results
 from orchestra.tools.experts.judging import URL
 from tasks.experiments import benchmark
 from tasks.experiments.wanted import Wanted
@@ -58,7 +58,7 @@ def test_a_version_and_the_folder_of_its_checkpoint_get_the_same_and_stand_on_th
 ) -> None:
     benchmark.main(["--benchmark", "own", "--model", "1", "--limit", "3"])
     benchmark.main(["--benchmark", "own", "--model", "models/grpo", "--limit", "3"])
-    by_number, by_folder = attempts(root, "own", "version-1"), attempts(root, "own", "models-grpo")
+    by_number, by_folder = (attempts(root, "own", f"{name}-first-3") for name in ("version-1", "models-grpo"))
     assert len(by_number) == 3 and by_number == by_folder
     first, second = results(root)
     assert first.checkpoint == second.checkpoint and len(first.checkpoint) == 64
@@ -90,6 +90,25 @@ def test_a_chat_endpoint_is_asked_with_its_key_and_paid_by_its_price(
     assert run.data.params["model"] == MODEL and run.data.metrics["scored"] == 4
     page = (root / PAGE).read_text()
     assert f'<td class="text">{MODEL}</td>' in page and f"{100 * (summary.accuracy or 0):.1f} %" in page
+
+
+def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:4])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
+        priced = [*told, "--price", "openai/gpt-5-mini"]
+        judge = ["--judge", "judge-7b", "--judge-price", "openai/gpt-4.1"]
+        for options in ([], ["--limit", "2"], ["--only", "Math"], ["--trials", "2"], judge):
+            benchmark.main([*priced, *options])
+        benchmark.main([*told, "--price", "openai/gpt-5"])
+    mini = f"{MODEL}-openai-gpt-5-mini"
+    parts = {f"{mini}-Math": 2, f"{mini}-first-2": 2, f"{mini}-2-trials": 8}
+    others = {f"{mini}-judge-judge-7b": 4, f"{MODEL}-openai-gpt-5": 4}
+    found = {folder.name: len(attempts(root, "hle", folder.name)) for folder in (root / REPORTS / "hle").iterdir()}
+    assert found == {mini: 4, **parts, **others}
 
 
 HOLDER = """
