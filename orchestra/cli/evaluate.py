@@ -57,6 +57,9 @@ def evaluate(
     question_usd: Annotated[
         str | None, typer.Option(metavar="USD", help="Most dollars for one question to a gateway.")
     ] = None,
+    deadline: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Most seconds for an endpoint's or a gateway's answer.")
+    ] = 3600,
     concurrency: Annotated[int, typer.Option(min=1, help="Number of parallel attempts in a process.")] = 8,
     retry_failures: Annotated[
         bool, typer.Option("--retry-failures", help="Repeat the attempts without a verdict.")
@@ -81,8 +84,8 @@ def evaluate(
     options = words(
         benchmark=benchmark, model=model, limit=limit, trials=trials, user=user.value, price=price, judge=judge,
         judge_price=judge_price, agreement=agreement, cap_usd=cap_usd, question_usd=question_usd,
-        concurrency=concurrency, harness=harness, data=[here / file for file in data or []], only=only,
-        retry_failures=retry_failures,
+        deadline=deadline, concurrency=concurrency, harness=harness, data=[here / file for file in data or []],
+        only=only, retry_failures=retry_failures,
     )  # fmt: skip
     if runner is not None:
         if harness is not None:

@@ -41,6 +41,7 @@ def prepare(wanted: Wanted, root: Path) -> Evaluation:
         price=wanted.price,
         question_usd=None if wanted.question_usd is None else Decimal(wanted.question_usd),
         max_tokens=protocol.max_output_tokens,
+        deadline_s=wanted.deadline,
         named=f"version-{wanted.model}" if wanted.model.isdigit() else "",
     )
     return Evaluation(

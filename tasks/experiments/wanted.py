@@ -22,6 +22,7 @@ class Wanted:
     agreement: int = 0
     cap_usd: str | None = None
     question_usd: str | None = None
+    deadline: float = 3600.0
     concurrency: int = 8
     retry_failures: bool = False
     harness: str | None = None
@@ -39,6 +40,7 @@ def options() -> argparse.ArgumentParser:
         parser.add_argument(name, type=int)
     for name in ("--agreement", "--concurrency"):
         parser.add_argument(name, type=int, default=getattr(Wanted, name[2:]))
+    parser.add_argument("--deadline", type=float, default=Wanted.deadline)
     for name in ("--price", "--judge", "--judge-price", "--cap-usd", "--question-usd", "--harness"):
         parser.add_argument(name)
     parser.add_argument("--retry-failures", action="store_true")

@@ -150,6 +150,8 @@ class ModelSettings:
     """A plain endpoint's row of the price book."""
     question_usd: Decimal | None = None
     max_tokens: int = 16_384
+    deadline_s: float = 3600.0
+    """Of an endpoint's answer, its tries together. One expert behind a gateway may take 600 s."""
     named: str = ""
     """What reports call it, where its folder's name says less: version-3."""
     tape: tuple[Mode, str] | None = None
@@ -181,7 +183,7 @@ class ModelSettings:
         return served(found["url"], self.cassette())
 
     def cassette(self) -> Cassette | None:
-        """What records or replays an evaluation, read anew; None: nothing does."""
+        """What records or replays an evaluation, read again at each call; None: nothing does."""
         return Cassette.from_environment() if self.tape is None else Cassette(Path(self.tape[1]), self.tape[0])
 
     @cached_property
@@ -224,6 +226,7 @@ class ModelSettings:
             model=found["model"] or GATEWAY_MODEL,
             url=found["url"],
             key=os.environ.get(KEY, ""),
+            deadline_s=self.deadline_s,
             cassette=cassette,
             entry=release.fingerprint,
             billed=SPENT if price is None else frozenset(),

@@ -10,7 +10,7 @@ import pytest
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.hle.harness import harnessed
-from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL
+from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.served import Served, served
 from orchestra.files.jsonl import read_jsonl
@@ -19,6 +19,7 @@ from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.tools.experts.judging import URL
 from orchestra.types import Charge, Component
+from tasks.experiments.wanted import Wanted, options
 from tests.support.benchmarks import MODEL, evaluation, pairs, player, published
 from tests.support.endpoint import Double, answer, serving
 from tests.support.real_gateway import listening
@@ -85,6 +86,20 @@ def test_a_gateways_question_that_fails_for_good_is_reported_with_its_dollars(
         made.attempt(made.shards)
     (attempt,) = made.attempts()
     assert attempt.failure and attempt.cost_usd == booked(made) == len(double.asked) > 1
+
+
+def test_an_answer_has_as_long_as_the_command_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = options().parse_args(["--benchmark", "hle", "--model", "m"])
+    assert told.deadline == Wanted.deadline == ModelSettings.deadline_s > 5 * 600
+    with serving(answers(spent(seconds=0.5))) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = gateway(tmp_path, double, 2, limit=1)
+        hasty = replace(made, model=replace(made.model, deadline_s=0.1))
+        hasty.attempt(hasty.shards)
+        (attempt,) = hasty.attempts()
+        assert "no answer within 0.1 s" in attempt.failure and attempt.cost_usd == booked(made) == 1
+        hasty.journal.forget_failures(hasty.shards[0])
+        assert made.attempt(made.shards) == 1 and made.attempts()[0].answer == "12"
 
 
 def test_questions_to_a_gateway_wait_for_those_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
