@@ -25,6 +25,7 @@ class EndpointModel:
     """A chat endpoint. With a price it is a plain model; without one a gateway."""
 
     chat: Chat
+    url: str
     price: Price | None
     budget: Budget
     max_tokens: int

@@ -231,7 +231,8 @@ class ModelSettings:
             entry=release.fingerprint,
             billed=SPENT if price is None else frozenset(),
         )
-        return EndpointModel(chat, price, budget, self.max_tokens, self.question_usd, release.version)
+        limits = self.max_tokens, self.question_usd
+        return EndpointModel(chat, found["url"], price, budget, *limits, release.version)
 
     @property
     def listed_price(self) -> Price | None:
