@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestra.config.overrides import undo
 from orchestra.errors import ServiceError
 from orchestra.text import plain
 
@@ -20,7 +21,10 @@ _held: set[Path] = set()
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """One run at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again."""
+    """One run at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again.
+
+    Values that a killed run left in params.yaml are taken back: whoever comes next works with the person's own.
+    """
     file = root.resolve() / LOCK
     if file in _held:
         yield
@@ -39,6 +43,7 @@ def locked(root: Path) -> Iterator[None]:
         handle.flush()
         _held.add(file)
         try:
+            undo(root)
             yield
         finally:
             _held.discard(file)
