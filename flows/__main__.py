@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from flows._workspace import API_LOG, prefect_api, settings
-from orchestra.config.overrides import apply, effective, undo
+from orchestra.config.overrides import apply, effective
+from orchestra.config.profiles import profile_file, put_in_force
 from orchestra.config.schema import load_params, params_file
 from orchestra.errors import OrchestraError, without_secrets
 from orchestra.system.ending import bug, told
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a flow; the exit code is 0 also for a refusal by the gate, 2 for an error said in one line, 1 for a bug."""
     options = vars(_parser().parse_args(arguments))
     name, root, screen = options.pop("flow"), Path.cwd(), Screen()
-    assignments = options.pop("assignments", [])
+    profile, assignments = options.pop("profile", None), options.pop("assignments", [])
     options = {"wanted": options} if name == "benchmark" else options
     signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
@@ -56,8 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings(root)
         alone = contextlib.nullcontext() if name == "monitor" else locked(root)
         with storage_named(root, root / API_LOG), alone, prefect_api(root) as ready:
-            if assignments:
-                _assign(root, assignments, screen)
+            if profile or assignments:
+                _assign(root, profile, assignments, screen)
             ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
             ahead.start()
             flow = getattr(importlib.import_module(f"flows.{name}"), name)
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     retrain = flows.add_parser("retrain", help="every stale stage, promote, deploy")
     retrain.add_argument("--until", metavar="STAGE", help="stop after this stage")
     retrain.add_argument("--force", metavar="STAGE", action="append", default=[], help="run it although it is current")
+    retrain.add_argument("--profile", metavar="NAME", help="switch to this profile first")
     retrain.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments")
     retrain.add_argument("--asked", choices=["due", "now"], default="", help="answer what asks for a retraining")
     release = flows.add_parser("release", help="serve the champion again, another version, or the one before")
@@ -134,13 +136,15 @@ def _again(root: Path, run: str, stage: str | None) -> tuple[str, dict[str, Any]
     return record.flow, options
 
 
-def _assign(root: Path, assignments: Sequence[str], screen: Screen) -> None:
-    """Write the assignments into params.yaml for good, once all that the new parameters name is there."""
+def _assign(root: Path, profile: str | None, assignments: Sequence[str], screen: Callable[[str], None]) -> None:
+    """Make params.yaml the profile, with the assignments, for good, once all that it then names is there."""
     from tasks.platform.named import check_named
 
-    undo(root)  # Else the values of a run that was killed would be taken for the person's own.
-    check_named(effective(root / "params.yaml", assignments), root)
-    for line in apply(root / "params.yaml", assignments):
+    file = root / "params.yaml"
+    check_named(effective(file if profile is None else profile_file(root, profile), assignments), root)
+    for line in put_in_force(root, profile) if profile is not None else []:
+        screen(line)
+    for line in apply(file, assignments):
         screen(f"params.yaml: {line}")
 
 

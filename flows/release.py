@@ -95,8 +95,12 @@ def release(
 
     `canary` and `shadow` are percent of the traffic.
     """
+    from tasks.rollback import promoted
+
     root = Path.cwd()
     check(rollback, to, canary, shadow)
+    if to is not None and shadow is None:
+        promoted(Stage.open("promote", root), to)  # A wrong number is no run that failed.
     wish: dict[str, Any] = {"kind": "rollback" if rollback else "release" if to is None else "switch", "why": why}
     if canary is not None or shadow is not None:
         wish |= {"trial": "canary" if shadow is None else "shadow", "share": (canary or shadow or 0.0) / 100}

@@ -52,17 +52,24 @@ def switch(stage: Stage, number: int) -> Move:
     Repeated it changes nothing. Raises `DataError`, changing nothing, for a version that there is not, that the gate
     never promoted, or whose checkpoint is lost.
     """
+    registry, wanted = promoted(stage, number)
+    champion = registry.at(CHAMPION)
+    if champion is not None and champion.number == number:
+        registry.untag(champion, ROLLED_BACK)
+        return Move(version=number, left=None, changed=False)
+    return _move(registry, champion, wanted)
+
+
+def promoted(stage: Stage, number: int) -> tuple[Registry, ModelVersion]:
+    """That version, with the registry; raises `DataError` where there is none, or the gate never promoted it."""
     registry = Registry(stage.root, stage.params.promote.model_name)
-    champion, wanted = registry.at(CHAMPION), registry.version(number)
+    wanted = registry.version(number)
     if wanted is None or not _was_champion(registry, wanted):
         known = sorted(version.number for version in registry.versions() if _was_champion(registry, version))
         what = f"there is no version {number}" if wanted is None else f"version {number} was never promoted"
         fix = f"one of: {', '.join(map(str, known))}" if known else "nothing was promoted yet: make pipeline"
         raise DataError(what, where="the model registry", fix=fix)
-    if champion is not None and champion.number == number:
-        registry.untag(champion, ROLLED_BACK)
-        return Move(version=number, left=None, changed=False)
-    return _move(registry, champion, wanted)
+    return registry, wanted
 
 
 def take_over(registry: Registry, version: ModelVersion) -> bool:

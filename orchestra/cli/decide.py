@@ -1,6 +1,7 @@
 """`orchestra power`, `approve`, `explain`, `release`, `report` and `traces`: decisions, and what serves and why."""
 
 import getpass
+import os
 from typing import Annotated, NoReturn
 
 import typer
@@ -82,8 +83,15 @@ def refuse(version: VersionArgument = None, by: ByOption = None, reason: ReasonO
 
 def _answer(version: int | None, by: str | None, reason: str, *options: str) -> NoReturn:
     workspace()
-    name = by if by is not None else getpass.getuser()
+    name = by if by is not None else _login()
     hand_over("flows", "answer", f"--by={name}", f"--reason={reason}", *options, version=version)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # A container may run as a number that no account has.
+        raise ConfigError(f"uid {os.getuid()} has no login", where="--by", fix="--by NAME") from None
 
 
 def explain(

@@ -117,6 +117,10 @@ def _assigned(assignments: Sequence[str]) -> list[tuple[str, Any]]:
         dotted, equals, text = assignment.partition("=")
         if not equals:
             raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=value")
+        if not text.strip():
+            # YAML reads it as null, which switches a cap off: more likely a variable of the shell was empty.
+            fix = f"for none, write {dotted.strip()}=null"
+            raise ConfigError(f"{assignment!r} has no value", where="--set", fix=fix)
         found.append((dotted.strip(), _value(text)))
     return found
 

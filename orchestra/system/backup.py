@@ -116,7 +116,7 @@ def restore(root: Path, source: Path) -> BackupContents:
     """Bring a backup back, whole or not at all; the caller holds the workspace's lock.
 
     Everything is unpacked and checked first. The databases that were here go to `.state/replaced-…`. A restore that is
-    killed while they change places is named by whatever opens them next, and the same command completes it. Raises
+    killed while files change places is named by whatever opens a database next; the same command completes it. Raises
     `ServiceError` while a server has a database open, `DataError` for a file that is no whole backup.
     """
     state = root / ".state"
@@ -139,18 +139,19 @@ def restore(root: Path, source: Path) -> BackupContents:
             _keep_revoked(root / GATEWAY, unpacked / GATEWAY)
         if (unpacked / MLFLOW).is_file():
             _move_places(unpacked / MLFLOW, contents.root, str(root.resolve()))
+        atomic.write_text(root / RESTORING, "")  # Until all of it is in its place.
         for name in contents.files:
             if name not in DATABASES:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 atomic.replace(unpacked / name, root / name)
         _exchange(root, unpacked, [name for name in DATABASES if name in contents.files])
+        (root / RESTORING).unlink()
     return contents
 
 
 def _exchange(root: Path, unpacked: Path, names: list[str]) -> None:
-    """Put the databases in their places, with a mark while not all of them are there."""
+    """Put the databases in their places; those that were there go aside."""
     aside = root / ".state" / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    atomic.write_text(root / RESTORING, "")
     for name in names:
         place = root / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +160,6 @@ def _exchange(root: Path, unpacked: Path, names: list[str]) -> None:
             aside.mkdir(exist_ok=True)
             atomic.replace(old, aside / old.name)
         atomic.replace(unpacked / name, place)
-    (root / RESTORING).unlink()
 
 
 def _snapshot(database: Path, copy: Path) -> None:

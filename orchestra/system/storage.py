@@ -94,7 +94,7 @@ def check_database(root: Path, name: str) -> None:
     """
     file = root / name
     if (root / RESTORING).exists():
-        what = "orchestra restore was ended before all databases were in their places"
+        what = "orchestra restore was ended before all files were in their places"
         raise DataError(what, where=name, fix="orchestra restore FILE again")
     if not file.is_file():
         return

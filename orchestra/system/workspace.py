@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestra.config.overrides import undo
 from orchestra.errors import ServiceError
 from orchestra.text import plain
 
@@ -19,10 +20,22 @@ _held: set[Path] = set()
 
 
 @contextlib.contextmanager
-def locked(root: Path, lock: str = LOCK, at: str = "in this workspace") -> Iterator[None]:
-    """One run at a time in a workspace, or at what else a folder holds; the kernel frees the lock however its holder
-    ends, who may enter again."""
-    file = root.resolve() / lock
+def locked(root: Path) -> Iterator[None]:
+    """One run at a time in a workspace; the kernel frees the lock however its holder ends, who may enter again.
+
+    Values that a killed run left in params.yaml are taken back: whoever comes next works with the person's own.
+    """
+    file = root.resolve() / LOCK
+    inside = file in _held
+    with alone(file, root, "in this workspace"):
+        if not inside:
+            undo(root)
+        yield
+
+
+@contextlib.contextmanager
+def alone(file: Path, where: Path, at: str) -> Iterator[None]:
+    """One run at a time holds a lock file; `where` and `at` tell the others what is held, such as "in this workspace"."""
     if file in _held:
         yield
         return
@@ -34,7 +47,7 @@ def locked(root: Path, lock: str = LOCK, at: str = "in this workspace") -> Itera
             handle.seek(0)
             pid = handle.read().strip() or "?"
             what = f"a run with pid {pid} works {at}"
-            raise ServiceError(what, where=str(root), fix=f"wait for it, or end it: kill {pid}") from None
+            raise ServiceError(what, where=str(where), fix=f"wait for it, or end it: kill {pid}") from None
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()

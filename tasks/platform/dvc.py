@@ -68,7 +68,7 @@ def stages(root: Path) -> dict[str, list[str]]:
             order = {str(stage.name): str(stage.addressing) for stage in _sorted(repo.index.graph)}
             status: dict[str, list[Any]] = repo.status()
     except DvcException as error:
-        raise _explain(error, root) from None
+        raise explained(error, root) from None
     reasons = {name: [why for part in status.get(at, []) for why in _reasons(part)] for name, at in order.items()}
     return {
         name: why if not why or hashes(root, name).outputs else ["it has not run yet"] for name, why in reasons.items()
@@ -98,12 +98,15 @@ def _reasons(part: Any) -> list[str]:
     return reasons
 
 
-def _explain(error: Exception, root: Path) -> OrchestraError:
-    text = " ".join(str(error).split())
+def explained(error: Exception, root: Path) -> OrchestraError:
+    """An error of DVC as one line."""
+    text = " ".join(f"{error} {error.__cause__ or ''}".split())
     if "not inside of a DVC repository" in text or "not a git repository" in text:
         return ConfigError("no DVC workspace", where=str(root), fix="clone the repository with git and run inside it")
     if "is busy" in text or "acquire lock" in text:
         return ServiceError("another DVC command works here", where=".dvc", fix="wait for it to end, then try again")
+    if LOCK in text:
+        return ConfigError(text, where=LOCK, fix=f"git checkout {LOCK}")
     return ConfigError(text, where="dvc.yaml", fix="fix dvc.yaml, params.yaml or the file it names")
 
 

@@ -119,11 +119,16 @@ def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Lefto
 def _of_dvc(root: Path) -> Iterator[str]:
     """What DVC itself knows as used: in the workspace, in branches and in tags."""
     quiet()
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    with Repo(str(root)) as repo:
-        for hashes in repo.used_objs(all_branches=True, all_tags=True).values():
-            yield from (str(one.value) for one in hashes if one.value)
+    try:
+        with Repo(str(root)) as repo:
+            used = repo.used_objs(all_branches=True, all_tags=True)
+    except DvcException as error:
+        raise dvc.explained(error, root) from None
+    for hashes in used.values():
+        yield from (str(one.value) for one in hashes if one.value)
 
 
 def _of_sweeps(root: Path) -> Iterator[str]:
@@ -137,10 +142,23 @@ def _of_sweeps(root: Path) -> Iterator[str]:
 def _of_runs(registry: Registry, kept: References) -> Iterator[str]:
     """Outputs of the runs that made the kept versions, and of runs that MLflow calls open."""
     client = registry.client
-    found = [client.get_run(one.run_id) for one in kept.versions if one.run_id]
+    found = [run for one in kept.versions if one.run_id and (run := _run(client, one.run_id)) is not None]
     found += client.search_runs([experiment(client, registry.root)], "attributes.status = 'RUNNING'")
     for run in found:
         yield from (value for key, value in run.data.tags.items() if key.startswith(OUT))
+
+
+def _run(client: Any, run_id: str) -> Any:
+    """None for a run that was removed from MLflow for good."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+            raise
+        return None
 
 
 def _closure(cache: Path, names: Iterable[str]) -> set[str]:

@@ -21,7 +21,7 @@ from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
-from orchestra.files.checkpoint import hash_dir, hash_file, keep
+from orchestra.files.checkpoint import hash_dir, hash_file, keep, verify_kept
 from orchestra.system.artifacts import (
     CONNECT_S,
     FIX,
@@ -33,7 +33,7 @@ from orchestra.system.artifacts import (
 )
 from orchestra.system.backup import backup, restore
 from orchestra.system.environment import quiet
-from orchestra.system.storage import ARTIFACTS, MLFLOW
+from orchestra.system.storage import ARTIFACTS, MLFLOW, storage_failure
 from orchestra.system.workspace import locked
 from orchestra.text import one_line
 from orchestra.types import Record
@@ -77,16 +77,18 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
     or pulled, unless `replace`; `ServiceError` of one line for a store that does not answer.
     """
     recover(root)
-    with _named(storage):
+    with named_errors(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)
         if not replace:
             store.refuse_newer(_known(root))
         lock = (root / LOCK).read_text(encoding="utf-8") if (root / LOCK).is_file() else ""
         outputs = store.push_outputs(root) if lock else 0
-        state, checkpoints = "", []
+        state, checkpoints, lost = "", [], 0
         if own_database(root) and (root / MLFLOW).is_file():
-            checkpoints = [store.push_checkpoint(folder) for folder in atomic.whole_entries(root / STORE)]
+            kept = atomic.whole_entries(root / STORE)
+            checkpoints = [folder.name for folder in kept if store.push_checkpoint(folder)]
+            lost = len(kept) - len(checkpoints)
             state = store.push_state(root)
         now = datetime.now(UTC)
         made = Latest(
@@ -99,7 +101,8 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
         store.write(LATEST, made.model_dump_json(indent=1).encode())
         atomic.write_text(root / KNOWN, made.id + "\n")
         store.forget_states(state)
-    return f"{outputs} outputs and {len(checkpoints)} checkpoints are in {storage.url}"
+    told = f"{outputs} outputs and {len(checkpoints)} checkpoints are in {storage.url}"
+    return f"{told}; {lost} damaged checkpoints of {STORE} are not" if lost else told
 
 
 def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
@@ -111,7 +114,7 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
     """
     # The next run would put the lock file of before a kill in the place of the one that is pulled.
     recover(root)
-    with _named(storage):
+    with named_errors(storage):
         ask_place(storage.url, storage)
         store = _SharedFolder(storage)
         latest = store.latest()
@@ -200,14 +203,18 @@ class _SharedFolder:
                 fix="orchestra push, on a machine that has them",
             ) from None
 
-    def push_checkpoint(self, folder: Path) -> str:
-        """Upload a kept checkpoint, unless all of it is there; its hash."""
+    def push_checkpoint(self, folder: Path) -> bool:
+        """Upload a kept checkpoint, unless all of it is there; False for one that is damaged here, which stays here."""
         place = f"{self.url}/models/{folder.name}"
         if not self.files.exists(place + WHOLE):
+            try:
+                verify_kept(folder)
+            except DataError:
+                return False
             for file in sorted(file for file in folder.rglob("*") if file.is_file()):
                 self.files.put_file(str(file), f"{place}/{file.relative_to(folder).as_posix()}")
             self.files.pipe_file(place + WHOLE, b"")
-        return folder.name
+        return True
 
     def pull_checkpoint(self, root: Path, digest: str) -> None:
         """Download a checkpoint that is not here, and keep it if it is the one of that hash."""
@@ -220,9 +227,8 @@ class _SharedFolder:
             found = Path(folder) / "files"
             self.files.get(place, str(found), recursive=True)
             if hash_dir(found) != digest:
-                raise DataError(
-                    "the checkpoint is damaged in the store", where=place, fix=f"delete {place}{WHOLE}; push"
-                )
+                fix = f"delete {place}{WHOLE}; then orchestra push, on a machine that has it whole"
+                raise DataError("the checkpoint is damaged in the store", where=place, fix=fix)
             keep(found, store)
 
     def push_state(self, root: Path) -> str:
@@ -314,14 +320,16 @@ def _known(root: Path) -> str:
 
 
 @contextlib.contextmanager
-def _named(storage: Storage) -> Iterator[None]:
+def named_errors(storage: Storage) -> Iterator[None]:
     """Errors of the store, and of the libraries that speak to it, as one line."""
     if not storage.shared:
         raise ConfigError("storage.url is local", where="params.yaml", fix="storage.url: s3://BUCKET/FOLDER")
     try:
         yield
     except Exception as error:
-        failure = store_failure(error, storage.url)
+        # Only this machine's files have a name in an error of the system.
+        here = isinstance(error, OSError) and error.filename is not None
+        failure = (storage_failure(error) if here else None) or store_failure(error, storage.url)
         if failure is None and type(error).__module__.partition(".")[0] in DVC:
             failure = ServiceError(one_line(str(error)) or type(error).__name__, where=storage.url, fix=FIX)
         if failure is None or failure is error:

@@ -18,10 +18,11 @@ from prefect.states import Pending
 
 from flows._runs import under_way
 from flows.answer import answer, ask, settle, suspendable
+from flows.release import release
 from flows.retraining import Asked, answering, waiting
 from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError, ServiceError
+from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.promotion.approval import Approval, request
 from orchestra.system import retraining
 from orchestra.system.code_hash import CODE
@@ -156,6 +157,8 @@ def test_what_a_person_refuses_does_not_serve_and_what_one_approves_does(unanswe
         answer(by=" ")
     with pytest.raises(ConfigError, match="nobody asked about version 9"):
         answer(by="Ada", version=9)
+    with pytest.raises(DataError, match="there is no version 9"):
+        release(to=9)
     assert runs(unanswered) == [], "a typing error is no run that failed"
     refused = answer(by="Bob", approve=False, reason="too slow", return_state=True)
     assert refused.name == "Rejected" and refused.is_completed() and aliases(unanswered)["champion"] is None

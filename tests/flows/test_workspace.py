@@ -1,6 +1,7 @@
 """The flow's surroundings: its lock, its screen, its Prefect API."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,11 +12,15 @@ from uuid import uuid4
 
 import pytest
 
+from flows.__main__ import _assign
 from flows._workspace import prefect_api
-from orchestra.errors import DataError, ServiceError
+from orchestra.config.overrides import in_force
+from orchestra.config.schema import load_params
+from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.system.processes import alive, descendants, started_at
 from orchestra.system.runs import RUNS, RunRecord, runs, save
 from orchestra.system.workspace import Screen, locked, locked_elsewhere
+from tests.support.worlds import ROOT
 
 HOLD = """
 import sys
@@ -40,6 +45,31 @@ def test_one_flow_at_a_time_and_a_killed_one_frees_the_lock(tmp_path: Path) -> N
     with locked(tmp_path), locked(tmp_path):
         assert not locked_elsewhere(tmp_path)
         assert (tmp_path / ".state" / "flow.lock").read_text() == str(os.getpid())
+
+
+def test_the_lock_takes_back_what_a_killed_run_left_in_force(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    (tmp_path / ".state").mkdir()
+    before = (tmp_path / "params.yaml").read_text()
+    killed = in_force(tmp_path, ["budget.run_usd=0.37", "promote.model_name=scratch"])
+    killed.__enter__()
+    with locked(tmp_path):
+        assert (tmp_path / "params.yaml").read_text() == before
+        with in_force(tmp_path, ["grpo.steps=8"]), locked(tmp_path):
+            # Who has the lock already is in the middle of a run.
+            assert load_params(tmp_path / "params.yaml").grpo.steps == 8
+
+
+def test_a_wrong_name_leaves_the_profile_as_it_was(tmp_path: Path) -> None:
+    for name in ("params.yaml", "data", "models", "dvc.yaml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "params.yaml").unlink()
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    before, said = (tmp_path / "params.yaml").read_text(), list[str]()
+    with pytest.raises(OrchestraError, match="nobody"):
+        _assign(tmp_path, "qwen3-0.6b", ["world.domains=[nobody]"], said.append)
+    assert (tmp_path / "params.yaml").read_text() == before and not said
+    assert not (tmp_path / "params").exists()
 
 
 def test_progress_is_thinned_out_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

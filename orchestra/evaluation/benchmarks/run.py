@@ -21,7 +21,7 @@ from orchestra.evaluation.benchmarks.journal import Journal, Key, QuestionShard,
 from orchestra.evaluation.benchmarks.models import ModelSettings, TestedModel, digest_of, file_name
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.rubrics import rubric
-from orchestra.system.workspace import locked
+from orchestra.system.workspace import alone
 from orchestra.text import one_line
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.replay.cassette import Cassette, scope
@@ -122,7 +122,7 @@ class Evaluation:
 
     def alone(self) -> AbstractContextManager[None]:
         """One command at a time: two would ask for the same attempts, each under a cap of its own."""
-        return locked(self.folder, "lock", "on this evaluation")
+        return alone(self.folder / "lock", self.folder, "on this evaluation")
 
     @property
     def journal(self) -> Journal:

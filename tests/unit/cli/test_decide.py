@@ -35,6 +35,15 @@ def test_power_of_a_stated_disagreement() -> None:
     assert len(noisy.splitlines()) > len(said.splitlines()) - 1 and "2,445" in noisy
 
 
+def test_a_user_without_a_login_gives_a_name(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("orchestra.cli.decide.getpass.getuser", unknown)
+    with pytest.raises(ConfigError, match="has no login — --by NAME"):
+        orchestra("approve", "3")
+
+
 def test_power_of_the_last_evaluation(workspace: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         orchestra("power")

@@ -90,6 +90,15 @@ def test_what_a_killed_run_set_is_undone_by_the_next(file: Path) -> None:
         assert file.read_text() == before
 
 
+def test_an_empty_value_is_no_null(file: Path) -> None:
+    """`--set budget.run_usd=$LIMIT` with an unset variable would take the cap away."""
+    before = file.read_text()
+    for assignment in ("promote.max_cost_usd=", "promote.max_cost_usd= "):
+        with pytest.raises(ConfigError, match=r"has no value — for none, write promote\.max_cost_usd=null"):
+            apply(file, [assignment])
+    assert file.read_text() == before and apply(file, ["promote.max_cost_usd=null"]) != []
+
+
 def test_what_a_person_edits_meanwhile_stays(file: Path) -> None:
     old = load_params(file)
     with in_force(file.parent, ["sft.seed=17", "grpo.seed=18"]):

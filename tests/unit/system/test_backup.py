@@ -254,6 +254,7 @@ def test_a_restore_that_is_ended_anywhere_is_named_and_completed_by_the_same_com
         root = Path(shutil.copytree(workspace, tmp_path / f"w{point}"))
         with closing(sqlite3.connect(root / PREFECT)) as db, db:
             db.execute("INSERT INTO flow_run VALUES ('later-owl')")
+        (root / ".state/runs/r1.json").write_text("later")
         try:
             with killed_at(point, monkeypatch):
                 restore(root, file)
@@ -262,12 +263,14 @@ def test_a_restore_that_is_ended_anywhere_is_named_and_completed_by_the_same_com
             pass
         try:
             check_database(root, MLFLOW)
-            assert flow_runs(root) in (["calm-cat", "later-owl"], ["calm-cat"])
+            assert flow_runs(root) == ["calm-cat", "later-owl"]
+            assert (root / ".state/runs/r1.json").read_text() == "later"
         except OrchestraError as error:
             assert "orchestra restore FILE again" in str(error)
             named += 1
         restore(root, file)
         assert flow_runs(root) == ["calm-cat"] and not (root / RESTORING).exists()
+        assert (root / ".state/runs/r1.json").read_text() == (workspace / ".state/runs/r1.json").read_text()
         check_database(root, MLFLOW)
         shutil.rmtree(root)
     assert point > 6 and named >= 3

@@ -114,8 +114,8 @@ def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
 HOLDER = """
 import sys
 from pathlib import Path
-from orchestra.system.workspace import locked
-with locked(Path(sys.argv[1]), "lock"):
+from orchestra.system.workspace import alone
+with alone(Path(sys.argv[1]) / "lock", Path(), ""):
     print("held", flush=True)
     sys.stdin.read()
 """

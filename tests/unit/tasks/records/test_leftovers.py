@@ -2,15 +2,18 @@
 
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
-from orchestra.errors import DataError
+from orchestra.errors import DataError, OrchestraError
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
+from orchestra.system.storage import MLFLOW
 from tasks.approval import STATE
 from tasks.platform.dvc import LOCK, LOCK_BEFORE
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
@@ -137,3 +140,22 @@ def test_training_state_stays_while_a_run_can_go_on_from_it(workspace: Path, end
     registry = Registry(workspace, "orchestrator")
     found = leftovers(workspace, registry, keepers(workspace, registry, 1), 30)
     assert (left in {one.path for one in found}) is goes
+
+
+def test_a_run_that_mlflow_lost_ends_nothing(workspace: Path, made: tuple[Path, dict[str, str]]) -> None:
+    with closing(sqlite3.connect(workspace / MLFLOW)) as db, db:
+        (run_id,) = db.execute("SELECT run_id FROM model_versions WHERE version = 5").fetchone()
+        for table in ("tags", "latest_metrics", "metrics", "params"):
+            db.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (run_id,))
+        db.execute("DELETE FROM runs WHERE run_uuid = ?", (run_id,))
+    registry = Registry(workspace, "orchestrator")
+    found = leftovers(workspace, registry, keepers(workspace, registry, 2), 30)
+    # What that run made is known to nobody any more.
+    lost = {made[1]["nobody"], made[1]["version"]}
+    assert {one.path.parent.name + one.path.name for one in found if one.kind == "outputs of stages"} == lost
+
+
+def test_a_lock_file_with_marks_of_a_merge_is_one_line(workspace: Path) -> None:
+    (workspace / LOCK).write_text("<<<<<<< ours\na: 1\n=======\na: 2\n>>>>>>> theirs\n")
+    with pytest.raises(OrchestraError, match=r"git checkout dvc\.lock"):
+        main([])

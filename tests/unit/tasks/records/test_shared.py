@@ -1,6 +1,7 @@
 """A store that two machines share: what one pushes the other pulls and takes back; damage and absence are named."""
 
 import contextlib
+import errno
 import shutil
 import subprocess
 import time
@@ -19,7 +20,7 @@ from tasks.platform.aliases import aliases
 from tasks.platform.dvc import LOCK, LOCK_BEFORE, recover, stages
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
-from tasks.records.shared import KNOWN, LATEST, WHOLE, Latest, pull, push
+from tasks.records.shared import KNOWN, LATEST, WHOLE, Latest, named_errors, pull, push
 from tests.support.registries import commit, make_workspace, register, run_stage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -256,9 +257,26 @@ def test_a_damaged_checkpoint_in_the_store_is_not_kept(machine: Path, storage: S
     (place, *_) = [one for one in files(storage).find(f"{storage.url}/models") if one.endswith("/weights")]
     files(storage).pipe_file(place, b"changed")
     other = clone(machine, tmp_path / "two")
-    with pytest.raises(DataError, match=f"damaged in the store — delete .*{WHOLE}; push"):
+    with pytest.raises(DataError, match=f"damaged in the store — delete .*{WHOLE}; then orchestra push"):
         pull(other, storage)
     assert not (other / ".state/mlflow.db").exists()
+
+
+def test_a_checkpoint_that_is_damaged_here_is_not_pushed(machine: Path, storage: Storage, tmp_path: Path) -> None:
+    (weights, *_) = sorted((machine / STORE).rglob("weights"))
+    weights.write_bytes(b"cut")
+    assert push(machine, storage).endswith("; 1 damaged checkpoints of .state/models are not")
+    digest = weights.parent.name
+    assert digest not in " ".join(files(storage).find(storage.url))
+    assert "checkpoints" in pull(clone(machine, tmp_path / "two"), storage)
+
+
+def test_what_fails_on_the_own_disk_is_not_said_of_the_store(storage: Storage) -> None:
+    with pytest.raises(ServiceError, match="the disk is full") as full, named_errors(storage):
+        raise OSError(errno.ENOSPC, "No space left on device", "/w/.state/.pull-x/state.tar")
+    assert full.value.where == "/w/.state/.pull-x/state.tar"
+    with pytest.raises(ServiceError, match="see storage in params"), named_errors(storage):
+        raise OSError(errno.EACCES, "Access Denied")
 
 
 def test_old_databases_leave_the_store(machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
