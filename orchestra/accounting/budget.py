@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -34,16 +34,16 @@ class Budget:
     only books.
     """
 
-    def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "") -> None:
+    def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "", others: Iterable[Path] = ()) -> None:
+        """`others`: ledgers of other processes, which count against the cap too."""
         self.path, self.cap_usd, self._root = path, cap_usd, root_phase
         self._lock = threading.RLock()
         self._held = Decimal(0)
         self._waiting: list[asyncio.Future[None]] = []
         self._file: TextIO | None = None
-        self._parts: dict[tuple[str, Component], Spending] = {}
-        if path.exists():
-            booked = read_jsonl(path, Charge, fix="restore the ledger")
-            self._parts = parts(booked, lambda charge: (charge.phase, charge.component))
+        files = [file for file in (path, *others) if file.exists()]
+        booked = (charge for file in files for charge in read_jsonl(file, Charge, fix="restore the ledger"))
+        self._parts = parts(booked, lambda charge: (charge.phase, charge.component))
         self.spent_usd = add_up(part.cost_usd for part in self._parts.values())
 
     def check(self, worst_usd: Decimal) -> None:
