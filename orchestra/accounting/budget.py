@@ -1,7 +1,8 @@
 """A cap on dollars over everything that spends, and the ledger file behind it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -29,18 +30,20 @@ class Budget:
     """A cap on dollars, and the ledger of what was spent under it: a file that a later run goes on with.
 
     Calls that run at the same time are each held back at their worst until they are booked, so that together they
-    cannot cross the cap either. One budget is shared by everything that spends; without a cap it only books.
+    cannot cross the cap either. One budget is shared by everything that spends, in whichever thread; without a cap it
+    only books.
     """
 
-    def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "") -> None:
+    def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "", others: Iterable[Path] = ()) -> None:
+        """`others`: ledgers of other processes, which count against the cap too."""
         self.path, self.cap_usd, self._root = path, cap_usd, root_phase
+        self._lock = threading.RLock()
         self._held = Decimal(0)
         self._waiting: list[asyncio.Future[None]] = []
         self._file: TextIO | None = None
-        self._parts: dict[tuple[str, Component], Spending] = {}
-        if path.exists():
-            booked = read_jsonl(path, Charge, fix="restore the ledger")
-            self._parts = parts(booked, lambda charge: (charge.phase, charge.component))
+        files = [file for file in (path, *others) if file.exists()]
+        booked = (charge for file in files for charge in read_jsonl(file, Charge, fix="restore the ledger"))
+        self._parts = parts(booked, lambda charge: (charge.phase, charge.component))
         self.spent_usd = add_up(part.cost_usd for part in self._parts.values())
 
     def check(self, worst_usd: Decimal) -> None:
@@ -57,38 +60,45 @@ class Budget:
     @contextmanager
     def hold(self, worst_usd: Decimal) -> Iterator[None]:
         """Keep a call's worst case back while it runs; raises `BudgetError` as `check` does. Book within the block."""
-        self.check(worst_usd)
-        self._held = EXACT.add(self._held, worst_usd)
+        with self._lock:
+            self.check(worst_usd)
+            self._held = EXACT.add(self._held, worst_usd)
         try:
             yield
         finally:
-            self._held = EXACT.subtract(self._held, worst_usd)
-            waiting, self._waiting = self._waiting, []
+            with self._lock:
+                self._held = EXACT.subtract(self._held, worst_usd)
+                waiting, self._waiting = self._waiting, []
             for one in waiting:
                 if not one.done():
-                    one.set_result(None)
+                    # It may wait in another thread's loop, which nothing else wakes.
+                    one.get_loop().call_soon_threadsafe(_wake, one)
 
     async def room(self, worst_usd: Decimal) -> None:
         """Wait for calls under way while only what is held for them stands before the cap: most cost less than that.
 
         Hold at once afterwards, and wait while holding nothing. Those that wait may go on after another was refused.
         """
-        while not self._fits(self._held, worst_usd) and self._fits(worst_usd):
-            ended = asyncio.get_running_loop().create_future()
-            self._waiting.append(ended)
+        while True:
+            with self._lock:
+                if self._fits(self._held, worst_usd) or not self._fits(worst_usd):
+                    return
+                ended = asyncio.get_running_loop().create_future()
+                self._waiting.append(ended)
             await ended
 
     def book(self, charge: Charge) -> None:
         """Write a charge to the ledger, under the present phase."""
         name = "/".join(part for part in (self._root, *current_phase()) if part)
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A line each, at once: what was spent is known also after a kill.
-            self._file = self.path.open("a", encoding="utf-8", buffering=1)
-        self._file.write(charge.model_copy(update={"phase": name}).model_dump_json() + "\n")
-        key = (name, charge.component)
-        self._parts[key] = self._parts.get(key, Spending()) + Spending.of(charge)
-        self.spent_usd = EXACT.add(self.spent_usd, charge.cost_usd)
+        line, key = charge.model_copy(update={"phase": name}).model_dump_json() + "\n", (name, charge.component)
+        with self._lock:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                # A line each, at once: what was spent is known also after a kill.
+                self._file = self.path.open("a", encoding="utf-8", buffering=1)
+            self._file.write(line)
+            self._parts[key] = self._parts.get(key, Spending()) + Spending.of(charge)
+            self.spent_usd = EXACT.add(self.spent_usd, charge.cost_usd)
 
     def by_component(self) -> dict[Component, Spending]:
         """What each component spent; dollars add up to `spent_usd` exactly, as those of `by_phase` do."""
@@ -120,3 +130,8 @@ class Budget:
         for key, part in self._parts.items():
             found[name(key)] = found.get(name(key), Spending()) + part
         return found
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

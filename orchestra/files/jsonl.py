@@ -1,5 +1,6 @@
 """JSON, one object a line."""
 
+import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -55,6 +56,13 @@ def read_lines(path: Path, *, fix: str = "run the stage that writes it", lenient
         raise DataError(f"not UTF-8: {error.reason}", where=str(path), fix=fix) from None
     # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def end_with_a_line(path: Path) -> None:
+    """Cut what a killed process was writing, so that the next line can be added."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def chunks(path: Path, lines: int, *, fix: str = "run the stage that writes it") -> Iterator[Chunk]:

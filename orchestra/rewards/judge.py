@@ -1,5 +1,6 @@
 """A pinned model that says whether an answer is right: every verdict with its prompt, its reply and its price."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,9 @@ from orchestra.rewards.rubrics import Rubric, rubric
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Judged, Message
+
+REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")
+"""Names of OpenAI's reasoning models, which refuse a temperature."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Judge:
         """The verdict on a prompt that stands already; raises as the call does."""
         messages = [Message(role="user", content=prompt)]
         settings: dict[str, Any] = dict(self.rubric.settings)
+        if REASONING.match(self.model):
+            settings.pop("temperature", None)
         try:
             reply, _ = await self.chat.ask(messages, max_tokens=self.max_tokens, settings=settings)
         except ToolError as error:

@@ -116,8 +116,8 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
     `other`: those of a harness, whose code decided, in place of ours.
     """
     attempts, spec = evaluation.attempts() if other is None else _ordered(evaluation, other), evaluation.spec
-    second = spec.protocol.second_judge
-    agreed = judge_again(evaluation, attempts, wanted.agreement, second) if second and wanted.agreement else None
+    second, count = spec.protocol.second_judge, wanted.agreement
+    agreed = judge_again(evaluation, attempts, count, second, screen) if second and count else None
     judging = evaluation.judging
     summary = summarise(
         spec,

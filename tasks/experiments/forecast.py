@@ -1,7 +1,7 @@
 """`orchestra forecast STAGE`: runs a sample of sft, grpo or evaluate, and says what the whole will cost and take.
 
 The sample is the stage's own code on a few of its batches or steps, in a folder that is thrown away. What it spends is
-booked and capped like the stage itself.
+booked in work/forecast, and `budget.run_usd` caps all forecasts of a workspace together.
 """
 
 import argparse
@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.forecast import Forecast, Piece
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation import run as running
+from orchestra.evaluation import safety
 from orchestra.evaluation.baselines.base import needed
-from orchestra.evaluation.baselines.knowledge import take_lessons, who_is_right
+from orchestra.evaluation.baselines.knowledge import lesson_questions, take_lessons, who_is_right
+from orchestra.evaluation.report import REFERENCE, TRAINED
 from orchestra.evaluation.run import Contender
 from orchestra.files.examples import read_examples, split_watched
 from orchestra.rollout.loop import RolloutOptions, rollout
@@ -31,13 +33,18 @@ from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example
 from tasks import evaluate, grpo
+from tasks.platform.ledger import open_budget
 from tasks.platform.stage import Stage, run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+T = TypeVar("T")
 BATCH = 16
 """Examples of one sampled batch. The stages take larger ones, so that their time is rather less than is forecast."""
+
+LEDGER = "work/forecast"
+"""The folder of its ledger."""
 
 LOGGED_STEPS = 10
 """SFT says every so many steps how it goes."""
@@ -74,7 +81,7 @@ class Forecaster:
 
     @cached_property
     def budget(self) -> Budget:
-        return Budget(self.work / "ledger.jsonl", self.stage.params.budget.run_usd, "forecast")
+        return open_budget(self.stage, self.stage.root / LEDGER)
 
     @cached_property
     def toolkit(self) -> Toolkit:
@@ -83,7 +90,7 @@ class Forecaster:
     def sampled(self) -> Sampled:
         return Sampled(self.budget)
 
-    def batches(self, examples: Sequence[Example]) -> list[list[Example]]:
+    def batches(self, examples: Sequence[T]) -> list[list[T]]:
         """Batches drawn evenly over the examples."""
         size = min(BATCH, max(1, len(examples) // self.sample))
         starts = [index * (len(examples) - size) // max(1, self.sample - 1) for index in range(self.sample)]
@@ -124,14 +131,15 @@ class Forecaster:
         from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
         from orchestra.training.grpo import train_grpo
 
-        params, settings, root = self.stage.params, self.stage.params.grpo, self.stage.root
+        params, settings = self.stage.params, self.stage.params.grpo
         if settings.processes > 1 or settings.strategy != "ddp":
             raise ConfigError(
                 "a sample runs in one process", where="forecast", fix="set grpo.processes: 1 in params.yaml first"
             )
-        codec, price = Codec.load(root / grpo.BASE), self.toolkit.catalogue.policy_price
+        base = self._checkpoint(grpo.BASE)
+        codec, price = Codec.load(base), self.toolkit.catalogue.policy_price
         examples, watched = split_watched(read_examples(self._train_file), settings.eval_examples, where="forecast")
-        model = load_model(root / grpo.BASE)
+        model = load_model(base)
         policy = TransformersPolicy("", name="grpo", model=model, eos_id=codec.eos_id)
         batches = self.batches(watched)
         options = RolloutOptions(params.rollout, price)
@@ -156,35 +164,59 @@ class Forecaster:
         ]
 
     def evaluate(self) -> list[Piece]:
-        """Each policy over the held-out examples, and what rules are told beforehand."""
+        """Each policy over the held-out examples, what rules are told beforehand, and the safety set."""
         stage, toolkit, params = self.stage, self.toolkit, self.stage.params
         examples = evaluate.heldout(stage)
+        for name in (REFERENCE, TRAINED):
+            if name == REFERENCE or name in params.evaluate.policies:  # Rules are written with the reference's tokens.
+                self._checkpoint(f"models/{name}")
         batches, needs = self.batches(examples), needed(params.evaluate.baselines)
         train = read_examples(self._train_file)
-        lessons, size = self.batches(train), len(batches[0])
+        asked, size = lesson_questions(train, params.evaluate.lessons), len(batches[0])
         pieces = []
         if "right" in needs:
             told = self._each(batches, lambda batch: asyncio.run(who_is_right(batch, toolkit)))
             pieces.append(told.piece("what the oracle knows", f"batch of {size}", len(examples) / size))
-        if "lessons" in needs:
-            told = self._each(lessons, lambda batch: asyncio.run(take_lessons(batch, toolkit)))
-            each = len(lessons[0])
-            pieces.append(told.piece("what routers learn from", f"batch of {each}", len(train) / each))
-        contenders = evaluate.rules(stage, batches[0], toolkit, train=lessons[0])
+        if "lessons" in needs and asked:
+            lessons = self.batches(asked)
+            told, each = self._each(lessons, lambda batch: asyncio.run(take_lessons(batch, toolkit))), len(lessons[0])
+            pieces.append(told.piece("what routers learn from", f"batch of {each}", len(asked) / each))
+        contenders = evaluate.rules(stage, batches[0], toolkit, train=self.batches(train)[0])
         price = toolkit.catalogue.policy_price
         models = [evaluate.contender(name, stage.root, price, self.toolkit) for name in params.evaluate.policies]
         for contender in [*models, *contenders]:
-            file = self.work / f"{contender.name}.jsonl"
+            file, clean = self.work / f"{contender.name}.jsonl", list[Episode]()
             built = contender.build()
             ready = Contender(contender.name, partial(_same, built), contender.codec, contender.price)
 
-            def attempt(batch: list[Example], ready: Contender = ready, file: Path = file) -> None:
+            def attempt(
+                batch: list[Example], ready: Contender = ready, file: Path = file, clean: list[Episode] = clean
+            ) -> None:
                 file.unlink(missing_ok=True)
-                running.evaluate([ready], batch, toolkit, params.rollout, file=file)
+                clean += running.evaluate([ready], batch, toolkit, params.rollout, file=file)[ready.name]
 
             tried = self._each(batches, attempt)
             pieces.append(tried.piece(contender.name, f"batch of {size}", len(examples) / size))
+            if contender.name == TRAINED and params.evaluate.safety is not None:
+                pieces.append(self._safety(ready, clean, examples, stage.root / params.evaluate.safety))
         return pieces
+
+    def _safety(self, trained: Contender, clean: Sequence[Episode], examples: list[Example], file: Path) -> Piece:
+        """The safety set, on the examples of the sample."""
+        cases, limits = safety.read_cases(file), self.stage.params.rollout
+        batches = self.batches(cases)
+        tried = self._each(batches, lambda batch: safety.check(trained, batch, clean, examples, self.toolkit, limits))
+        size = len(batches[0])
+        return tried.piece("safety set", f"batch of {size} cases", len(cases) / size)
+
+    def _checkpoint(self, name: str) -> Path:
+        """The checkpoint of the stage that its folder is named after; raises `DataError` before it has run."""
+        folder = self.stage.root / name
+        if not (folder / "config.json").is_file():
+            raise DataError(
+                "no checkpoint yet", where=name, fix=f"run that stage first: orchestra run --until {folder.name}"
+            )
+        return folder
 
     @property
     def _train_file(self) -> Path:
@@ -194,7 +226,7 @@ class Forecaster:
         watched = self.stage.params.grpo.eval_examples
         return split_watched(read_examples(self._train_file), watched, where=str(self._train_file))[0]
 
-    def _each(self, batches: list[list[Example]], work: Callable[[list[Example]], object]) -> Sampled:
+    def _each(self, batches: list[list[T]], work: Callable[[list[T]], object]) -> Sampled:
         found = self.sampled()
         for batch in batches:
             with found.unit():
@@ -229,8 +261,9 @@ def main(stage: Stage) -> None:
     options = parser.parse_args(sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         forecaster = Forecaster(stage, options.sample, Path(folder))
+        toolkit, before = forecaster.toolkit, forecaster.budget.spent_usd
         pieces: list[Piece] = getattr(forecaster, options.of)()
-        toolkit, spent_usd = forecaster.toolkit, forecaster.budget.spent_usd
+        spent_usd = forecaster.budget.spent_usd - before
     found = Forecast.of(pieces)
     print("\n".join([f"{options.of}: {found.lines()[0]}", *found.lines()[1:]]))
     if any(toolkit.catalogue.is_simulated(name) for name in toolkit.catalogue.entries):

@@ -58,16 +58,22 @@ def needs_lesson(example: Example) -> bool:
     return example.needs_expert and bool(example.experts)
 
 
-async def take_lessons(examples: Sequence[Example], toolkit: Toolkit, most: int | None = None) -> list[Lesson]:
-    """Asks every expert of the catalogue every example that needs one: a call each, as `who_is_right`.
-
-    `most`: only so many examples, evenly spread. Examples are asked at the same time, within each provider's limits.
-    """
-    experts = tuple(toolkit.catalogue.spec(name) for name in toolkit.catalogue.names(ToolKind.EXPERT))
+def lesson_questions(examples: Sequence[Example], most: int | None = None) -> list[Example]:
+    """The examples that need a lesson; `most`: only so many, evenly spread."""
     needing = list(filter(needs_lesson, examples))
     if most is not None and most < len(needing):
         needing = [needing[number * len(needing) // most] for number in range(most)]
-    return await at_once((_lesson(example, experts, toolkit) for example in needing), AT_ONCE)
+    return needing
+
+
+async def take_lessons(examples: Sequence[Example], toolkit: Toolkit, most: int | None = None) -> list[Lesson]:
+    """Asks every expert of the catalogue every example that needs one: a call each, as `who_is_right`.
+
+    `most`: as in `lesson_questions`. Examples are asked at the same time, within each provider's limits.
+    """
+    experts = tuple(toolkit.catalogue.spec(name) for name in toolkit.catalogue.names(ToolKind.EXPERT))
+    asked = lesson_questions(examples, most)
+    return await at_once((_lesson(example, experts, toolkit) for example in asked), AT_ONCE)
 
 
 async def _lesson(example: Example, experts: tuple[ToolSpec, ...], toolkit: Toolkit) -> Lesson:

@@ -29,7 +29,7 @@ from orchestra.types import add_up
 
 OnAttempt = Callable[[Attempt], None]
 WORK = "work/benchmarks"
-OVER = "evaluation"
+OVER, LEDGER = "evaluation", "ledger"
 LONGEST = 120
 """Characters of a readable variant."""
 
@@ -57,7 +57,7 @@ class Evaluation:
     """Of this process: attempts, judges and simulated users together."""
     judge: JudgeSettings | None = None
     """In place of the protocol's."""
-    ledger: str = "ledger"
+    ledger: str = LEDGER
     """Name of the ledger's file; processes have one each."""
 
     @cached_property
@@ -128,6 +128,17 @@ class Evaluation:
     def journal(self) -> Journal:
         return Journal(self.folder / "attempts")
 
+    @property
+    def ledgers(self) -> list[Path]:
+        """What it and the workers of a runner have booked in."""
+        return sorted(self.folder.glob(f"{LEDGER}*.jsonl"))
+
+    def budget(self) -> Budget:
+        """Its cap over all that was booked, by workers too; one of these has its share of the cap for itself."""
+        own = self.folder / f"{self.ledger}.jsonl"
+        others = [file for file in self.ledgers if file != own] if self.ledger == LEDGER else []
+        return Budget(own, self.cap_usd, "benchmark", others)
+
     @cached_property
     def shards(self) -> list[QuestionShard]:
         return shards([question.id for question in self.questions])
@@ -172,7 +183,7 @@ class _OpenRun:
     @classmethod
     def open(cls, evaluation: Evaluation) -> _OpenRun:
         cassette = cassette_of(evaluation)
-        budget = Budget(evaluation.folder / f"{evaluation.ledger}.jsonl", evaluation.cap_usd, "benchmark")
+        budget = evaluation.budget()
         # What is played is scored by the benchmark's own code.
         judge = None if evaluation.spec.play else judge_for(evaluation, evaluation.judging, budget, cassette)
         questions = {question.id: question for question in evaluation.questions}

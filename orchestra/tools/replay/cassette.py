@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from orchestra.errors import ConfigError, DataError
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import end_with_a_line, read_jsonl
 from orchestra.text import as_text, credentials, without
 from orchestra.tools.failures import Failure
 from orchestra.types import Record
@@ -107,7 +107,7 @@ class Cassette:
         self._recorded: dict[Place, dict[int, Recorded]] = {}
         if path.exists():
             if mode != "replay":
-                _end_with_a_line(path)
+                end_with_a_line(path)
             for line in read_jsonl(path, Recorded, fix=DAMAGED):
                 self._insert(line)
         elif mode == "replay":
@@ -181,10 +181,3 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """Values of variables whose names say that they are secret, and the passwords in addresses, whatever their name."""
     named = [value for name, value in environment.items() if SECRET_NAME.search(name)]
     return [*named, *(secret for value in environment.values() for secret in credentials(value))]
-
-
-def _end_with_a_line(path: Path) -> None:
-    """Cut what a killed process was writing."""
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import tempfile
+import threading
 from contextlib import AbstractContextManager
 from decimal import Decimal
 from fractions import Fraction
@@ -192,3 +193,37 @@ def test_a_call_waits_while_only_what_is_held_stands_in_its_way(tmp_path: Path) 
     dear = Budget(tmp_path / "dear.jsonl", Decimal("1.2"))
     refused = asyncio.run(together(dear, "0.5", 8))
     assert refused.count(None) == 2 and sum(isinstance(one, BudgetError) for one in refused) == 6
+
+
+def test_threads_keep_to_one_cap_and_wake_each_other(tmp_path: Path) -> None:
+    budget = Budget(tmp_path / "l.jsonl", Decimal("1"))
+    charge = Charge(component=Component.USER, name="u", cost_usd=Decimal("0.001"))
+    held, woken = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        held.wait(5)
+        asyncio.run(asyncio.wait_for(budget.room(Decimal("0.5")), 5))
+        woken.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    with budget.hold(Decimal("0.9")):
+        held.set()
+        assert not woken.wait(0.2)
+    assert woken.wait(5)
+    waiting.join()
+
+    def book() -> None:
+        for _ in range(50):
+            with budget.hold(charge.cost_usd):
+                budget.book(charge)
+
+    threads = [threading.Thread(target=book) for _ in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    budget.close()
+    assert budget.spent_usd == total(read_jsonl(tmp_path / "l.jsonl", Charge)) == Decimal("0.4")
+    with budget.hold(Decimal("0.6")):
+        pass

@@ -21,7 +21,7 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.files.jsonl import read_jsonl
 from orchestra.promotion.lineage import tree
 from orchestra.system.code_hash import CODE
-from orchestra.types import Charge, Episode, add_up
+from orchestra.types import Category, Charge, Episode, add_up
 from tasks import evaluate, promote
 from tasks.experiments.forecast import Forecaster
 from tasks.explain import explained
@@ -31,8 +31,8 @@ from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Regist
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.rollback import rollback, switch
-from tests.support.promotions import RULES, aliases, evaluated, hold_out, params, train
-from tests.support.worlds import ROOT
+from tests.support.promotions import CALLS, RULES, aliases, evaluated, hold_out, params, train
+from tests.support.worlds import ROOT, example
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,47 @@ def test_a_forecast_from_all_of_an_evaluation_is_what_it_cost(root: Path, tmp_pa
     found = Forecast.of(pieces)
     assert found.usd.low == found.usd.value == found.usd.high
     assert found.usd.value == pytest.approx(float(add_up(episode.cost_usd for episode in recorded(root))))
+
+
+def test_a_forecast_counts_the_lessons_and_the_safety_set_of_an_evaluation(root: Path, tmp_path: Path) -> None:
+    known = [example(f"k{n}", golden_calls=CALLS) for n in range(8)]
+    asked = [example(f"a{n}", instruction=f"who was the {n}th?", category=Category.TOPIC) for n in range(24)]
+    lines = [one.model_dump_json() for pair in zip(asked[::3], known, strict=True) for one in pair]
+    lines += [one.model_dump_json() for n, one in enumerate(asked) if n % 3]
+    (root / "data/validated/train.jsonl").write_text("\n".join(lines) + "\n")
+    shutil.copytree(ROOT / "data/safety", root / "data/safety")
+    shipped = params()
+    settings = {"baselines": ["knn_router"], "lessons": 6, "safety": "data/safety/injections.yaml"}
+    told = shipped.model_copy(update={"evaluate": shipped.evaluate.model_copy(update=settings)})
+    found = Forecaster(Stage.open("forecast", root, told), 2, tmp_path / "sample").evaluate()
+    pieces = {piece.name: piece for piece in found}
+    assert list(pieces) == ["what routers learn from", "grpo", "safety set", "sft", "knn_router"]
+    lessons, cases = pieces["what routers learn from"], pieces["safety set"]
+    assert (lessons.unit, lessons.units) == ("batch of 3", 2) and all(usd > 0 for usd in lessons.usd)
+    assert (cases.unit, cases.units) == ("batch of 8 cases", 2)
+
+
+def test_forecasts_share_a_cap_and_keep_their_ledger(root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "data/validated/heldout.jsonl", root / "data/validated/train.jsonl")
+    ledger = root / "work/forecast/ledger.jsonl"
+    ledger.unlink(missing_ok=True)
+    Forecaster(Stage.open("forecast", root, params()), 2, tmp_path / "one").evaluate()
+    spent = total(read_jsonl(ledger, Charge))
+    assert spent > 0
+    capped = params().model_copy(update={"budget": BudgetLimits(run_usd=spent)})
+    with pytest.raises(BudgetError, match=f"{spent} of {spent} USD are spent.*raise the cap"):
+        Forecaster(Stage.open("forecast", root, capped), 2, tmp_path / "two").evaluate()
+
+
+@pytest.mark.parametrize("stage", ["grpo", "evaluate"])
+def test_a_forecast_before_its_checkpoint_says_which_stage_makes_it(root: Path, tmp_path: Path, stage: str) -> None:
+    shutil.copy(root / "data/validated/heldout.jsonl", root / "data/validated/train.jsonl")
+    shutil.rmtree(root / "models/sft")
+    forecaster = Forecaster(Stage.open("forecast", root, params()), 2, tmp_path / "sample")
+    with pytest.raises(
+        DataError, match="models/sft: no checkpoint yet — run that stage first: orchestra run --until sft"
+    ):
+        getattr(forecaster, stage)()
 
 
 def test_a_cap_ends_an_evaluation_and_what_was_written_stays(root: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from orchestra.accounting.budget import Budget
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
-from orchestra.evaluation.benchmarks.models import REFERENCES
+from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES, EndpointModel, ModelSettings
+from orchestra.evaluation.benchmarks.models import KEY as MODEL_KEY
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2 import worker
 from orchestra.evaluation.benchmarks.tau2.gateway import hosted
@@ -22,7 +23,7 @@ from orchestra.evaluation.benchmarks.tau2.proxy import Proxy, serving
 from orchestra.system.environment import required
 from orchestra.tools.experts.judging import KEY, URL
 from orchestra.tools.replay.cassette import Cassette
-from orchestra.types import Charge, Component, ToolCall
+from orchestra.types import Component, ToolCall
 
 LINE = 1 << 26
 """Bytes of the longest result."""
@@ -42,9 +43,10 @@ class Tau2Player:
     user: str
     user_model: str
     proxy: Proxy
+    """In front of the user and the judge of assertions."""
+    agents: Proxy | None
+    """In front of an endpoint that is measured; a gateway of this process books every call by itself."""
     stack: ExitStack
-    hosted: bool
-    """Whether its gateway is ours, and books every call by itself."""
     _free: list[asyncio.subprocess.Process] = field(default_factory=list)
     _all: list[asyncio.subprocess.Process] = field(default_factory=list)
 
@@ -57,7 +59,7 @@ class Tau2Player:
             "task": question.settings["task"],
             "split": "base",
             "seed": int(str(self.settings["seed"])) + trial,
-            "agent": self.agent,
+            "agent": self.agent if self.agents is None else self.agent | {"url": self.agents.base(name)},
             "user": {"kind": self.user, "model": self.user_model, "url": self.proxy.base(name)},
             "max_steps": self.settings["max_steps"],
             "max_errors": self.settings["max_errors"],
@@ -66,17 +68,16 @@ class Tau2Player:
         process = self._free.pop() if self._free else await self._start()
         made = await self._ask(process, asked)
         self._free.append(process)
-        if self.proxy.capped is not None:
-            raise self.proxy.capped
+        for proxy in filter(None, (self.proxy, self.agents)):
+            if name in proxy.capped:
+                raise proxy.capped[name]
+        # What was asked is paid for, also where the simulation failed.
+        spent = None if self.agents is None else {"cost_usd": self.agents.cost_usd.get(name, Decimal(0))}
         if "error" in made:
-            return Attempt(item=question.id, trial=trial, group=question.group, failure=made["error"][:500])
-        attempt = of_simulation(made, question, trial)
-        if "url" in self.agent and not self.hosted:
-            # What another server spends is known afterwards: the next call is refused once the cap is crossed.
-            charge = Charge(component=Component.POLICY, name=self.name, cost_usd=attempt.cost_usd)
-            self.proxy.budget.book(charge)
-            self.proxy.budget.check(Decimal(0))
-        return attempt
+            attempt = Attempt(item=question.id, trial=trial, group=question.group, failure=made["error"][:500])
+        else:
+            attempt = of_simulation(made, question, trial)
+        return attempt.model_copy(update=spent)
 
     async def aclose(self) -> None:
         """End the workers, the gateway and the proxy."""
@@ -154,20 +155,33 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
         raise ConfigError("a scripted user cannot hold a dialogue", where="--user", fix=fix)
     needed = user == "model" and not (cassette is not None and cassette.mode == "replay")
     url = required(URL, tool=f"user {judge.model}") if needed else os.environ.get(URL, "")
-    stack = ExitStack()
+    stack, agents = ExitStack(), None
     try:
-        proxy = Proxy(url, os.environ.get(KEY, ""), model.price_of(judge.price), budget, cassette, Component.USER)
+        price, most = model.price_of(judge.price), judge.max_output_tokens
+        key = os.environ.get(KEY, "")
+        proxy = Proxy(url, key, price, budget, cassette, Component.USER, max_tokens=most)
         stack.enter_context(serving(proxy))
         if model.model in REFERENCES:
             agent = {"kind": model.model}
-        elif (found := model.endpoint) is not None:
-            agent = {"kind": "endpoint", "url": found["url"], "model": found["model"] or "orchestrator"}
+        elif model.endpoint is not None:
+            agents = stack.enter_context(serving(_agents(model, budget, cassette)))
+            agent = {"kind": "endpoint", "model": model.endpoint["model"] or GATEWAY_MODEL}
         else:
             address = stack.enter_context(hosted(model, budget))
-            agent = {"kind": "endpoint", "url": address, "model": "orchestrator"}
+            agent = {"kind": "endpoint", "url": address, "model": GATEWAY_MODEL}
     except BaseException:
         stack.close()
         raise
     (data,) = evaluation.files
-    hosting = model.model not in REFERENCES and model.endpoint is None
-    return Tau2Player(model.label, settings, evaluation.root, data, agent, user, judge.model, proxy, stack, hosting)
+    return Tau2Player(model.label, settings, evaluation.root, data, agent, user, judge.model, proxy, agents, stack)
+
+
+def _agents(model: ModelSettings, budget: Budget, cassette: Cassette | None) -> Proxy:
+    """In front of the endpoint; raises `ConfigError` where its price or its worst case is not known."""
+    found = model.open(budget, cassette)
+    assert isinstance(found, EndpointModel)
+    if found.price is None and found.question_usd is None and budget.cap_usd is not None:
+        raise ConfigError("a gateway's answer has no known worst case", where="--cap-usd", fix="add --question-usd")
+    key, most, call_usd = os.environ.get(MODEL_KEY, ""), found.max_tokens, found.question_usd
+    part = Component.POLICY
+    return Proxy(found.url, key, found.price, budget, cassette, part, max_tokens=most, call_usd=call_usd)

@@ -1,13 +1,17 @@
 """A chat endpoint on 127.0.0.1 in front of a real one: recorded, capped and booked, for programs that are not ours."""
 
+import asyncio
 import json
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from decimal import Decimal
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pydantic import JsonValue
 
@@ -18,11 +22,15 @@ from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.replay.cassette import Cassette, scope
-from orchestra.types import Charge, Component, Price, Record
+from orchestra.types import EXACT, Charge, Component, Price, Record
 
 MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
-TIMEOUT_S = 300.0
+TIMEOUT_S = 590.0
+"""A little less than the worker waits."""
+
+_TURN = threading.Lock()
+"""Of who waits for room under the cap: another thread would take it before it is held."""
 
 
 class Completion(Record):
@@ -32,51 +40,104 @@ class Completion(Record):
 
 
 class Proxy(ThreadingHTTPServer):
-    """Answers `/<name>/v1/chat/completions`; requests under one name are numbered by themselves."""
+    """Answers `/<name>/v1/chat/completions`; requests under one name are numbered by themselves.
+
+    As `PaidChat` does, it holds a call's worst case back, and books it where the reply is lost or does not say its
+    tokens. A gateway of ours, which has no price, states its dollars.
+    """
 
     daemon_threads = True
 
     def __init__(
-        self, url: str, key: str, price: Price, budget: Budget, cassette: Cassette | None, component: Component
+        self,
+        url: str,
+        key: str,
+        price: Price | None,
+        budget: Budget,
+        cassette: Cassette | None,
+        component: Component,
+        *,
+        max_tokens: int = MAX_TOKENS,
+        call_usd: Decimal | None = None,
     ) -> None:
-        """`url`: up to /v1; empty where all is replayed."""
+        """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit.
+        `call_usd`: what a gateway may spend on a call."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.key, self.price, self.component = url.rstrip("/"), key, price, component
-        self.budget, self.cassette = budget, cassette
-        self.capped: BudgetError | ConfigError | None = None
-        """Why it stopped asking: a reason that the caller must act on."""
-        self._lock = threading.Lock()
+        self.budget, self.cassette, self.max_tokens, self.call_usd = budget, cassette, max_tokens, call_usd
+        self.capped: dict[str, BudgetError | ConfigError] = {}
+        """By name, why it stopped asking: a reason that the caller must act on."""
+        self.cost_usd: dict[str, Decimal] = {}
+        """By name, what its calls cost, be they replayed."""
 
     def base(self, name: str) -> str:
         """The address for one attempt."""
-        return f"http://127.0.0.1:{self.server_port}/{name}/v1"
+        return f"http://127.0.0.1:{self.server_port}/{quote(name)}/v1"
 
     def complete(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """The completion, replayed or asked for; raises `BudgetError` before the cap and `OSError` without a reply."""
-        with scope(name):
-            slot = (
-                self.cassette.slot(body, secrets=[self.key] if self.key else []) if self.cassette is not None else None
-            )
+        body, worst = self._bounded(body)
+        slot = None
+        if self.cassette is not None:
+            with scope(name):
+                slot = self.cassette.slot(body, secrets=[self.key] if self.key else [])
         if slot is not None and slot.found is not None and slot.found.reply is not None:
-            return dict(Completion.model_validate(slot.found.reply).body)
-        worst = cost_of(self.price, worst_usage(body, int(body.get("max_completion_tokens") or MAX_TOKENS)))
-        with self._lock:
-            held = self.budget.hold(worst)
-            held.__enter__()
-        try:
-            said = self._asked(body)
-        except BaseException:
-            with self._lock:
-                held.__exit__(None, None, None)
-            raise
-        usage = tokens_of(said)
-        with self._lock, phase(name):
-            held.__exit__(None, None, None)
-            charge = Charge(component=self.component, name=str(body.get("model")), usage=usage)
-            self.budget.book(charge.model_copy(update={"cost_usd": cost_of(self.price, usage)}))
+            said = dict(Completion.model_validate(slot.found.reply).body)
+            self._count(name, self._charge(said, worst))
+            return said
+        with phase(name), self._held(worst.cost_usd):
+            try:
+                said = self._asked(body)
+            except urllib.error.URLError:
+                raise  # It was refused, or never sent whole: such requests are not billed.
+            except BaseException:
+                self._book(name, worst)
+                raise
+            self._book(name, self._charge(said, worst))
         if slot is not None:
             slot.keep(Completion(body=said))
         return said
+
+    @contextmanager
+    def _held(self, worst_usd: Decimal) -> Iterator[None]:
+        """Hold it, once there is room beside the calls under way."""
+        with ExitStack() as held:
+            with _TURN:
+                asyncio.run(self.budget.room(worst_usd))
+                held.enter_context(self.budget.hold(worst_usd))
+            yield
+
+    def _bounded(self, body: dict[str, Any]) -> tuple[dict[str, Any], Charge]:
+        """The request with a limit in it, and the most that it can cost."""
+        worst = Charge(component=self.component, name=str(body.get("model")), cost_usd=self.call_usd or Decimal(0))
+        if self.price is None:
+            return body | ({} if self.call_usd is None else {"budget_usd": str(self.call_usd)}), worst
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        if limit is None:
+            limit = self.max_tokens
+            body = body | {"max_completion_tokens": limit}
+        usage = worst_usage(body, int(limit))
+        return body, worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
+
+    def _charge(self, said: Any, worst: Charge) -> Charge:
+        """What a reply cost; the worst case where it does not say, or not in a form that can be read."""
+        try:
+            usage = tokens_of(said)
+            if self.price is None:
+                told = Decimal(str(said["orchestra"]["cost_usd"]))
+                return Charge(component=self.component, name=worst.name, usage=usage, cost_usd=told)
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+            return worst
+        if not usage.output_tokens:
+            return worst
+        return worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
+
+    def _book(self, name: str, charge: Charge) -> None:
+        self.budget.book(charge)
+        self._count(name, charge)
+
+    def _count(self, name: str, charge: Charge) -> None:
+        self.cost_usd[name] = EXACT.add(self.cost_usd.get(name, Decimal(0)), charge.cost_usd)
 
     def _asked(self, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
@@ -93,15 +154,15 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.server
         assert isinstance(proxy, Proxy)
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
-        name = self.path.strip("/").removesuffix("/v1/chat/completions")
+        name = unquote(self.path).strip("/").removesuffix("/v1/chat/completions")
         try:
             status, body = 200, proxy.complete(name, json.loads(raw))
         except (BudgetError, ConfigError) as error:
-            proxy.capped = error
+            proxy.capped[name] = error
             status, body = 400, {"error": {"message": one_line(str(error))}}
         except urllib.error.HTTPError as error:
             status, body = error.code, {"error": {"message": f"HTTP {error.code}"}}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             status, body = 502, {"error": {"message": one_line(str(error))}}
         data = json.dumps(body).encode()
         self.send_response(status)

@@ -1,18 +1,28 @@
 """What an evaluation tells: rates over trials, failures apart, and the agreement of two judges."""
 
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestra.accounting.ledger import cost_of, total
+from orchestra.config.judge import JudgeSettings
+from orchestra.errors import BudgetError, JudgeError
 from orchestra.evaluation.benchmarks.agreement import agreement, cohen_kappa, sample
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
 from orchestra.evaluation.benchmarks.frames.scorer import figures
 from orchestra.evaluation.benchmarks.report import FAILURES, metrics, results, summarise, table, write
+from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.evaluation.benchmarks.tau2.scorer import figures as tau2_figures
+from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
+from orchestra.types import Charge, Price, Usage, add_up
 from tests.support.benchmarks import evaluation, pairs, player, published
 from tests.support.endpoint import answer, serving
 
@@ -112,3 +122,92 @@ def test_a_second_judge_judges_a_sample_once(tmp_path: Path, monkeypatch: pytest
     chosen = [row for row in rows if f"frames-{row['id']}" in sample([f"frames-{row['id']}" for row in rows], 6)]
     assert found.count == 6 and found.agreed == pytest.approx(sum(row["official"] for row in chosen) / 6)
     assert (found.first, found.second) == ("gpt-4.1-2025-04-14", "o3-mini-2025-01-31")
+
+
+REFUSED = {"error": {"message": "Unsupported parameter: 'temperature' is not supported with this model."}}
+USAGE = {"prompt_tokens": 400, "completion_tokens": 3000}
+
+
+@contextmanager
+def reasoner(monkeypatch: pytest.MonkeyPatch, folder: Path, unwilling: Sequence[str] = ()) -> Iterator[Evaluation]:
+    """Eight answers with their verdicts, and a second judge that takes no temperature, as OpenAI's."""
+    reply = player("frames")
+
+    def judges(request: dict[str, Any]) -> object:
+        if not request["model"].startswith("o3"):
+            return reply(request)
+        if "temperature" in request or any(name in request["messages"][0]["content"] for name in unwilling):
+            return (400, REFUSED, 0)
+        return (200, answer("Decision: TRUE") | {"usage": USAGE}, 0)
+
+    with serving(judges) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = evaluation("frames", published("frames", folder, pairs("frames")[:8]), folder, double.url, concurrency=2)
+        made.attempt(made.shards)
+        yield made
+
+
+@pytest.fixture
+def judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluation]:
+    with reasoner(monkeypatch, tmp_path) as made:
+        yield made
+
+
+def second_judge(made: Evaluation) -> JudgeSettings:
+    found = made.spec.protocol.second_judge
+    assert found is not None
+    return found
+
+
+def spent(made: Evaluation) -> Decimal:
+    return add_up(total(read_jsonl(file, Charge)) for file in made.ledgers)
+
+
+def test_a_second_judge_that_takes_no_temperature_is_sent_none(judged_once: Evaluation) -> None:
+    found = judge_again(judged_once, judged_once.attempts(), 6, second_judge(judged_once))
+    assert found is not None and found.count == 6
+
+
+@pytest.mark.parametrize("ledger", ["ledger", "ledger-00000"])
+def test_a_second_judge_keeps_each_verdict_and_the_cap_of_the_whole_evaluation(
+    judged_once: Evaluation, ledger: str
+) -> None:
+    """What workers of a runner booked counts too, though they have ledgers of their own."""
+    made, before = judged_once, spent(judged_once)
+    (made.folder / "ledger.jsonl").rename(made.folder / f"{ledger}.jsonl")
+    each = cost_of(Price(input_per_million=Decimal("1.1"), output_per_million=Decimal("4.4")), Usage(
+        input_tokens=400, output_tokens=3000
+    ))  # fmt: skip
+    with pytest.raises(BudgetError, match="are spent"):
+        judge_again(replace(made, cap_usd=before + 4 * each), made.attempts(), 8, second_judge(made))
+    file = made.folder / "second-o3-mini-2025-01-31.jsonl"
+    kept = len(file.read_text().splitlines())
+    assert 0 < kept < 4 and spent(made) == before + kept * each
+    with file.open("a") as partial:
+        partial.write('{"item": "frames-0')  # A kill within a line.
+    found = judge_again(made, made.attempts(), 8, second_judge(made))
+    assert found is not None and found.count == 8 and spent(made) == before + 8 * each
+    assert judge_again(made, made.attempts(), 8, second_judge(made)) == found and spent(made) == before + 8 * each
+
+
+def test_an_answer_that_is_another_one_now_is_judged_again(judged_once: Evaluation) -> None:
+    made, second = judged_once, second_judge(judged_once)
+    judge_again(made, made.attempts(), 8, second)
+    before = spent(made)
+    changed = [one.model_copy(update={"answer": f"{one.answer}!"}) for one in made.attempts()[:2]]
+    found = judge_again(made, changed, 8, second)
+    assert found is not None and found.count == 2 and spent(made) > before
+
+
+def test_what_a_second_judge_fails_on_is_said_and_all_of_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, said = [f"({row['id']})" for row in pairs("frames")[:8]], list[str]()
+    with reasoner(monkeypatch, tmp_path, [names[0], names[3]]) as made:
+        found = judge_again(made, made.attempts(), 8, second_judge(made), said.append)
+    assert found is not None and found.count == 6
+    assert len(said) == 1 and "o3-mini-2025-01-31: no second verdict on 2 of 8 answers: HTTP 400" in said[0]
+    (tmp_path / "none").mkdir()
+    said_of_all = r"no second verdict on 8 of 8 answers: HTTP 400.*leave out --agreement"
+    with reasoner(monkeypatch, tmp_path / "none", names) as made, pytest.raises(JudgeError, match=said_of_all):
+        judge_again(made, made.attempts(), 8, second_judge(made), said.append)

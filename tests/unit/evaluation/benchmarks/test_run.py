@@ -111,6 +111,22 @@ def test_an_answer_that_the_cap_left_unjudged_is_judged_by_the_next_command(
     ]
 
 
+def test_what_workers_booked_counts_against_the_cap_of_a_later_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:6])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = evaluation("hle", file, tmp_path, double.url)
+        worker = replace(made, ledger="ledger-00000", limit=3)
+        assert worker.attempt(worker.shards) == 3
+        spent = total(read_jsonl(made.folder / "ledger-00000.jsonl", Charge))
+        with pytest.raises(BudgetError, match=f"{spent} of {spent} USD are spent"):
+            replace(made, cap_usd=spent).attempt(made.shards)
+        own = replace(worker, limit=6, cap_usd=2 * spent, ledger="ledger-00001")
+        assert own.budget().spent_usd == 0, "a worker has its share of the cap for itself"
+
+
 def test_failures_are_kept_apart_from_wrong_answers_and_tried_again_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.base import Question
 from orchestra.evaluation.benchmarks.run import Evaluation
@@ -27,9 +30,10 @@ from orchestra.evaluation.benchmarks.tau2.worker import (
     Script,
     WholeScript,
 )
+from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
 from orchestra.tools.replay.cassette import Cassette, Mode
-from orchestra.types import Component, Price
+from orchestra.types import Charge, Component, Price
 from tests.support.benchmarks import evaluation
 from tests.support.endpoint import Double, answer, serving
 
@@ -71,20 +75,65 @@ def test_a_users_calls_are_recorded_whole_and_replayed_for_nothing(tmp_path: Pat
         # Another attempt is another asking: it was never recorded.
         status, said = post(again.base("mock/t1/1"), BODY)
         assert status == 400 and "no recorded reply" in said["error"]["message"]
-        assert isinstance(again.capped, ConfigError)
+        assert {name: type(why) for name, why in again.capped.items()} == {"mock/t1/1": ConfigError}
 
 
 def test_the_cap_stops_users_before_they_are_asked(tmp_path: Path) -> None:
     with serving([(200, answer("hi"), 0)]) as double, proxying(proxy(double, tmp_path, cap="0.0001")) as asked:
         status, said = post(asked.base("a/0"), BODY)
         assert status == 400 and "could cost" in said["error"]["message"] and double.asked == []
-        assert isinstance(asked.capped, BudgetError)
+        assert {name: type(why) for name, why in asked.capped.items()} == {"a/0": BudgetError}
 
 
 def test_an_endpoint_that_is_down_is_no_reply(tmp_path: Path) -> None:
     with serving([(503, "down", 0)]) as double, proxying(proxy(double, tmp_path)) as asked:
         assert post(asked.base("a/0"), BODY)[0] == 503
-        assert asked.capped is None and asked.budget.spent_usd == 0
+        assert not asked.capped and asked.budget.spent_usd == 0
+
+
+@pytest.mark.parametrize(
+    "status, reply",
+    [
+        (0, None),
+        (200, b"{"),
+        (200, [1]),
+        (200, {"choices": [{"message": {"content": "x"}}]}),
+        (200, answer("x") | {"usage": {"prompt_tokens": -1, "completion_tokens": 5}}),
+        (200, answer("x") | {"usage": [3]}),
+    ],
+    ids=["lost", "cut", "a list", "no tokens", "negative tokens", "another form"],
+)
+def test_what_a_reply_cost_is_the_worst_case_where_it_is_not_known(tmp_path: Path, status: int, reply: Any) -> None:
+    body = {name: value for name, value in BODY.items() if name != "max_completion_tokens"}
+    with serving([(status, reply, 0)]) as double, proxying(proxy(double, tmp_path, cap="0.1")) as asked:
+        for _ in range(4):
+            post(asked.base("a/0"), body)
+        # 4096 tokens and the request cost 0.042 USD at most: the cap has room for two of them.
+        assert len(double.asked) == 2 and isinstance(asked.capped["a/0"], BudgetError)
+        assert double.asked[0]["max_completion_tokens"] == 4096
+        assert Decimal("0.08") < asked.budget.spent_usd < Decimal("0.1")
+
+
+def test_calls_under_way_are_waited_for_before_the_cap_ends_a_simulation(tmp_path: Path) -> None:
+    body = {**BODY, "max_completion_tokens": 4096}
+    with (
+        serving([(200, answer("x"), 0.05)]) as double,
+        proxying(proxy(double, tmp_path, cap="0.05")) as asked,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        found = list(pool.map(lambda n: post(asked.base(f"a/{n}"), body)[0], range(4)))
+    assert found == [200] * 4 and not asked.capped
+
+
+def test_a_gateway_that_loses_a_reply_is_booked_at_what_it_may_spend(tmp_path: Path) -> None:
+    told = answer("x") | {"orchestra": {"cost_usd": "0.25"}}
+    budget = Budget(tmp_path / "ledger.jsonl", Decimal(1))
+    with serving([(200, told, 0), (0, None, 0)]) as double:
+        made = Proxy(double.url, "", None, budget, None, Component.POLICY, call_usd=Decimal("0.4"))
+        with proxying(made) as asked:
+            found = [post(asked.base("telecom/[a b]|c/0"), BODY)[0] for _ in range(3)]
+    assert found == [200, 502, 400] and double.asked[0]["budget_usd"] == "0.4" and len(double.asked) == 2
+    assert budget.spent_usd == made.cost_usd["telecom/[a b]|c/0"] == Decimal("0.65")
 
 
 def task() -> Any:
@@ -141,6 +190,87 @@ def test_a_simulation_becomes_an_attempt_with_the_official_reward() -> None:
     assert attempt.why == "the user ended it; DB 1, NL_ASSERTION 0" and attempt.calls == {"gpt-5": 2}
     assert attempt.steps[0].call is not None and attempt.steps[0].call.name == "find"
     assert of_simulation(made | {"reward": 1.0}, question, 0).solved
+
+
+WORKER = """#!{python}
+import json, runpy, sys
+worker = runpy.run_path(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    agent = worker["AgentEndpoint"](asked["agent"]["url"], asked["agent"]["model"], "", 300)
+    try:
+        told = [agent([{{"role": "user", "content": "x"}}], [], False) for _ in range(4)]
+        if asked["task"] == "broken":
+            raise KeyError("a tool of the domain")
+        usd = sum(float((one.get("orchestra") or {{}}).get("cost_usd") or 0) for one in told)
+        made = {{"reward": 1.0, "breakdown": {{}}, "termination": "user_stop", "agent_usd": usd, "user_usd": 0.0}}
+        made |= {{"messages": [], "latency_s": 0.0, "calls": [], "simulated": False}}
+    except Exception as error:
+        made = {{"error": repr(error)}}
+    print(json.dumps(made), flush=True)
+"""
+"""In place of the package: an agent of four calls."""
+
+
+def dialogues(root: Path, url: str, **more: Any) -> Evaluation:
+    """Three tasks for a worker that needs no package."""
+    for domain, ids in {"airline": ["[a b]|0", "1", "broken"], "retail": [], "telecom": [], "mock": []}.items():
+        folder = root / "tau2/domains" / domain
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tasks.json").write_text(json.dumps([{"id": name} for name in ids]))
+        (folder / "split_tasks.json").write_text(json.dumps({"base": ids}))
+    (root / "tau2/domains/banking_knowledge/tasks").mkdir(parents=True, exist_ok=True)
+    python = root / ".venv-tau2/bin/python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(WORKER.format(python=sys.executable))
+    python.chmod(0o755)
+    return evaluation("tau2", root / "tau2", root, url, user="solo", **more)
+
+
+def booked(made: Evaluation) -> Decimal:
+    return total(read_jsonl(made.folder / "ledger.jsonl", Charge))
+
+
+@pytest.fixture
+def all_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.evaluation.benchmarks.tau2.loader.ALONE", ("airline",))
+    monkeypatch.setattr("orchestra.evaluation.benchmarks.tau2.loader.TaskRow.solo", True)
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_an_endpoint_is_capped_and_booked_at_its_price_also_where_a_simulation_fails(tmp_path: Path) -> None:
+    reply = answer("x") | {"usage": {"prompt_tokens": 4000, "completion_tokens": 60}}
+    with serving([(200, reply, 0)]) as double:
+        made = dialogues(tmp_path, double.url, concurrency=2)
+        made.attempt(made.shards)
+        first, second, broken = made.attempts()
+        assert first.solved and second.solved and "a tool of the domain" in broken.failure
+        assert first.cost_usd == second.cost_usd == broken.cost_usd > 0
+        assert booked(made) == 3 * first.cost_usd and {one["max_completion_tokens"] for one in double.asked} == {64}
+
+        again = replace(dialogues(tmp_path / "again", double.url), cap_usd=first.cost_usd, concurrency=1)
+        before = len(double.asked)
+        with pytest.raises(BudgetError, match="are spent"):
+            again.attempt(again.shards)
+        assert 0 < len(double.asked) - before < 8 and 0 < booked(again) <= first.cost_usd
+        with pytest.raises(ConfigError, match="the model's price is unknown — name its row of the price book: --price"):
+            replace(again, model=replace(again.model, price=None)).attempt(again.shards)
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_another_gateway_is_booked_call_by_call_within_what_a_call_may_spend(tmp_path: Path) -> None:
+    told = answer("x") | {"orchestra": {"cost_usd": "0.25"}}
+    with serving([(200, told, 0)]) as double:
+        made = dialogues(tmp_path, double.url, concurrency=1)
+        model = replace(made.model, model=double.url, price=None)
+        made = replace(made, model=model, cap_usd=Decimal("2.5"))
+        with pytest.raises(ConfigError, match=r"no known worst case — add --question-usd"):
+            made.attempt(made.shards)
+        made = replace(made, model=replace(model, question_usd=Decimal("0.3")))
+        with pytest.raises(BudgetError, match="are spent"):
+            made.attempt(made.shards)
+        assert {one["budget_usd"] for one in double.asked} == {"0.3"}
+    assert [one.cost_usd for one in made.attempts()] == [Decimal(1)] * 2 and booked(made) == Decimal("2.25")
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
