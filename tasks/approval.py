@@ -10,7 +10,7 @@ from orchestra.promotion.approval import Answer, Approval
 from orchestra.promotion.parts import renewed_description
 from orchestra.types import Record
 from tasks.platform.pages import renew_verdict
-from tasks.platform.registry import CHAMPION, ROLLED_BACK, ModelVersion, Registry
+from tasks.platform.registry import CHAMPION, DECISION, ModelVersion, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import said
 from tasks.rollback import take_over
@@ -19,8 +19,8 @@ STATE = "approval"
 """Tag of a version: waiting, approved, refused or expired."""
 RECORD = "approval.record"
 """Tag of a version: the whole request and its answer, as JSON."""
-DECISION, WAITING = "decision", "Waiting"
-"""Tag of a version, and its value until a person's answer is carried out and told."""
+WAITING = "Waiting"
+"""Decision about a version until a person's answer is carried out and told."""
 AGAIN = "orchestra run compares and asks again"
 
 
@@ -103,9 +103,8 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
             complete(registry, version.number)
             return Answered(approval=asked, changed=False)
         raise DataError("this version already serves", where=where, fix="orchestra release --rollback takes it out")
-    if ROLLED_BACK in version.tags:
-        fix = f"orchestra release --to {version.number}"
-        raise DataError("a person took it out of service", where=where, fix=fix)
+    if version.taken_out:
+        raise DataError(version.taken_out, where=where, fix=f"orchestra release --to {version.number}")
     made = asked.answered(said, present)
     if made.state == "expired":
         write(registry, version, made)

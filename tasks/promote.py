@@ -26,7 +26,7 @@ from tasks.judge import Judgement, interrupted, judge, way_out
 from tasks.platform.evidence import EVIDENCE, judgement_file, keep
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
-from tasks.platform.registry import CANDIDATE, CHAMPION, ModelVersion, Registry, git_commit
+from tasks.platform.registry import CANDIDATE, CHAMPION, DECISION, ModelVersion, Registry, git_commit
 from tasks.platform.stage import Stage, run
 from tasks.platform.tracking import said
 from tasks.records.models import link_version
@@ -102,7 +102,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
         page=stage.root / PAGE,
     )
     if promotion.name != "Unchanged":
-        registry.tag(candidate, {"decision": decision.name, "simulated": str(comparison.simulated).lower()})
+        registry.tag(candidate, {DECISION: decision.name, "simulated": str(comparison.simulated).lower()})
     subject = _subject(stage, promotion, comparison, episodes, judged, registry, safety)
     _publish(stage, subject, promotion, registry, parent_run_id)
     file.unlink(missing_ok=True)
@@ -194,7 +194,7 @@ def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry:
     client.log_text(run_id, kept.read_text(encoding="utf-8"), ARTIFACT)
     client.log_artifact(run_id, str(reports / "comparison.json"), "decision")
     tags = {
-        "decision": promotion.name,
+        DECISION: promotion.name,
         "decision.reasons": said(summary(promotion)),
         "model.version": str(promotion.version),
         "model.champion": str(promotion.champion or ""),

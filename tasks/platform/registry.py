@@ -25,8 +25,12 @@ CHECKPOINT = "checkpoint_hash"
 PROMOTED = "promoted"
 """Tag of a version that the gate once made champion."""
 ROLLED_BACK = "rolled_back"
-"""Tag of a version that a person took out of service, the number of the one that serves instead: only a person brings
-it back."""
+"""Tag of a version that was taken out of service, the number of the one that serves instead: only a person brings it
+back."""
+CANARY = "rolled_back.canary"
+"""Tag of such a version: what its canary found. Without it, a person took the version out."""
+DECISION = "decision"
+"""Tag of a version: what the gate, a person or its canary last decided about it."""
 ARTIFACT = "checkpoint"
 """The folder of a version's files in the artifacts of its run, on a server."""
 STORE = ".state/models"
@@ -63,6 +67,14 @@ class ModelVersion(Record):
         except DataError as error:
             return error.what
         return ""
+
+    @property
+    def taken_out(self) -> str:
+        """By whom it was taken out of service, and why; empty where it was not."""
+        if ROLLED_BACK not in self.tags:
+            return ""
+        found = self.tags.get(CANARY)
+        return f"{'a person' if found is None else f'its canary ({found})'} took this version out of service"
 
 
 LIBRARIES = {"mlflow", "requests", "urllib3", "botocore", "boto3", "s3transfer"}
@@ -198,9 +210,10 @@ class Registry:
         return str(self.client.get_model_version(self.model_name, str(number)).description or "")
 
     @_named
-    def untag(self, version: ModelVersion, key: str) -> None:
-        if key in version.tags:
-            self.client.delete_model_version_tag(self.model_name, str(version.number), key)
+    def untag(self, version: ModelVersion, *keys: str) -> None:
+        for key in keys:
+            if key in version.tags:
+                self.client.delete_model_version_tag(self.model_name, str(version.number), key)
 
     @property
     def _filter(self) -> str:

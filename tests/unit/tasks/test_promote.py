@@ -179,7 +179,9 @@ def test_a_rolled_back_checkpoint_stays_out_until_a_person_names_it(promoted: Pa
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
     refused = promote.promote(stage)
     assert [check.name for check in refused.failed] == ["rolled back"] and aliases(root)[CHAMPION] == 1
-    assert "orchestra release --to 2" in refused.failed[0].reason
+    assert refused.failed[0].reason == (
+        "a person took this version out of service: `orchestra release --to 2` is the way back"
+    )
     back = switch(stage, 2)
     assert (back.version, back.left, back.changed) == (2, 1, True)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
