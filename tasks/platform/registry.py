@@ -53,7 +53,8 @@ class ModelVersion(Record):
 
     @property
     def checkpoint_hash(self) -> str:
-        return self.tags[CHECKPOINT]
+        """Empty for a version that somebody registered by hand: no checkpoint is known of it."""
+        return self.tags.get(CHECKPOINT, "")
 
     def verified(self) -> Path:
         """The folder, after its contents were checked against the hash; `DataError` when lost or damaged."""
@@ -123,7 +124,7 @@ class Registry:
     @_named
     def of(self, checkpoint_hash: str) -> ModelVersion | None:
         """The version made of that checkpoint; None when there is none."""
-        return next((v for v in self.versions() if v.tags.get(CHECKPOINT) == checkpoint_hash), None)
+        return next((version for version in self.versions() if version.checkpoint_hash == checkpoint_hash), None)
 
     def version(self, number: int) -> ModelVersion | None:
         """The version of that number; None when there is none."""
@@ -131,9 +132,9 @@ class Registry:
 
     @_named
     def versions(self) -> list[ModelVersion]:
-        """Every version of the model."""
+        """Every version that `promote` registered; one that somebody registered by hand is left out."""
         found = self.client.search_model_versions(self._filter, max_results=10_000)
-        return [self._version(version) for version in found]
+        return [version for version in map(self._version, found) if version.checkpoint_hash]
 
     @_named
     def add(self, folder: Path, checkpoint_hash: str, tags: Mapping[str, str], run_id: str | None) -> ModelVersion:
