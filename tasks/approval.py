@@ -50,6 +50,12 @@ def read(version: ModelVersion) -> Approval | None:
         return None
 
 
+def waits(version: ModelVersion) -> bool:
+    """Whether it waits for a person who can still answer; so does one whose request another program version wrote."""
+    known = read(version)
+    return version.tags.get(STATE) == "waiting" and not (known is not None and known.expired(now()))
+
+
 def write(registry: Registry, version: ModelVersion, approval: Approval) -> None:
     """Keep it: whole for this program, and in words for people and searches."""
     registry.tag(version, {**_in_words(approval), RECORD: approval.model_dump_json()})
@@ -150,11 +156,13 @@ def check_asked(stage: Stage, number: int | None) -> None:
 def _asked(registry: Registry, number: int | None) -> tuple[ModelVersion, Approval]:
     """The version of that number and the request about it; without a number the only one that waits.
 
-    Where none waits, it is the only one whose answer a kill kept from being told.
+    Where none waits, it is the only one whose answer a kill kept from being told, or else the newest that waited.
     """
-    requests = {one.number: (one, found) for one in registry.versions() if (found := read(one)) is not None}
-    waiting = [one for one, (_, approval) in requests.items() if approval.state == "waiting"]
-    waiting = waiting or [one for one, found in requests.items() if _is_open(*found)]
+    every = sorted(registry.versions(), key=lambda one: one.number)
+    requests = {one.number: (one, found) for one in every if (found := read(one)) is not None}
+    asked = [one for one, (_, approval) in requests.items() if approval.state == "waiting"]
+    waiting = [one for one in asked if waits(requests[one][0])]
+    waiting = waiting or [one for one, found in requests.items() if _is_open(*found)] or asked[-1:]
     if number is None and len(waiting) == 1:
         number = waiting[0]
     if number is not None and number in requests:

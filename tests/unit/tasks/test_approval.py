@@ -100,6 +100,20 @@ def test_after_the_expiry_an_answer_is_refused_and_the_next_run_asks_again(
     assert approval.answer(stage(root), 1, YES).changed
 
 
+def test_without_a_number_an_answer_is_for_the_version_that_still_waits(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(root).name == "Waiting"
+    later(monkeypatch, 5)
+    train(root, "grpo", 2)
+    evaluated(root)
+    assert asked(root).version == 2
+    assert approval.answer(stage(root), None, YES).approval.version == 2
+    later(monkeypatch, 5)
+    with pytest.raises(DataError, match=r"version 1: Nobody answered by"):
+        approval.answer(stage(root), None, YES)
+
+
 def test_an_approval_counts_only_in_the_place_of_the_champion_it_was_compared_with(root: Path) -> None:
     assert asked(root).name == "Waiting"
     train(root, "grpo", 2)
