@@ -98,9 +98,11 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     """Give a person's answer about a version, None: the one that waits; approved, it is champion.
 
     Safe to repeat after a kill, also without the number. Raises `ConfigError` when nobody asked about that version,
-    `DataError` when the request has expired or is about another champion, or the checkpoint is lost; nothing moves
-    then.
+    `DataError` when the request has expired, or is about another champion or other held-out data, or the checkpoint is
+    lost; nothing moves then.
     """
+    from tasks.evaluate import data_hash, heldout
+
     registry = Registry(stage.root, stage.params.promote.model_name)
     version, asked = _asked(registry, number)
     champion, present, where = registry.at(CHAMPION), now(), f"version {version.number}"
@@ -117,6 +119,10 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
         raise DataError(made.line.rstrip("."), where=where, fix=AGAIN)
     if said.approve and asked.champion != (None if champion is None else champion.number):
         raise DataError("it was compared with another champion than the present one", where=where, fix=AGAIN)
+    if said.approve and asked.data_hash != data_hash(stage, heldout(stage)):
+        raise DataError(
+            "it was measured on other held-out data, tools or code than the present", where=where, fix=AGAIN
+        )
     if said.approve:
         registry.fetch(version).verified()
     registry.tag(version, {DECISION: WAITING})
