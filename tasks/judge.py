@@ -108,6 +108,8 @@ def _champion_evidence(
     Of a lost one, what was recorded when it was promoted, on whatever data; None when that cannot be read either.
     """
     known = kept(stage.root, registry.client, champion, found.data_hash)
+    if known is not None and worth is not None:
+        known = worth.again(known)
     by_utility = stage.params.promote.objective == "utility" and worth is not None
     lacking = known is not None and by_utility and not utilities(known.results)
     if lost or (known is not None and not lacking):
