@@ -417,6 +417,16 @@ def test_what_does_not_belong_together_is_refused_in_one_line(root: Path) -> Non
     assert versions(root) == []
 
 
+def test_a_log_of_the_training_that_was_cut_off_is_refused_before_anything_moves(root: Path) -> None:
+    stage, steps = Stage.open("promote", root, params()), root / "reports/grpo_steps.jsonl"
+    steps.write_text('{"step": 1, "loss": NaN, "train/reward": 0.5}\n{"step": 2, "tra')
+    with pytest.raises(DataError, match=r"grpo_steps\.jsonl:2: .* — run the grpo stage again"):
+        promote.promote(stage)
+    assert versions(root) == [] and aliases(root)[CANDIDATE] is None
+    steps.write_text('{"step": 1, "loss": NaN, "train/reward": 0.5}\n')
+    assert promote.promote(stage).promoted
+
+
 def test_code_that_decides_a_score_is_part_of_the_data_hash(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage.open("promote", root, params())
     before = evaluate.data_hash(stage, evaluate.heldout(stage))
