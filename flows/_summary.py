@@ -31,6 +31,8 @@ class RunSummary:
     """What a person was asked or said; empty where nobody was."""
     waits: bool = False
     """Whether an answer is missing."""
+    rolled_back: str = ""
+    """What the canary found of a version that it took back; empty where it took none."""
 
     @classmethod
     def of(cls, root: Path, outcomes: dict[str, str], decision: Any, deployment: Any, mlflow_run: str) -> "RunSummary":
@@ -47,15 +49,18 @@ class RunSummary:
             mlflow_run=mlflow_run,
             approval="" if decision.approval is None else decision.approval.line,
             waits=decision.waits,
+            rolled_back=deployment.trial if deployment.outcome == "rolled_back" else "",
         )
 
     @classmethod
-    def answer(cls, root: Path, approval: Any) -> None:
-        """Put a person's answer into the record of the last run, if that is the run that asked."""
+    def answer(cls, root: Path, approval: Any, rolled_back: str = "") -> None:
+        """Put a person's answer, and what a canary then found, into the last run's record, if that is the run that
+        asked."""
         last = cls.load(root)
         if last is not None and last.version == approval.version:
             promoted = approval.state == "approved"
-            replace(last, promoted=promoted, approval=approval.line, waits=False).save(root)
+            told = {"approval": approval.line, "waits": False, "rolled_back": rolled_back}
+            replace(last, promoted=promoted, **told).save(root)
 
     def save(self, root: Path) -> None:
         atomic.write_text(root / FILE, json.dumps(asdict(self), indent=2))
@@ -71,14 +76,17 @@ class RunSummary:
     @property
     def verdict(self) -> str:
         """In a word or three."""
+        if self.promoted and self.rolled_back:
+            return "rolled back by its canary"
         return "promoted" if self.promoted else "waits for approval" if self.waits else "refused"
 
     def text(self, root: Path) -> str:
         """The closing lines on the screen."""
-        verdict = f"promoted as version {self.version}" if self.promoted else f"{self.verdict}; the champion serves on"
+        served = self.promoted and not self.rolled_back
+        verdict = f"promoted as version {self.version}" if served else f"{self.verdict}; the champion serves on"
         lines = ["", self.table, "", f"Gate: {verdict}"]
         lines += [f"  - {reason}" for reason in self.reasons]
-        lines += ["", self.approval] if self.approval else []
+        lines += [line for one in (self.approval, self.rolled_back) if one for line in ("", one)]
         lines += ["", f"Serving: {self.url} ({self.engine})" if self.url else "Serving: nothing yet"]
         lines += [self.trace, "", "Where to look:"]
         return "\n".join(lines + [f"  {what:<14}{where}" for what, where in places(root, self.mlflow_run)] + [""])

@@ -26,6 +26,7 @@ from flows._summary import RunSummary
 from flows.release import TIMEOUT_S, limit_s, run_deploy
 from orchestra.errors import ConfigError
 from orchestra.promotion.approval import Answer, Approval
+from orchestra.system.runs import TAKEN_BACK
 from orchestra.system.workspace import Screen
 from orchestra.text import in_markdown
 from tasks.platform.stage import Stage
@@ -97,7 +98,7 @@ def run_answer(root: Path, version: int | None, said: dict[str, Any]) -> Any:
 def answer(by: str, approve: bool = True, version: int | None = None, reason: str = "") -> State[Any]:
     """Approve or refuse a version that waits for a person; safe to run again. No version: the one that waits.
 
-    A refusal is a normal ending with a name, as the gate's is.
+    A refusal is a normal ending with a name, as the gate's is, and so is a canary that takes the version back.
     """
     from tasks.approval import check_asked
 
@@ -110,7 +111,7 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
         with journal.stage("answer") as note:
             said = {"approve": approve, "by": by.strip(), "reason": reason.strip()}
             done: Any = run_answer.with_options(name="answer")(root, version, said)
-            approval, name = done.approval, done.name
+            approval, name, line = done.approval, done.name, done.approval.line
             note(f"version {approval.version} {approval.state}")
         screen(f"answer: version {approval.version}: {approval.line}")
         settle(approval, name)
@@ -121,5 +122,8 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
                 made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, wish)
                 note(f"version {made.version} {made.outcome}")
             screen(f"answer: version {made.version} serves at {made.url} ({made.engine})")
-        journal.end(name, f"version {approval.version}: {approval.line}")
-    return Completed(name=name, message=approval.line, data=approval.version)
+            if made.outcome == "rolled_back":
+                name, line = TAKEN_BACK, made.trial
+                RunSummary.answer(root, approval, made.trial)
+        journal.end(name, f"version {approval.version}: {line}")
+    return Completed(name=name, message=line, data=approval.version)

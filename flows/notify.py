@@ -1,4 +1,4 @@
-"""`python -m flows.notify`: Prefect automations that report failed runs and waiting versions."""
+"""`python -m flows.notify`: Prefect automations that report failed runs, failed canaries and waiting versions."""
 
 import argparse
 import asyncio
@@ -12,21 +12,24 @@ from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system.processes import services
-from orchestra.system.runs import AWAITING, SHORT
+from orchestra.system.runs import AWAITING, SHORT, TAKEN_BACK
 from orchestra.text import one_line
 from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 WAITS = (f"prefect.flow-run.{AWAITING}", "prefect.flow-run.Suspended")
 """A person must approve a version; a suspended run has no process, and so no heartbeat."""
-NAMED = ("Promoted", "Rejected", *SHORT, "Unchanged", "Nothing", "Tried", "RolledBack", "Waiting")
+NAMED = ("Promoted", "Rejected", *SHORT, "Unchanged", "Nothing", "Tried", TAKEN_BACK, "Waiting")
 """Names of our normal endings: Prefect names its events by them."""
 ENDS = (
     *(FAILURES + WAITS),
     *("prefect.flow-run.Completed", "prefect.flow-run.Cancelled"),
     *(f"prefect.flow-run.{name}" for name in NAMED),
 )
-WAITING = "waiting"
+TAKEN = (f"prefect.flow-run.{TAKEN_BACK}",)
+"""A canary took a version back, which these flows release."""
+RELEASING = ["retrain", "answer", "release"]
+WAITING, CANARY = "waiting", "canary"
 HEARTBEAT = "prefect.flow-run.heartbeat"
 QUIET = timedelta(hours=1)
 """A flow that fails again within this time is not told of again."""
@@ -37,17 +40,22 @@ BODY = f"""cause: {{{{ flow_run.state.message }}}}
 runbook: {RUNBOOK}
 type: orchestra why {{{{ flow_run.name }}}}
 then: orchestra rerun {{{{ flow_run.name }}}}"""
-FIRST_BODY = f"""Runs that fail and versions that wait are told to this address from now on.
+FIRST_BODY = f"""Runs and canaries that fail, and versions that wait, are told to this address from now on.
 runbook: {RUNBOOK}
 end it: orchestra notify --remove"""
 WAITING_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version waits for a person's approval"
 WAITING_BODY = """read: orchestra report
 type: orchestra approve --by NAME --reason TEXT
 or: orchestra refuse --by NAME --reason TEXT"""
+TAKEN_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version did not pass its canary and was taken back"
+TAKEN_BODY = f"""cause: {{{{ flow_run.state.message }}}}
+runbook: {RUNBOOK}, CandidateWorse
+type: orchestra why {{{{ flow_run.name }}}}"""
 
 
 def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None = None) -> list[str]:
-    """Tell these addresses of each flow's failures, at most once an hour; returns a line for each automation.
+    """Tell these addresses of each flow's failures, at most once an hour, and of versions that a canary took back or
+    that wait; returns a line for each automation.
 
     A webhook's address is kept as a secret of Prefect. Its body is JSON with the one key `text`, which Slack,
     Mattermost and Rocket.Chat take. `mailto:` gets a first mail at once; its password is read where Prefect's server
@@ -64,7 +72,9 @@ def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None
         remove(root)
         saved = [block.save(_name(root, kind), overwrite=True) for kind, block in blocks.items()]
 
-        def tell(name: str, description: str, flow: str, events: tuple[str, ...], subject: str, body: str) -> None:
+        def tell(
+            name: str, description: str, flow: str | list[str], events: tuple[str, ...], subject: str, body: str
+        ) -> None:
             trigger = EventTrigger(
                 expect=set(events),
                 match_related={"prefect.resource.role": "flow", "prefect.resource.name": flow},
@@ -79,6 +89,8 @@ def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None
         for flow in ENTRYPOINTS:
             tell(flow, f"{flow} failed", flow, FAILURES, SUBJECT, BODY)
             lines.append(f"{flow}: a failure is told, at most once in {QUIET}")
+        tell(CANARY, "a canary took a version back", RELEASING, TAKEN, TAKEN_SUBJECT, TAKEN_BODY)
+        lines.append(f"{', '.join(RELEASING)}: a version that its canary took back is told")
         tell(WAITING, "a version waits for approval", "retrain", WAITS, WAITING_SUBJECT, WAITING_BODY)
         lines.append("retrain: a version that waits for a person's approval is told")
         dead = EventTrigger(
@@ -163,7 +175,7 @@ def remove(root: Path) -> int:
     """Delete this workspace's automations; returns how many there were."""
     from prefect.client.orchestration import get_client
 
-    names = {_name(root, one) for one in (*ENTRYPOINTS, WAITING, "heartbeat")}
+    names = {_name(root, one) for one in (*ENTRYPOINTS, CANARY, WAITING, "heartbeat")}
     with connected(root), get_client(sync_client=True) as client:
         found = [one for one in client.read_automations() if one.name in names]
         for one in found:

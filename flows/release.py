@@ -11,7 +11,7 @@ from prefect.states import Completed
 from flows._runs import retryable, under_way
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
-from orchestra.system.runs import RunJournal
+from orchestra.system.runs import TAKEN_BACK, RunJournal
 from orchestra.system.workspace import Screen
 from tasks.platform.stage import Stage
 
@@ -124,6 +124,6 @@ def release(
             return Completed(name="Tried", message=f"version {made.version}: {made.trial}", data=made.version)
         screen(f"release: version {made.version} serves at {made.url} ({made.engine})")
         if made.outcome == "rolled_back":
-            return Completed(name="RolledBack", message=made.trial, data=made.version)
+            return Completed(name=TAKEN_BACK, message=made.trial, data=made.version)
         screen(made.trace)
         return Completed(message=f"{made.outcome}: version {made.version} at {made.url}", data=made.version)

@@ -26,12 +26,13 @@ from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
 from orchestra.system.environment import machine
-from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, ZERO, RunJournal
+from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunJournal
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
 from tasks.platform.ledger import LedgerTail, ledgers, run_ledger
 from tasks.platform.named import check_named
+from tasks.platform.registry import DECISION
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import ASKED_TAG, Recorder
 from tasks.records.models import link
@@ -236,12 +237,18 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         deployment: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, decision)
         note(f"version {deployment.version} {deployment.outcome}")
     params = load_params(root / "params.yaml").model_dump(mode="json", by_alias=True)
-    recorder.headline(params, f"version {decision.version} {decision.name.lower()}", TRAINED)
+    verdict, taken_back = decision.name.lower(), deployment.outcome == "rolled_back"
+    if taken_back and decision.promoted:
+        verdict = "rolled back"
+        recorder.tag(DECISION, TAKEN_BACK)
+    recorder.headline(params, f"version {decision.version} {verdict}", TRAINED)
     if decision.name == "Unchanged" and set(outcomes.values()) == {"unchanged"}:
         recorder.nothing_done()
     summary = RunSummary.of(root, outcomes, decision, deployment, recorder.parent)
     summary.save(root)
     screen(summary.text(root))
+    if taken_back:
+        return Completed(name=TAKEN_BACK, message=deployment.trial, data=outcomes)
     if not decision.promoted:
         return Completed(name=AWAITING if decision.waits else decision.name, message=decision.why, data=outcomes)
     return Completed(message=f"version {deployment.version} serves at {deployment.url}", data=outcomes)

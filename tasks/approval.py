@@ -10,7 +10,7 @@ from orchestra.promotion.approval import Answer, Approval
 from orchestra.promotion.parts import renewed_description
 from orchestra.types import Record
 from tasks.platform.pages import renew_verdict
-from tasks.platform.registry import CHAMPION, ROLLED_BACK, ModelVersion, Registry
+from tasks.platform.registry import CHAMPION, DECISION, ModelVersion, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import said
 from tasks.rollback import take_over
@@ -19,8 +19,8 @@ STATE = "approval"
 """Tag of a version: waiting, approved, refused or expired."""
 RECORD = "approval.record"
 """Tag of a version: the whole request and its answer, as JSON."""
-DECISION, WAITING = "decision", "Waiting"
-"""Tag of a version, and its value until a person's answer is carried out and told."""
+WAITING = "Waiting"
+"""Decision about a version until a person's answer is carried out and told."""
 AGAIN = "orchestra run compares and asks again"
 
 
@@ -48,6 +48,12 @@ def read(version: ModelVersion) -> Approval | None:
         return Approval.model_validate_json(version.tags.get(RECORD, ""))
     except ValidationError:
         return None
+
+
+def waits(version: ModelVersion) -> bool:
+    """Whether it waits for a person who can still answer; so does one whose request another program version wrote."""
+    known = read(version)
+    return version.tags.get(STATE) == "waiting" and not (known is not None and known.expired(now()))
 
 
 def write(registry: Registry, version: ModelVersion, approval: Approval) -> None:
@@ -92,9 +98,11 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
     """Give a person's answer about a version, None: the one that waits; approved, it is champion.
 
     Safe to repeat after a kill, also without the number. Raises `ConfigError` when nobody asked about that version,
-    `DataError` when the request has expired or is about another champion, or the checkpoint is lost; nothing moves
-    then.
+    `DataError` when the request has expired, or is about another champion or other held-out data, or the checkpoint is
+    lost; nothing moves then.
     """
+    from tasks.evaluate import data_hash, heldout
+
     registry = Registry(stage.root, stage.params.promote.model_name)
     version, asked = _asked(registry, number)
     champion, present, where = registry.at(CHAMPION), now(), f"version {version.number}"
@@ -103,15 +111,18 @@ def answer(stage: Stage, number: int | None, said: Answer) -> Answered:
             complete(registry, version.number)
             return Answered(approval=asked, changed=False)
         raise DataError("this version already serves", where=where, fix="orchestra release --rollback takes it out")
-    if ROLLED_BACK in version.tags:
-        fix = f"orchestra release --to {version.number}"
-        raise DataError("a person took it out of service", where=where, fix=fix)
+    if version.taken_out:
+        raise DataError(version.taken_out, where=where, fix=f"orchestra release --to {version.number}")
     made = asked.answered(said, present)
     if made.state == "expired":
         write(registry, version, made)
         raise DataError(made.line.rstrip("."), where=where, fix=AGAIN)
     if said.approve and asked.champion != (None if champion is None else champion.number):
         raise DataError("it was compared with another champion than the present one", where=where, fix=AGAIN)
+    if said.approve and asked.data_hash != data_hash(stage, heldout(stage)):
+        raise DataError(
+            "it was measured on other held-out data, tools or code than the present", where=where, fix=AGAIN
+        )
     if said.approve:
         registry.fetch(version).verified()
     registry.tag(version, {DECISION: WAITING})
@@ -151,11 +162,13 @@ def check_asked(stage: Stage, number: int | None) -> None:
 def _asked(registry: Registry, number: int | None) -> tuple[ModelVersion, Approval]:
     """The version of that number and the request about it; without a number the only one that waits.
 
-    Where none waits, it is the only one whose answer a kill kept from being told.
+    Where none waits, it is the only one whose answer a kill kept from being told, or else the newest that waited.
     """
-    requests = {one.number: (one, found) for one in registry.versions() if (found := read(one)) is not None}
-    waiting = [one for one, (_, approval) in requests.items() if approval.state == "waiting"]
-    waiting = waiting or [one for one, found in requests.items() if _is_open(*found)]
+    every = sorted(registry.versions(), key=lambda one: one.number)
+    requests = {one.number: (one, found) for one in every if (found := read(one)) is not None}
+    asked = [one for one, (_, approval) in requests.items() if approval.state == "waiting"]
+    waiting = [one for one in asked if waits(requests[one][0])]
+    waiting = waiting or [one for one, found in requests.items() if _is_open(*found)] or asked[-1:]
     if number is None and len(waiting) == 1:
         number = waiting[0]
     if number is not None and number in requests:

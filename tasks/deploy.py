@@ -117,7 +117,7 @@ def _rolled_back(stage: Stage, failure: CandidateWorse, worse: int) -> Deploymen
 
     stage.say(f"rolled back: {failure.what}")
     try:
-        moved = rollback(stage)
+        moved = rollback(stage, failure.what)
         if moved.version == worse and moved.left is not None:
             # A switch to an older version had taken the one before out of service.
             moved = switch(stage, moved.left)
@@ -125,7 +125,8 @@ def _rolled_back(stage: Stage, failure: CandidateWorse, worse: int) -> Deploymen
     except DataError as lost:
         stage.say(f"the aliases stay: {lost}")
     last = last_deployment(stage.root) or Deployment()
-    return last.model_copy(update={"outcome": "rolled_back", "trial": failure.what})
+    trial = f"version {worse} did not pass its canary: {failure.what}"
+    return last.model_copy(update={"outcome": "rolled_back", "trial": trial})
 
 
 def _serving(root: Path) -> str:

@@ -18,7 +18,7 @@ from orchestra.types import Episode, Record
 from tasks.evaluate import checkpoint, data_hash, heldout, on_progress, players
 from tasks.platform.evidence import EVIDENCE, keep, kept, read
 from tasks.platform.ledger import open_budget
-from tasks.platform.registry import CHAMPION, PREVIOUS, ROLLED_BACK, STORE, ModelVersion, Registry
+from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, ModelVersion, Registry
 from tasks.platform.stage import Stage
 
 
@@ -69,10 +69,8 @@ def judge(
                 why += f", and it left no record to compare with: {way_out(registry, champion)}"
             stage.say(why)
             decision = _with(decision, "champion", why, passed=best is not None and best.data_hash == found.data_hash)
-    if ROLLED_BACK in candidate.tags:
-        why = (
-            f"a person took this checkpoint out of service: `orchestra release --to {candidate.number}` is the way back"
-        )
+    if candidate.taken_out:
+        why = f"{candidate.taken_out}: `orchestra release --to {candidate.number}` is the way back"
         decision = _with(decision, "rolled back", why, passed=False)
     return Judgement(decision=decision, candidate=candidate, champion=against)
 
@@ -110,6 +108,8 @@ def _champion_evidence(
     Of a lost one, what was recorded when it was promoted, on whatever data; None when that cannot be read either.
     """
     known = kept(stage.root, registry.client, champion, found.data_hash)
+    if known is not None and worth is not None:
+        known = worth.again(known)
     by_utility = stage.params.promote.objective == "utility" and worth is not None
     lacking = known is not None and by_utility and not utilities(known.results)
     if lost or (known is not None and not lacking):

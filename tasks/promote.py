@@ -3,9 +3,11 @@
 python -m tasks.promote
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import RootModel
 
 from orchestra.errors import DataError
 from orchestra.evaluation.baselines.base import STRONGEST
@@ -13,7 +15,7 @@ from orchestra.evaluation.report import EVALUATION, SAFETY, TRAINED, Comparison,
 from orchestra.evaluation.safety import Safety, read_safety
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, verify_manifest
-from orchestra.files.jsonl import read_jsonl, stream_lines
+from orchestra.files.jsonl import read_jsonl
 from orchestra.promotion.approval import request
 from orchestra.promotion.evidence import Evidence, evidence, worth
 from orchestra.promotion.gate import Decision
@@ -26,7 +28,7 @@ from tasks.judge import Judgement, interrupted, judge, way_out
 from tasks.platform.evidence import EVIDENCE, judgement_file, keep
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
-from tasks.platform.registry import CANDIDATE, CHAMPION, ModelVersion, Registry, git_commit
+from tasks.platform.registry import CANDIDATE, CHAMPION, DECISION, ModelVersion, Registry, git_commit
 from tasks.platform.stage import Stage, run
 from tasks.platform.tracking import said
 from tasks.records.models import link_version
@@ -34,6 +36,12 @@ from tasks.rollback import take_over
 
 CHECKPOINT = f"models/{TRAINED}"
 REPORTS = EVALUATION
+STEPS = "reports/grpo_steps.jsonl"
+"""The training's log, which the decision page draws."""
+
+
+class _Step(RootModel[dict[str, Any]]):
+    """One line of it."""
 
 
 class Promotion(Decision):
@@ -64,6 +72,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     comparison = read_comparison(stage.root / REPORTS / "comparison.json")
     episodes = _episodes(stage.root / REPORTS / "episodes.jsonl")
     safety = read_safety(stage.root / REPORTS / SAFETY)
+    steps = _steps(stage.root / STEPS)
     _belong_together(stage, folder, comparison)
     of = worth({example.id: example for example in heldout(stage)}, episodes.get(STRONGEST, ()))
     failed = None if safety is None else len(safety.failed)
@@ -102,8 +111,8 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
         page=stage.root / PAGE,
     )
     if promotion.name != "Unchanged":
-        registry.tag(candidate, {"decision": decision.name, "simulated": str(comparison.simulated).lower()})
-    subject = _subject(stage, promotion, comparison, episodes, judged, registry, safety)
+        registry.tag(candidate, {DECISION: decision.name, "simulated": str(comparison.simulated).lower()})
+    subject = _subject(stage, promotion, comparison, episodes, judged, registry, safety, steps)
     _publish(stage, subject, promotion, registry, parent_run_id)
     file.unlink(missing_ok=True)
     return promotion
@@ -156,6 +165,11 @@ def _episodes(file: Path) -> dict[str, list[Episode]]:
     return found
 
 
+def _steps(file: Path) -> list[dict[str, Any]]:
+    """The training's steps, read before anything moves; none where there is no log."""
+    return [one.root for one in read_jsonl(file, _Step, fix="run the grpo stage again")] if file.is_file() else []
+
+
 def _tags(stage: Stage, folder: Path) -> dict[str, str]:
     """What a version says of itself, for people and for searches."""
     manifest = verify_manifest(folder)
@@ -194,7 +208,7 @@ def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry:
     client.log_text(run_id, kept.read_text(encoding="utf-8"), ARTIFACT)
     client.log_artifact(run_id, str(reports / "comparison.json"), "decision")
     tags = {
-        "decision": promotion.name,
+        DECISION: promotion.name,
         "decision.reasons": said(summary(promotion)),
         "model.version": str(promotion.version),
         "model.champion": str(promotion.champion or ""),
@@ -213,11 +227,11 @@ def _subject(
     judged: Judgement,
     registry: Registry,
     safety: Safety | None,
+    steps: Sequence[Mapping[str, Any]],
 ) -> PageSubject:
     """What the decision page is about."""
     reports, candidate = stage.root / REPORTS, judged.candidate
     serving = registry.at(CHAMPION)
-    steps = stage.root / "reports/grpo_steps.jsonl"
     facts = {
         "model": title_of(registry, promotion.version),
         "champion at the decision": "nothing"
@@ -241,7 +255,7 @@ def _subject(
         examples={example.id: example for example in heldout(stage)},
         champion=judged.champion,
         safety=safety,
-        steps=[json.loads(line) for _, line in stream_lines(steps)] if steps.is_file() else [],
+        steps=steps,
         lineage=of_version(registry.version(promotion.version) or candidate, promotion.name),
         history=history(registry),
         benchmarks=benchmarks(registry),

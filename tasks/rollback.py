@@ -1,9 +1,20 @@
 """Puts a version into service or takes it out: moves the aliases, and deploy serves the version that they name."""
 
 from orchestra.errors import DataError
+from orchestra.system.runs import TAKEN_BACK
 from orchestra.types import Record
-from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, ROLLED_BACK, ModelVersion, Registry
+from tasks.platform.registry import (
+    CANARY,
+    CHAMPION,
+    DECISION,
+    PREVIOUS,
+    PROMOTED,
+    ROLLED_BACK,
+    ModelVersion,
+    Registry,
+)
 from tasks.platform.stage import Stage
+from tasks.platform.tracking import said
 
 
 class Move(Record):
@@ -27,12 +38,13 @@ class Move(Record):
         return f"version {self.version} is the champion already, since version {self.left} was taken out; {back}"
 
 
-def rollback(stage: Stage) -> Move:
+def rollback(stage: Stage, canary: str | None = None) -> Move:
     """The champion before the present one is champion again; the one taken out is not promoted again by itself.
 
-    Repeated (after a release that failed, say) it changes nothing more: only `switch` brings a version back that was
-    taken out. A rollback that was killed midway is completed. Raises `DataError`, changing nothing, when there is no
-    previous version or its checkpoint is lost.
+    `canary`: what a canary found of the champion; None where a person takes it out. Repeated (after a release that
+    failed, say) it changes nothing more: only `switch` brings a version back that was taken out. A rollback that was
+    killed midway is completed. Raises `DataError`, changing nothing, when there is no previous version or its
+    checkpoint is lost.
     """
     registry = Registry(stage.root, stage.params.promote.model_name)
     champion, previous = registry.at(CHAMPION), registry.at(PREVIOUS)
@@ -43,7 +55,7 @@ def rollback(stage: Stage) -> Move:
         raise DataError("there is no previous version", where="the model registry", fix="promote another one first")
     if previous.tags.get(ROLLED_BACK) == str(champion.number):
         return Move(version=champion.number, left=previous.number, changed=False)
-    return _move(registry, champion, previous)
+    return _move(registry, champion, previous, canary)
 
 
 def switch(stage: Stage, number: int) -> Move:
@@ -55,7 +67,7 @@ def switch(stage: Stage, number: int) -> Move:
     registry, wanted = promoted(stage, number)
     champion = registry.at(CHAMPION)
     if champion is not None and champion.number == number:
-        registry.untag(champion, ROLLED_BACK)
+        _back_in_service(registry, champion)
         return Move(version=number, left=None, changed=False)
     return _move(registry, champion, wanted)
 
@@ -87,13 +99,21 @@ def _was_champion(registry: Registry, version: ModelVersion) -> bool:
     return PROMOTED in version.tags or any(found is not None and found.number == version.number for found in aliased)
 
 
-def _move(registry: Registry, champion: ModelVersion | None, wanted: ModelVersion) -> Move:
+def _move(registry: Registry, champion: ModelVersion | None, wanted: ModelVersion, canary: str | None = None) -> Move:
     """In an order that a kill anywhere in between leaves to be repeated: the old champion serves till the last step."""
     registry.fetch(wanted).verified()
     if champion is not None and wanted.number < champion.number:
-        registry.tag(champion, {ROLLED_BACK: str(wanted.number)})
-    registry.untag(wanted, ROLLED_BACK)
+        why = {} if canary is None else {CANARY: said(canary), DECISION: TAKEN_BACK}
+        registry.tag(champion, {**why, ROLLED_BACK: str(wanted.number)})
+    _back_in_service(registry, wanted)
     if champion is not None:
         registry.point(PREVIOUS, champion)
     registry.point(CHAMPION, wanted)
     return Move(version=wanted.number, left=None if champion is None else champion.number, changed=True)
+
+
+def _back_in_service(registry: Registry, version: ModelVersion) -> None:
+    """No tag says any more that it was taken out."""
+    registry.untag(version, ROLLED_BACK, CANARY)
+    if version.tags.get(DECISION) == TAKEN_BACK:
+        registry.tag(version, {DECISION: "Promoted"})

@@ -1,12 +1,13 @@
 """The evidence about one checkpoint: what was measured of it, on what, and the result of every example."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from pydantic import ConfigDict, Field
 
-from orchestra.evaluation.outcomes import outcome, outcomes, unit, utility
+from orchestra.evaluation.outcomes import Unit, outcome, outcomes, unit, utility
 from orchestra.evaluation.report import Comparison
 from orchestra.types import Episode, Example, Record
 
@@ -24,8 +25,6 @@ class Result(Record):
 
 Results = dict[str, Result]
 """By example id."""
-Worth = Callable[[Episode], float]
-"""The utility of an episode to the user of its example."""
 
 
 class Evidence(Record):
@@ -43,6 +42,8 @@ class Evidence(Record):
     metrics: dict[str, float | None]
     """accuracy, valid, cost_usd, cost_ratio, latency_p95_s, preference, failed_share, safety_failed, and others."""
     results: Results = Field(default_factory=dict)
+    unit: Unit | None = None
+    """What utility counts dollars and seconds in; None: not known."""
 
     @property
     def brief(self) -> "Evidence":
@@ -50,17 +51,45 @@ class Evidence(Record):
         return self.model_copy(update={"results": {}})
 
 
+@dataclass(frozen=True)
+class Worth:
+    """How utility is reckoned: by the preference of each example's user, dollars and seconds in that unit."""
+
+    examples: Mapping[str, Example]
+    """By id."""
+    unit: Unit
+
+    def __call__(self, episode: Episode) -> float:
+        """The utility of an episode to the user of its example."""
+        example = self.examples[episode.example_id]
+        return utility(outcome(episode, example), example.preference, self.unit)
+
+    def again(self, found: Evidence) -> Evidence:
+        """The same evidence in this unit: always-strongest's seconds and dollars may differ from day to day.
+
+        Utilities in a unit that is not known are left out.
+        """
+        if found.unit == self.unit:
+            return found
+        renewed = {key: self._renewed(key, one, found.unit) for key, one in found.results.items()}
+        known = utilities(renewed).values()
+        metrics = {**found.metrics, "utility": fmean(known) if known else None}
+        return found.model_copy(update={"results": renewed, "metrics": metrics, "unit": self.unit if known else None})
+
+    def _renewed(self, key: str, one: Result, old: Unit | None) -> Result:
+        """Utility is linear in dollars and seconds, so that a mean over trials is enough."""
+        if one.utility is None or old is None or key not in self.examples:
+            return one.model_copy(update={"utility": None})
+        wish, new = self.examples[key].preference, self.unit
+        dollars = one.cost_usd * (1 / old.cost_usd - 1 / new.cost_usd)
+        seconds = one.latency_s * (1 / old.latency_s - 1 / new.latency_s)
+        return one.model_copy(update={"utility": one.utility + wish.compute * dollars + wish.latency * seconds})
+
+
 def worth(examples: Mapping[str, Example], strongest: Sequence[Episode]) -> Worth | None:
     """How to reckon utility, in units of always-strongest's episodes; None where it was not measured."""
     measure = unit(outcomes(strongest, examples))
-    if measure is None:
-        return None
-
-    def of(episode: Episode) -> float:
-        example = examples[episode.example_id]
-        return utility(outcome(episode, example), example.preference, measure)
-
-    return of
+    return None if measure is None else Worth(examples, measure)
 
 
 def evidence(
@@ -94,7 +123,8 @@ def evidence(
         "utility": summary.utility.value,
         "safety_failed": None if safety_failed is None else float(safety_failed),
     }
-    return made.model_copy(update={"metrics": metrics, "results": found})
+    measure = None if worth is None else worth.unit
+    return made.model_copy(update={"metrics": metrics, "results": found, "unit": measure})
 
 
 def results(episodes: Sequence[Episode], worth: Worth | None = None) -> Results:

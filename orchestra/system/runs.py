@@ -30,6 +30,8 @@ CAPPED = "Capped"
 """The normal ending of a run that came to its cap of dollars: it decided nothing."""
 PARTIAL = "Partial"
 """The normal ending of a run that was asked to stop after a stage: it promotes, serves and pushes nothing."""
+TAKEN_BACK = "RolledBack"
+"""The normal ending of a run whose new version did not pass its canary: the version before it serves."""
 SHORT = (CAPPED, PARTIAL)
 """The normal endings before the last stage: a later run goes on from what these left."""
 ZERO = Decimal(0)

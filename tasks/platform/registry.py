@@ -25,8 +25,12 @@ CHECKPOINT = "checkpoint_hash"
 PROMOTED = "promoted"
 """Tag of a version that the gate once made champion."""
 ROLLED_BACK = "rolled_back"
-"""Tag of a version that a person took out of service, the number of the one that serves instead: only a person brings
-it back."""
+"""Tag of a version that was taken out of service, the number of the one that serves instead: only a person brings it
+back."""
+CANARY = "rolled_back.canary"
+"""Tag of such a version: what its canary found. Without it, a person took the version out."""
+DECISION = "decision"
+"""Tag of a version: what the gate, a person or its canary last decided about it."""
 ARTIFACT = "checkpoint"
 """The folder of a version's files in the artifacts of its run, on a server."""
 STORE = ".state/models"
@@ -49,7 +53,8 @@ class ModelVersion(Record):
 
     @property
     def checkpoint_hash(self) -> str:
-        return self.tags[CHECKPOINT]
+        """Empty for a version that somebody registered by hand: no checkpoint is known of it."""
+        return self.tags.get(CHECKPOINT, "")
 
     def verified(self) -> Path:
         """The folder, after its contents were checked against the hash; `DataError` when lost or damaged."""
@@ -63,6 +68,14 @@ class ModelVersion(Record):
         except DataError as error:
             return error.what
         return ""
+
+    @property
+    def taken_out(self) -> str:
+        """By whom it was taken out of service, and why; empty where it was not."""
+        if ROLLED_BACK not in self.tags:
+            return ""
+        found = self.tags.get(CANARY)
+        return f"{'a person' if found is None else f'its canary ({found})'} took this version out of service"
 
 
 LIBRARIES = {"mlflow", "requests", "urllib3", "botocore", "boto3", "s3transfer"}
@@ -111,7 +124,7 @@ class Registry:
     @_named
     def of(self, checkpoint_hash: str) -> ModelVersion | None:
         """The version made of that checkpoint; None when there is none."""
-        return next((v for v in self.versions() if v.tags.get(CHECKPOINT) == checkpoint_hash), None)
+        return next((version for version in self.versions() if version.checkpoint_hash == checkpoint_hash), None)
 
     def version(self, number: int) -> ModelVersion | None:
         """The version of that number; None when there is none."""
@@ -119,9 +132,9 @@ class Registry:
 
     @_named
     def versions(self) -> list[ModelVersion]:
-        """Every version of the model."""
+        """Every version that `promote` registered; one that somebody registered by hand is left out."""
         found = self.client.search_model_versions(self._filter, max_results=10_000)
-        return [self._version(version) for version in found]
+        return [version for version in map(self._version, found) if version.checkpoint_hash]
 
     @_named
     def add(self, folder: Path, checkpoint_hash: str, tags: Mapping[str, str], run_id: str | None) -> ModelVersion:
@@ -198,9 +211,10 @@ class Registry:
         return str(self.client.get_model_version(self.model_name, str(number)).description or "")
 
     @_named
-    def untag(self, version: ModelVersion, key: str) -> None:
-        if key in version.tags:
-            self.client.delete_model_version_tag(self.model_name, str(version.number), key)
+    def untag(self, version: ModelVersion, *keys: str) -> None:
+        for key in keys:
+            if key in version.tags:
+                self.client.delete_model_version_tag(self.model_name, str(version.number), key)
 
     @property
     def _filter(self) -> str:

@@ -21,7 +21,7 @@ from orchestra.system.runs import SHORT, runs
 from orchestra.system.storage import ARTIFACTS
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
-from tasks.approval import STATE
+from tasks.approval import waits
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
@@ -68,7 +68,7 @@ def keepers(root: Path, registry: Registry, newest: int) -> References:
     champions = [one for one in every if PROMOTED in one.tags][:newest]
     for version in every:
         names = [alias for alias, number in aliases.items() if number == version.number]
-        names += ["waits for approval"] if version.tags.get(STATE) == "waiting" else []
+        names += ["waits for approval"] if waits(version) else []
         if names or version in champions:
             why = ", ".join(names) or f"one of the last {newest} champions"
             found[version.checkpoint_hash] = f"version {version.number}: {why}"

@@ -87,4 +87,4 @@ def test_schedule_find_tell_and_remove(served: Workspace) -> None:
     assert "no schedule watch" in served.orchestra("schedule", "watch", "--remove", code=2)[-1]
     assert served.orchestra("schedule", "nightly", "--remove")[-1].startswith("worker: ended")
     assert served.orchestra("schedule") == ["nothing is scheduled"]
-    assert served.orchestra("notify", "--remove") == ["5 automations removed"]
+    assert served.orchestra("notify", "--remove") == ["6 automations removed"]

@@ -1,11 +1,15 @@
 """Evidence holds what was measured, and the result of every example, over its trials."""
 
+import random
+from statistics import fmean
+
 import pytest
 
 from orchestra.evaluation.report import Comparison
-from orchestra.promotion.evidence import Evidence, Result, evidence, percentile, results, utilities, worth
+from orchestra.promotion.evidence import Evidence, Result, evidence, percentile, results, solved, utilities, worth
 from orchestra.types import Episode, Preference
 from tests.support.comparisons import compared
+from tests.support.generated import seeds
 from tests.support.worlds import episode, example
 
 
@@ -56,6 +60,32 @@ def test_utility_is_in_units_of_always_strongest_and_by_the_preference_of_each_u
     assert found["e1"].utility == pytest.approx(-neutral.compute * 0.5 - neutral.latency * 2 / 1.5)
     assert worth(examples, []) is None and results(attempts([True]))["e0"].utility is None
     assert utilities(found).keys() == {"e0", "e1"} and utilities(results(attempts([True]))) == {}
+
+
+@pytest.mark.parametrize("seed", seeds(200, 20))
+def test_in_another_unit_utility_is_what_the_episodes_themselves_give_in_it(seed: int) -> None:
+    draw = random.Random(seed)
+    wish = Preference(kind="cheap", words="", outcome=draw.random(), compute=draw.random(), latency=draw.random())
+    examples = {f"e{n}": example(f"e{n}", preference=wish) for n in range(3)}
+    before, now = (attempts([True] * 3, draw.uniform(0.001, 1.0)) for _ in range(2))
+    ours = [one for _ in range(2) for one in attempts([draw.random() < 0.5 for _ in range(3)], draw.random())]
+    old, new = worth(examples, before), worth(examples, now)
+    assert old is not None and new is not None
+    made = comparison().model_copy(update={"policies": {"grpo": comparison().policies["grpo"]}})
+    found, wanted = (evidence(made, "grpo", ours, worth=one) for one in (old, new))
+    again = new.again(found)
+    assert utilities(again.results) == pytest.approx(utilities(wanted.results)) and again.unit == wanted.unit
+    assert again.metrics["utility"] == pytest.approx(fmean(utilities(wanted.results).values()))
+    assert new.again(again) is again and solved(again.results) == solved(found.results)
+
+
+def test_utilities_in_a_unit_that_is_not_known_are_left_out() -> None:
+    of = worth({f"e{n}": example(f"e{n}") for n in range(4)}, STRONGEST)
+    assert of is not None
+    found = evidence(comparison(), "grpo", OURS, worth=of)
+    again = of.again(found.model_copy(update={"unit": None}))
+    assert (utilities(again.results), again.metrics["utility"], again.unit) == ({}, None, None)
+    assert again.metrics["accuracy"] == 1.0 and len(again.results) == 3
 
 
 def test_a_percentile_is_a_value_that_occurred() -> None:

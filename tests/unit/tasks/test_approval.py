@@ -17,7 +17,7 @@ from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
 from tasks.promote import Promotion, promote
 from tasks.rollback import rollback, take_over
-from tests.support.promotions import aliases, evaluated, params, train
+from tests.support.promotions import aliases, evaluated, hold_out, params, train
 
 YES, NO = Answer(approve=True, by="Ada", reason="read it"), Answer(approve=False, by="Bob", reason="too slow")
 ASKING = params(approval="required", approval_hours=5)
@@ -100,6 +100,20 @@ def test_after_the_expiry_an_answer_is_refused_and_the_next_run_asks_again(
     assert approval.answer(stage(root), 1, YES).changed
 
 
+def test_without_a_number_an_answer_is_for_the_version_that_still_waits(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(root).name == "Waiting"
+    later(monkeypatch, 5)
+    train(root, "grpo", 2)
+    evaluated(root)
+    assert asked(root).version == 2
+    assert approval.answer(stage(root), None, YES).approval.version == 2
+    later(monkeypatch, 5)
+    with pytest.raises(DataError, match=r"version 1: Nobody answered by"):
+        approval.answer(stage(root), None, YES)
+
+
 def test_an_approval_counts_only_in_the_place_of_the_champion_it_was_compared_with(root: Path) -> None:
     assert asked(root).name == "Waiting"
     train(root, "grpo", 2)
@@ -114,6 +128,16 @@ def test_an_approval_counts_only_in_the_place_of_the_champion_it_was_compared_wi
         approval.answer(stage(root), 2, YES)
     assert aliases(root)[CHAMPION] == 1 and asked(root).approval is not None
     assert approval.answer(stage(root), 2, YES).changed and aliases(root)[PREVIOUS] == 1
+
+
+def test_an_approval_counts_only_for_the_held_out_data_it_was_measured_on(root: Path) -> None:
+    assert asked(root).name == "Waiting"
+    hold_out(root, 3)
+    with pytest.raises(DataError, match=r"other held-out data, .* — orchestra run compares and asks again"):
+        approval.answer(stage(root), 1, YES)
+    assert aliases(root)[CHAMPION] is None and tags(root, 1)["approval"] == "waiting"
+    hold_out(root, 6)
+    assert approval.answer(stage(root), 1, YES).changed
 
 
 def test_what_cannot_be_answered_is_said_and_moves_nothing(root: Path) -> None:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.errors import DataError
 from orchestra.files.jsonl import write_jsonl
+from orchestra.promotion.approval import Answer, request
 from orchestra.serving.releases.release import Release
 from orchestra.serving.releases.trial_run import CandidateWorse
+from tasks import approval
 from tasks.deploy import Wish, deploy
-from tasks.platform.registry import CHAMPION, PREVIOUS, ROLLED_BACK, Registry
+from tasks.platform.registry import CHAMPION, DECISION, PREVIOUS, ROLLED_BACK, Registry
 from tasks.platform.stage import Stage
 from tasks.rollback import Move, rollback, switch
 from tests.support.registries import make_workspace, register
@@ -56,6 +59,21 @@ def tried(stage: Stage) -> dict[int, set[str]]:
 
 def test_a_new_champion_that_fails_is_taken_out(stage: Stage) -> None:
     assert tried(stage) == {1: {CHAMPION}, 2: {PREVIOUS, ROLLED_BACK}}
+
+
+def test_a_version_that_its_canary_took_out_says_so_until_a_person_brings_it_back(stage: Stage) -> None:
+    made = deploy(stage, wish=Wish(trial="canary"))
+    assert made.trial == "version 2 did not pass its canary: 1.40 times as long"
+    registry = Registry(stage.root, stage.params.promote.model_name)
+    worse = registry.version(2)
+    assert worse is not None and worse.tags[DECISION] == "RolledBack"
+    assert worse.taken_out == "its canary (1.40 times as long) took this version out of service"
+    approval.write(registry, worse, request(2, 1, "d", approval.now(), 1))
+    with pytest.raises(DataError, match=r"its canary .* took this version out of service — orchestra release --to 2"):
+        approval.answer(stage, 2, Answer(approve=True, by="Ada"))
+    assert switch(stage, 2).changed and rollback(stage).changed
+    back = registry.version(2)
+    assert back is not None and back.tags[DECISION] == "Promoted" and back.taken_out.startswith("a person ")
 
 
 @pytest.mark.parametrize("back", [rollback, lambda stage: switch(stage, 1)], ids=["rollback", "switch"])

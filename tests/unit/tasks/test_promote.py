@@ -3,11 +3,12 @@
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from orchestra.accounting.forecast import Forecast
 from orchestra.accounting.ledger import total
 from orchestra.config.schema import BudgetLimits
 from orchestra.errors import BudgetError, DataError, ServiceError
+from orchestra.evaluation.outcomes import Outcome, Unit, unit
 from orchestra.evaluation.report import read_comparison
 from orchestra.files.checkpoint import hash_dir
 from orchestra.files.jsonl import read_jsonl
+from orchestra.promotion.evidence import results, utilities, worth
 from orchestra.promotion.lineage import tree
 from orchestra.system.code_hash import CODE
 from orchestra.types import Category, Charge, Episode, add_up
@@ -220,7 +223,9 @@ def test_a_rolled_back_checkpoint_stays_out_until_a_person_names_it(promoted: Pa
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
     refused = promote.promote(stage)
     assert [check.name for check in refused.failed] == ["rolled back"] and aliases(root)[CHAMPION] == 1
-    assert "orchestra release --to 2" in refused.failed[0].reason
+    assert refused.failed[0].reason == (
+        "a person took this version out of service: `orchestra release --to 2` is the way back"
+    )
     back = switch(stage, 2)
     assert (back.version, back.left, back.changed) == (2, 1, True)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
@@ -311,13 +316,23 @@ def test_on_other_data_the_champion_is_measured_again_once(root: Path, capsys: p
     assert "measuring it again" not in capsys.readouterr().out
 
 
+def without_utility(told: dict[str, Any]) -> None:
+    told["results"] = {key: one | {"utility": None} for key, one in told["results"].items()}
+
+
+def without_unit(told: dict[str, Any]) -> None:
+    """As an earlier version of this program wrote it."""
+    del told["unit"]
+
+
+@pytest.mark.parametrize("lacks", [without_utility, without_unit])
 def test_a_champion_without_utility_is_measured_again_where_the_gate_goes_by_it(
-    root: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str], lacks: Callable[[dict[str, Any]], None]
 ) -> None:
     promote.promote(Stage.open("promote", root, params()))
     for file in (root / KEPT).glob("*.json"):
         told = json.loads(file.read_text())
-        told["results"] = {key: one | {"utility": None} for key, one in told["results"].items()}
+        lacks(told)
         file.write_text(json.dumps(told))
     train(root, "grpo", 2)
     stage = evaluated(root, objective="utility")
@@ -327,6 +342,31 @@ def test_a_champion_without_utility_is_measured_again_where_the_gate_goes_by_it(
         assert said.measured is not None and not said.passed and "must lie above 0" in said.reason
         assert ("was measured without utility: measuring it again" in capsys.readouterr().out) == again
     assert aliases(root)[CHAMPION] == 1
+
+
+def test_the_champions_utility_is_reckoned_in_the_units_of_the_candidates_day(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    champions = [one for one in recorded(root) if one.policy == "grpo"]
+    promote.promote(Stage.open("promote", root, params()))
+    train(root, "grpo", 2)
+    stage = evaluated(root, objective="utility")
+
+    def slower(strongest: Sequence[Outcome]) -> Unit | None:
+        """Always-strongest was three times as slow on the candidate's day."""
+        found = unit(strongest)
+        return None if found is None else found.model_copy(update={"latency_s": found.latency_s * 3})
+
+    monkeypatch.setattr("orchestra.promotion.evidence.unit", slower)
+    decision = promote.promote(stage)
+    (said,) = [c for c in decision.reasons if c.name == "utility against the champion (version 1)"]
+    every = {one.id: one for one in evaluate.heldout(stage)}
+    of = worth(every, [one for one in recorded(root) if one.policy == "always_strongest"])
+    ours, theirs = (
+        fmean(utilities(results(found, of)).values())
+        for found in ([one for one in recorded(root) if one.policy == "grpo"], champions)
+    )
+    assert said.measured == pytest.approx(ours - theirs) and "measuring it again" not in capsys.readouterr().out
 
 
 def lose_the_champion(root: Path) -> Stage:
@@ -416,6 +456,16 @@ def test_what_does_not_belong_together_is_refused_in_one_line(root: Path) -> Non
     with pytest.raises(DataError, match="does not match the manifest"):
         promote.promote(stage)
     assert versions(root) == []
+
+
+def test_a_log_of_the_training_that_was_cut_off_is_refused_before_anything_moves(root: Path) -> None:
+    stage, steps = Stage.open("promote", root, params()), root / "reports/grpo_steps.jsonl"
+    steps.write_text('{"step": 1, "loss": NaN, "train/reward": 0.5}\n{"step": 2, "tra')
+    with pytest.raises(DataError, match=r"grpo_steps\.jsonl:2: .* — run the grpo stage again"):
+        promote.promote(stage)
+    assert versions(root) == [] and aliases(root)[CANDIDATE] is None
+    steps.write_text('{"step": 1, "loss": NaN, "train/reward": 0.5}\n')
+    assert promote.promote(stage).promoted
 
 
 def test_code_that_decides_a_score_is_part_of_the_data_hash(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

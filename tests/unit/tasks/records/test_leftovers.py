@@ -4,17 +4,18 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
 from orchestra.errors import DataError, OrchestraError
+from orchestra.promotion.approval import request
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
 from orchestra.system.storage import MLFLOW
-from tasks.approval import STATE
+from tasks.approval import STATE, now, write
 from tasks.platform.dvc import LOCK, LOCK_BEFORE
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
@@ -125,6 +126,10 @@ def test_a_version_that_waits_for_a_person_stays(workspace: Path) -> None:
     assert version is not None and version.checkpoint_hash not in keepers(workspace, registry, 1).checkpoints
     registry.tag(version, {STATE: "waiting"})
     assert keepers(workspace, registry, 1).checkpoints[version.checkpoint_hash] == "version 3: waits for approval"
+    write(registry, version, request(3, 5, "d", now() - timedelta(hours=5), 5))
+    assert version.checkpoint_hash not in keepers(workspace, registry, 1).checkpoints, "nobody can answer any more"
+    write(registry, version, request(3, 5, "d", now() - timedelta(hours=4), 5))
+    assert version.checkpoint_hash in keepers(workspace, registry, 1).checkpoints
 
 
 @pytest.mark.parametrize(
