@@ -17,8 +17,6 @@ from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
 from orchestra.config.overrides import apply, undo
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import OrchestraError
-from orchestra.evaluation.report import TRAINED
-from orchestra.files.jsonl import read_jsonl
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import SERVING, read
@@ -39,13 +37,12 @@ from orchestra.system.retraining import (
 from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, RunRecord, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
-from orchestra.types import Episode
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
+from tasks.platform.evidence import reference
 from tasks.platform.ledger import LedgerTail
 from tasks.records import judged
 
-EPISODES = "reports/evaluation/episodes.jsonl"
 AUTOMATIONS = "monitoring/prefect/retraining.yaml"
 DEPLOYMENT, WATCH = "asked", "watch"
 """Names of the deployments that `on` makes: the retraining, and the monitor that looks."""
@@ -57,16 +54,18 @@ Asked = Literal["", "due", "now"]
 
 
 def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
-    """How the served episodes differ from the evaluated ones, in words and as signals; None: too few to tell."""
-    serving, file = read(root / SERVING), root / EPISODES
+    """How the served episodes differ from the evaluated ones, in words and as signals; None: nothing to tell it by."""
+    serving = read(root / SERVING)
     if serving is None:
         return "nothing serves", None
     latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
-    evaluated = [e for e in read_jsonl(file, Episode) if e.policy == TRAINED] if file.is_file() else []
+    evaluated = reference(root, serving.checkpoint_hash)
     spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
-    signals = [*drift(sample(evaluated), current), *spent.signals]
+    signals = [*drift(sample(one.episode for one in evaluated), current), *spent.signals]
     told, few = [str(signal) for signal in signals], not evaluated or current.episodes < MIN_EPISODES
-    if few:
+    if not evaluated:
+        told.append(f"drift cannot be told: no evaluation of version {serving.version} is here")
+    elif few:
         told.append(f"too few requests to tell {'other ' if told else ''}drift ({current.episodes} of {MIN_EPISODES})")
     return f"{'; '.join(told) or 'no drift'}; {spent.line}", signals or (None if few else [])
 
