@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from datetime import date
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,17 +29,16 @@ from orchestra.system.retraining import (
     decided,
     hindrance,
     month_left,
-    reopen_lost,
     take,
     take_up,
 )
-from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, RunRecord, runs
+from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
 from tasks.platform.evidence import reference
-from tasks.platform.ledger import LedgerTail
+from tasks.platform.ledger import reopen_requests, spent_by
 from tasks.records import judged
 
 AUTOMATIONS = "monitoring/prefect/retraining.yaml"
@@ -73,7 +71,7 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
 def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:
     """Open a request for each new reason and settle those that are gone; returns one line about it."""
     params = load_params(root / "params.yaml")
-    _reopen(root)
+    reopen_requests(root)
     found, looked = _reasons(root, params, signals)
     made = ask(root, found, looked, asked_by)
     told = "; ".join(f"asked: {one.line}" for one in made) or "nothing new asks for a retraining"
@@ -112,7 +110,7 @@ def _state(path: Path) -> str:
 
 def waiting(root: Path, asked: Asked, *, own: str, again: bool) -> str:
     """Why a run that was started for what asks has nothing to do now; empty when it has. `again`: it is a rerun."""
-    _reopen(root)
+    reopen_requests(root)
     if decided(root, own):
         return ""  # A person answered: it goes on.
     others = [one for one in runs(root) if one.id != own]
@@ -129,14 +127,14 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     """
     from prefect.exceptions import Pause
 
-    _reopen(root)
+    reopen_requests(root)
     if not asked:
         yield []
         return
     params = load_params(root / "params.yaml")
     again = take_up(root, journal.record.id)
     taken = again or take(root, journal.record.id, journal.record.name)
-    state, answered = FAILED, False
+    state, answered, month_usd = FAILED, False, None
     try:
         journal.update(asked_by="; ".join(one.line for one in taken))
         undo(root)
@@ -147,20 +145,13 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
         state = journal.record.state
         answered = state != CAPPED
+        if state == CAPPED and left is not None and left == min(caps):
+            month_usd = params.retraining.monthly_usd
     except Pause:
         state, answered = AWAITING, True
         raise
     finally:
-        close(root, taken, state, _spent(root, journal.record), answered=answered)
-
-
-def _reopen(root: Path) -> None:
-    reopen_lost(root, runs(root), lambda record: _spent(root, record))
-
-
-def _spent(root: Path, record: RunRecord) -> Decimal:
-    """Dollars that a run has booked."""
-    return LedgerTail(root, record.mlflow_run).take() if record.mlflow_run else Decimal(0)
+        close(root, taken, state, spent_by(root, journal.record), answered=answered, month_usd=month_usd)
 
 
 def announce(root: Path) -> str:
