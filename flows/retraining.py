@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows._workspace import settings
-from flows.schedule import ENTRYPOINTS, POOL, connected, deploy, deployments, remove
+from flows.schedule import DEPLOYMENT, ENTRYPOINTS, POOL, WATCH, connected, deploy, deployments, remove
 from monitoring import reasons
 from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
 from orchestra.config.overrides import apply, undo
@@ -42,8 +42,6 @@ from tasks.platform.ledger import reopen_requests, spent_by
 from tasks.records import judged
 
 AUTOMATIONS = "monitoring/prefect/retraining.yaml"
-DEPLOYMENT, WATCH = "asked", "watch"
-"""Names of the deployments that `on` makes: the retraining, and the monitor that looks."""
 EVERY_FIVE_MINUTES = "*/5 * * * *"
 DUE = "orchestra.retraining.due"
 RUN_CAP = "budget.run_usd"
