@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         alone = contextlib.nullcontext() if name == "monitor" else locked(root)
         with storage_named(root, root / API_LOG), alone, prefect_api(root) as ready:
             if assignments:
-                _assign(root, assignments, screen)
+                _assign(root, assignments, screen, promotes=options.get("until") is None)
             ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
             ahead.start()
             flow = getattr(importlib.import_module(f"flows.{name}"), name)
@@ -134,12 +134,12 @@ def _again(root: Path, run: str, stage: str | None) -> tuple[str, dict[str, Any]
     return record.flow, options
 
 
-def _assign(root: Path, assignments: Sequence[str], screen: Screen) -> None:
+def _assign(root: Path, assignments: Sequence[str], screen: Screen, *, promotes: bool) -> None:
     """Write the assignments into params.yaml for good, once all that the new parameters name is there."""
     from tasks.platform.named import check_named
 
     undo(root)  # Else the values of a run that was killed would be taken for the person's own.
-    check_named(effective(root / "params.yaml", assignments), root)
+    check_named(effective(root / "params.yaml", assignments), root, promotes=promotes)
     for line in apply(root / "params.yaml", assignments):
         screen(f"params.yaml: {line}")
 
