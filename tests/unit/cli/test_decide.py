@@ -35,6 +35,13 @@ def test_power_of_a_stated_disagreement() -> None:
     assert len(noisy.splitlines()) > len(said.splitlines()) - 1 and "2,445" in noisy
 
 
+@pytest.mark.parametrize("option", ["--disagreement", "--noise"])
+@pytest.mark.parametrize("percent", ["nan", "inf", "-1", "101"])
+def test_power_of_what_is_no_percentage_is_one_line(option: str, percent: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: {percent} is no percentage"):
+        orchestra("power", "--disagreement", "20", option, percent)
+
+
 def test_power_of_the_last_evaluation(workspace: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         orchestra("power")
