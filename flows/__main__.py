@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         alone = contextlib.nullcontext() if name == "monitor" else locked(root)
         with storage_named(root, root / API_LOG), alone, prefect_api(root) as ready:
             if profile or assignments:
-                _assign(root, profile, assignments, screen)
+                _assign(root, profile, assignments, screen, promotes=options.get("until") is None)
             ahead = threading.Thread(target=lambda: [importlib.import_module(module) for module in AHEAD[name]])
             ahead.start()
             flow = getattr(importlib.import_module(f"flows.{name}"), name)
@@ -136,12 +136,15 @@ def _again(root: Path, run: str, stage: str | None) -> tuple[str, dict[str, Any]
     return record.flow, options
 
 
-def _assign(root: Path, profile: str | None, assignments: Sequence[str], screen: Callable[[str], None]) -> None:
+def _assign(
+    root: Path, profile: str | None, assignments: Sequence[str], screen: Callable[[str], None], *, promotes: bool
+) -> None:
     """Make params.yaml the profile, with the assignments, for good, once all that it then names is there."""
     from tasks.platform.named import check_named
 
     file = root / "params.yaml"
-    check_named(effective(file if profile is None else profile_file(root, profile), assignments), root)
+    wanted = effective(file if profile is None else profile_file(root, profile), assignments)
+    check_named(wanted, root, promotes=promotes)
     for line in put_in_force(root, profile) if profile is not None else []:
         screen(line)
     for line in apply(file, assignments):

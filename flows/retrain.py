@@ -204,7 +204,7 @@ def _with_answer(root: Path, decision: Any) -> Any:
 
 def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
     """The body of the flow, under the lock and a record."""
-    check_named(load_params(root / "params.yaml"), root)
+    check_named(load_params(root / "params.yaml"), root, promotes=until is None)
     dvc.recover(root)
     why = dvc.stages(root)
     order = list(why)

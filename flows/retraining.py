@@ -6,19 +6,16 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from datetime import date
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 from flows._workspace import settings
-from flows.schedule import ENTRYPOINTS, POOL, connected, deploy, deployments, remove
+from flows.schedule import DEPLOYMENT, ENTRYPOINTS, POOL, WATCH, connected, deploy, deployments, remove
 from monitoring import reasons
 from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
 from orchestra.config.overrides import apply, undo
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import OrchestraError
-from orchestra.evaluation.report import TRAINED
-from orchestra.files.jsonl import read_jsonl
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import SERVING, read
@@ -32,23 +29,19 @@ from orchestra.system.retraining import (
     decided,
     hindrance,
     month_left,
-    reopen_lost,
     take,
     take_up,
 )
-from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, RunRecord, runs
+from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
-from orchestra.types import Episode
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
-from tasks.platform.ledger import LedgerTail
+from tasks.platform.evidence import reference
+from tasks.platform.ledger import reopen_requests, spent_by
 from tasks.records import judged
 
-EPISODES = "reports/evaluation/episodes.jsonl"
 AUTOMATIONS = "monitoring/prefect/retraining.yaml"
-DEPLOYMENT, WATCH = "asked", "watch"
-"""Names of the deployments that `on` makes: the retraining, and the monitor that looks."""
 EVERY_FIVE_MINUTES = "*/5 * * * *"
 DUE = "orchestra.retraining.due"
 RUN_CAP = "budget.run_usd"
@@ -57,16 +50,18 @@ Asked = Literal["", "due", "now"]
 
 
 def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
-    """How the served episodes differ from the evaluated ones, in words and as signals; None: too few to tell."""
-    serving, file = read(root / SERVING), root / EPISODES
+    """How the served episodes differ from the evaluated ones, in words and as signals; None: nothing to tell it by."""
+    serving = read(root / SERVING)
     if serving is None:
         return "nothing serves", None
     latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
-    evaluated = [e for e in read_jsonl(file, Episode) if e.policy == TRAINED] if file.is_file() else []
+    evaluated = reference(root, serving.checkpoint_hash)
     spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
-    signals = [*drift(sample(evaluated), current), *spent.signals]
+    signals = [*drift(sample(one.episode for one in evaluated), current), *spent.signals]
     told, few = [str(signal) for signal in signals], not evaluated or current.episodes < MIN_EPISODES
-    if few:
+    if not evaluated:
+        told.append(f"drift cannot be told: no evaluation of version {serving.version} is here")
+    elif few:
         told.append(f"too few requests to tell {'other ' if told else ''}drift ({current.episodes} of {MIN_EPISODES})")
     return f"{'; '.join(told) or 'no drift'}; {spent.line}", signals or (None if few else [])
 
@@ -74,7 +69,7 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
 def look(root: Path, signals: Sequence[Signal] | None, asked_by: str) -> str:
     """Open a request for each new reason and settle those that are gone; returns one line about it."""
     params = load_params(root / "params.yaml")
-    _reopen(root)
+    reopen_requests(root)
     found, looked = _reasons(root, params, signals)
     made = ask(root, found, looked, asked_by)
     told = "; ".join(f"asked: {one.line}" for one in made) or "nothing new asks for a retraining"
@@ -113,7 +108,7 @@ def _state(path: Path) -> str:
 
 def waiting(root: Path, asked: Asked, *, own: str, again: bool) -> str:
     """Why a run that was started for what asks has nothing to do now; empty when it has. `again`: it is a rerun."""
-    _reopen(root)
+    reopen_requests(root)
     if decided(root, own):
         return ""  # A person answered: it goes on.
     others = [one for one in runs(root) if one.id != own]
@@ -130,14 +125,14 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     """
     from prefect.exceptions import Pause
 
-    _reopen(root)
+    reopen_requests(root)
     if not asked:
         yield []
         return
     params = load_params(root / "params.yaml")
     again = take_up(root, journal.record.id)
     taken = again or take(root, journal.record.id, journal.record.name)
-    state, answered = FAILED, False
+    state, answered, month_usd = FAILED, False, None
     try:
         journal.update(asked_by="; ".join(one.line for one in taken))
         undo(root)
@@ -148,20 +143,13 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
         state = journal.record.state
         answered = state != CAPPED
+        if state == CAPPED and left is not None and left == min(caps):
+            month_usd = params.retraining.monthly_usd
     except Pause:
         state, answered = AWAITING, True
         raise
     finally:
-        close(root, taken, state, _spent(root, journal.record), answered=answered)
-
-
-def _reopen(root: Path) -> None:
-    reopen_lost(root, runs(root), lambda record: _spent(root, record))
-
-
-def _spent(root: Path, record: RunRecord) -> Decimal:
-    """Dollars that a run has booked."""
-    return LedgerTail(root, record.mlflow_run).take() if record.mlflow_run else Decimal(0)
+        close(root, taken, state, spent_by(root, journal.record), answered=answered, month_usd=month_usd)
 
 
 def announce(root: Path) -> str:

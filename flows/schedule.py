@@ -21,6 +21,8 @@ from tasks.platform.commands import run_command
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
 """Flows that can be scheduled."""
 POOL = "local"
+DEPLOYMENT, WATCH = "asked", "watch"
+"""Names of the deployments that `orchestra retraining on` makes: the retraining, and the monitor that looks."""
 
 
 def workspace_tag(root: Path) -> str:
@@ -36,6 +38,9 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
     if not name.strip() or not re.fullmatch(WITHOUT_BANNED_CHARACTERS, name):
         fix = "write a name such as nightly, without / % & < >"
         raise ConfigError(f"{name!r} is no name for a schedule", where="schedule", fix=fix)
+    if name == DEPLOYMENT or (name == WATCH and flow != "monitor"):
+        what = f"{name} is a deployment of `orchestra retraining on`"
+        raise ConfigError(what, where="schedule", fix="write another name, such as nightly")
     if overrides and flow != "retrain":
         raise ConfigError(f"{flow} takes no parameters", where="--set", fix="leave it out")
     effective(root / "params.yaml", overrides)

@@ -11,7 +11,7 @@ from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.catalogue.price_check import PriceIssue, price_keys, retired, stale_prices
 from orchestra.types import Price
 
-CHANGED = re.compile(r"^(data/\S+) (modified|new|deleted|not there)$")
+CHANGED = re.compile(r"^(data/.+) (modified|new|deleted|not there)$")
 """How DVC says that a file of data differs from what a stage read last."""
 UNDATED = re.compile(r"\d+ days before \d{4}-\d\d-\d\d")
 

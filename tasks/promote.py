@@ -25,7 +25,7 @@ from orchestra.types import Episode
 from tasks import approval
 from tasks.evaluate import data_hash, heldout
 from tasks.judge import Judgement, interrupted, judge, way_out
-from tasks.platform.evidence import EVIDENCE, judgement_file, keep
+from tasks.platform.evidence import EVIDENCE, judgement_file, keep, keep_reference
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
 from tasks.platform.registry import CANDIDATE, CHAMPION, DECISION, ModelVersion, Registry, git_commit
@@ -74,7 +74,8 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     safety = read_safety(stage.root / REPORTS / SAFETY)
     steps = _steps(stage.root / STEPS)
     _belong_together(stage, folder, comparison)
-    of = worth({example.id: example for example in heldout(stage)}, episodes.get(STRONGEST, ()))
+    examples = {example.id: example for example in heldout(stage)}
+    of = worth(examples, episodes.get(STRONGEST, ()))
     failed = None if safety is None else len(safety.failed)
     found = evidence(comparison, TRAINED, episodes.get(TRAINED, ()), failed, of)
     registry = Registry(stage.root, model_name)
@@ -83,6 +84,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     _measured(registry, candidate, found)
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
+    keep_reference(stage.root, found.checkpoint_hash, examples, episodes.get(TRAINED, ()))
     champion = registry.at(CHAMPION)
     serves, file = champion is not None and champion.number == candidate.number, judgement_file(stage.root, found)
     untold = interrupted(file) if serves else None

@@ -37,6 +37,9 @@ def power(
     from orchestra.evaluation.report import EVALUATION, TRAINED, label, read_verdicts
     from orchestra.statistics.power import Contrast, contrast_of, difference_seen, examples_needed
 
+    for name, percent in (("--disagreement", disagreement), ("--noise", noise)):
+        if percent is not None and not 0 <= percent <= 100:
+            raise ConfigError(f"{percent:g} is no percentage", where=name, fix="give a number from 0 to 100")
     measured, evaluated = None, 0
     if disagreement is None:
         verdicts = read_verdicts(workspace() / EVALUATION / "episodes.jsonl")

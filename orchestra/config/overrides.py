@@ -5,7 +5,6 @@ import difflib
 import io
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import UnionType
@@ -24,7 +23,6 @@ IN_FORCE = ".state/params.in_force.json"
 """params.yaml as it was before a run's own assignments, and as they made it."""
 LEFT_OUT: Any = object()
 """The value of a key that a file does not write."""
-COMMA = re.compile(r",(?![^\[{]*[\]}])")
 
 
 def apply(file: Path, assignments: Sequence[str]) -> list[str]:
@@ -106,8 +104,19 @@ def points(assignments: Sequence[str]) -> list[list[str]]:
         name, equals, values = assignment.partition("=")
         if not equals:
             raise ConfigError(f"{assignment!r} has no =", where="--set", fix="write --set section.key=1,2,3")
-        choices.append([f"{name.strip()}={value.strip()}" for value in COMMA.split(values)])
+        choices.append([f"{name.strip()}={value.strip()}" for value in _parted(values)])
     return [list(chosen) for chosen in itertools.product(*choices)]
+
+
+def _parted(values: str) -> list[str]:
+    parts, depth = [""], 0
+    for one in values:
+        depth += (one in "[{") - (one in "]}")
+        if one == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += one
+    return parts
 
 
 def _assigned(assignments: Sequence[str]) -> list[tuple[str, Any]]:

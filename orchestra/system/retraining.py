@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from orchestra.config.retraining import Retraining
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
 from orchestra.system.runs import AWAITING, KILLED, RunRecord
+from orchestra.system.workspace import locked_elsewhere
 from orchestra.text import one_line
 from orchestra.types import Record, Usd
 
@@ -54,6 +56,8 @@ class RetrainAttempt(Record):
     state: str = ""
     """How it ended; empty while it runs."""
     usd: Usd = Decimal(0)
+    month_usd: Usd | None = None
+    """The month's cap, where that ended the run: what is left of it pays for no further call."""
 
 
 class RetrainRequest(Record):
@@ -109,14 +113,16 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
     """Open a request for each reason that is new; returns those.
 
     Open requests of a cause that was `looked` for, and whose fact is gone, are settled. A fact that a run has answered,
-    or that a person dropped, does not ask again; one that was settled and is back does.
+    or that a person dropped, does not ask again; one that was settled and is back does, with the attempts of before:
+    they count for the cool-down and the month.
     """
     now = datetime.now(UTC)
     known = {one.id: one for one in requests(root)}
     made = []
     for reason in reasons:
         ours = _id(reason)
-        if ours not in known or known[ours].state == "settled":
+        before = known.get(ours)
+        if before is None or before.state == "settled":
             made.append(
                 RetrainRequest(
                     id=ours,
@@ -126,6 +132,7 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
                     assignments=reason.assignments,
                     asked_by=asked_by,
                     asked=now,
+                    attempts=() if before is None else before.attempts,
                 )
             )
             _save(root, made[-1])
@@ -164,9 +171,11 @@ def hindrance(root: Path, limits: Retraining, records: Sequence[RunRecord], *, n
     if not any(one.waits for one in every):
         needs = sum(one.state == "open" for one in every)
         return f"{needs} requests wait for a person" if needs else "nothing asks for a retraining"
-    busy = next((one for one in records if one.lives and one.flow in ("retrain", "release")), None)
+    busy = next((one for one in records if one.lives and one.alone), None)
     if busy is not None:
         return f"{busy.flow} {busy.name} works"
+    if locked_elsewhere(root):
+        return "another command works in this workspace"  # One without a record, such as learn.
     last = max((one.began for request in every for one in request.attempts), default=None)
     until = None if last is None else last + timedelta(hours=limits.cooldown_hours)
     if until is not None and until > datetime.now(UTC) and not now:
@@ -177,21 +186,31 @@ def hindrance(root: Path, limits: Retraining, records: Sequence[RunRecord], *, n
 
 
 def month_left(root: Path, limits: Retraining) -> Decimal | None:
-    """Dollars that such runs may still spend in this calendar month, UTC; None: no cap."""
+    """Dollars that such runs may still spend in this calendar month, UTC; None: no cap.
+
+    None are left once the cap has ended a run, until a person raises it: a budget refuses before the last cent.
+    """
     if limits.monthly_usd is None:
         return None
+    if any(one.month_usd is not None and one.month_usd >= limits.monthly_usd for one in _this_month(root)):
+        return Decimal(0)
     return max(Decimal(0), limits.monthly_usd - month_spent(root))
 
 
 def month_spent(root: Path) -> Decimal:
     """Dollars of the runs that began in this calendar month, UTC, and that requests asked for."""
-    today = datetime.now(UTC)
     found: dict[str, Decimal] = {}
+    for one in _this_month(root):
+        # A run may have taken several requests, and a retried one took them twice.
+        found[one.run_id] = max(one.usd, found.get(one.run_id, Decimal(0)))
+    return sum(found.values(), Decimal(0))
+
+
+def _this_month(root: Path) -> Iterator[RetrainAttempt]:
+    today = datetime.now(UTC)
     for one in (attempt for request in requests(root) for attempt in request.attempts):
         if (one.began.year, one.began.month) == (today.year, today.month):
-            # A run may have taken several requests, and a retried one took them twice.
-            found[one.run_id] = max(one.usd, found.get(one.run_id, Decimal(0)))
-    return sum(found.values(), Decimal(0))
+            yield one
 
 
 def take(root: Path, run_id: str, run: str) -> list[RetrainRequest]:
@@ -219,10 +238,19 @@ def take_up(root: Path, run_id: str) -> list[RetrainRequest]:
     return taken
 
 
-def close(root: Path, taken: Sequence[RetrainRequest], state: str, usd: Decimal, *, answered: bool) -> None:
-    """Close what a run took, with how it ended; open it again where it came to no decision."""
+def close(
+    root: Path,
+    taken: Sequence[RetrainRequest],
+    state: str,
+    usd: Decimal,
+    *,
+    answered: bool,
+    month_usd: Decimal | None = None,
+) -> None:
+    """Close what a run took, with how it ended; open it again where it came to no decision. `month_usd`: the month's
+    cap, where that ended it."""
     for one in taken:
-        _end(root, one, state, usd, answered=answered)
+        _end(root, one, state, usd, answered=answered, month_usd=month_usd)
 
 
 def assignments(taken: Sequence[RetrainRequest]) -> list[str]:
@@ -235,8 +263,13 @@ def assignments(taken: Sequence[RetrainRequest]) -> list[str]:
     newest: dict[str, str] = {}
     for one in found:
         key = one.partition("=")[0]
-        newest[key] = max(newest.get(key, ""), one)
+        newest[key] = max(newest.get(key, one), one, key=_with_numbers)
     return list(newest.values())
+
+
+def _with_numbers(text: str) -> list[str | int]:
+    """To compare by: the 10th comes after the 9th."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def listed(root: Path, limits: Retraining, records: Sequence[RunRecord]) -> Iterator[str]:
@@ -258,9 +291,19 @@ def _id(reason: RetrainReason) -> str:
     return hashlib.sha256(f"{reason.cause}\0{reason.key}".encode()).hexdigest()[:8]
 
 
-def _end(root: Path, request: RetrainRequest, state: str, usd: Decimal, *, answered: bool = False) -> None:
-    last = request.attempts[-1].model_copy(update={"state": state, "usd": usd})
-    attempts = (*request.attempts[:-1], last)
+def _end(
+    root: Path,
+    request: RetrainRequest,
+    state: str,
+    usd: Decimal,
+    *,
+    answered: bool = False,
+    month_usd: Decimal | None = None,
+) -> None:
+    last = request.attempts[-1]
+    # The ledger of a suspended run may lie in MLflow by now: what it had booked stays.
+    changes = {"state": state, "usd": max(last.usd, usd), "month_usd": month_usd}
+    attempts = (*request.attempts[:-1], last.model_copy(update=changes))
     if answered:
         _save(root, request, state="answered", closed=datetime.now(UTC), attempts=attempts)
     else:

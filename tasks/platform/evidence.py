@@ -1,14 +1,20 @@
-"""Stores the evidence about versions in the workspace and in MLflow, for the comparison with the next candidate."""
+"""Stores the evidence about versions in the workspace and in MLflow, for the comparison with the next candidate; and
+their evaluated episodes in short, for the comparison with those that they serve."""
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
 
+from orchestra.evaluation.report import EVALUATION, TRAINED, read_comparison
 from orchestra.files import atomic
+from orchestra.files.examples import read_examples
+from orchestra.files.jsonl import read_jsonl
 from orchestra.promotion.evidence import Evidence
+from orchestra.types import Episode, Example, Record, ToolCall, Turn, Usage, Verdict
 from tasks.platform.registry import ModelVersion
 
 EVIDENCE = "evidence"
@@ -17,6 +23,14 @@ ARTIFACT = "decision/evidence.json"
 """The whole of it, in the run that registered the version."""
 KEPT = ".state/evidence"
 """The whole of it in the workspace, by checkpoint and benchmark version."""
+HELDOUT = "data/validated/heldout.jsonl"
+
+
+class ReferenceEpisode(Record):
+    """An evaluated episode with its question; of its texts only the answer is kept."""
+
+    question: str
+    episode: Episode
 
 
 def keep(root: Path, found: Evidence, client: Any, run_id: str | None) -> None:
@@ -55,3 +69,50 @@ def read(text: str) -> Evidence | None:
 
 def _file(root: Path, checkpoint_hash: str, data_hash: str) -> Path:
     return root / KEPT / f"{checkpoint_hash[:16]}-{data_hash[:16]}.json"
+
+
+def keep_reference(
+    root: Path, checkpoint_hash: str, examples: Mapping[str, Example], episodes: Sequence[Episode]
+) -> None:
+    """Keep a checkpoint's evaluated episodes in short: `reports/` holds those of the last candidate only."""
+    found = (ReferenceEpisode(question=examples[one.example_id].instruction, episode=_short(one)) for one in episodes)
+    lines = (one.model_dump_json(exclude_defaults=True) + "\n" for one in found)
+    atomic.write_text(_reference(root, checkpoint_hash), "".join(lines))
+
+
+def reference(root: Path, checkpoint_hash: str) -> list[ReferenceEpisode]:
+    """The evaluated episodes of a checkpoint; none where they were not kept and the last evaluation is of another."""
+    file = _reference(root, checkpoint_hash)
+    if file.is_file():
+        return read_jsonl(file, ReferenceEpisode, fix=f"rm {file}")
+    comparison, episodes = (root / EVALUATION / name for name in ("comparison.json", "episodes.jsonl"))
+    if not all(one.is_file() for one in (comparison, episodes, root / HELDOUT)):
+        return []
+    if read_comparison(comparison).checkpoints.get(TRAINED) != checkpoint_hash:
+        return []
+    questions = {one.id: one.instruction for one in read_examples(root / HELDOUT)}
+    return [
+        ReferenceEpisode(question=questions[one.example_id], episode=one)
+        for one in read_jsonl(episodes, Episode)
+        if one.policy == TRAINED and one.example_id in questions
+    ]
+
+
+def _short(episode: Episode) -> Episode:
+    """What the monitor compares: calls, charges, whether turns parse, the answer and its verdict."""
+    turns = tuple(
+        Turn(
+            ids=(),
+            text="",
+            call=None if one.call is None else ToolCall(name=one.call.name),
+            parse_error=one.parse_error,
+            charges=tuple(each.model_copy(update={"usage": Usage()}) for each in one.charges),
+        )
+        for one in episode.turns
+    )
+    verdict = None if episode.verdict is None else Verdict(solved=episode.verdict.solved, why="")
+    return episode.model_copy(update={"prompt_ids": (), "turns": turns, "verdict": verdict})
+
+
+def _reference(root: Path, checkpoint_hash: str) -> Path:
+    return root / KEPT / f"{checkpoint_hash[:16]}.episodes.jsonl"

@@ -11,6 +11,8 @@ from typing import Any
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
 from orchestra.files.jsonl import read_jsonl
+from orchestra.system.retraining import reopen_lost
+from orchestra.system.runs import RunRecord, runs
 from orchestra.tools.replay.cassette import Cassette, Slot, scope
 from orchestra.types import Charge, add_up
 from tasks.platform.stage import Stage
@@ -51,6 +53,16 @@ class LedgerTail:
             # Not as Charge: a run books 100,000 of them, and only this field matters.
             spent += add_up(Decimal(json.loads(line)["cost_usd"]) for line in whole.splitlines())
         return spent
+
+
+def spent_by(root: Path, record: RunRecord) -> Decimal:
+    """Dollars in the ledger of a run."""
+    return LedgerTail(root, record.mlflow_run).take() if record.mlflow_run else Decimal(0)
+
+
+def reopen_requests(root: Path) -> None:
+    """Open the requests for a retraining again whose run is gone, with its dollars: its ledger is put away next."""
+    reopen_lost(root, runs(root), lambda record: spent_by(root, record))
 
 
 def ledgers(root: Path, run: str) -> list[Path]:

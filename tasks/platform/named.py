@@ -24,9 +24,12 @@ FROM_DOMAINS = (Category.LOOKUP, Category.CHANGE)
 """Categories whose examples come from a domain."""
 
 
-def check_named(params: Params, root: Path) -> None:
+def check_named(params: Params, root: Path, *, promotes: bool = False) -> None:
     """Raises `ConfigError` or `DataError` of one line for the first thing that the parameters name and that is not
-    there, or cannot be read. Nothing is downloaded, and no model is loaded."""
+    there, or cannot be read. Nothing is downloaded, and no model is loaded.
+
+    `promotes`: the run goes to the promotion gate, which must get as many examples as it wants.
+    """
     for key, file in _files(params):
         if not (root / file).is_file():
             raise ConfigError(f"{file} is not there", where=key, fix="make it, or name another in params.yaml")
@@ -46,6 +49,8 @@ def check_named(params: Params, root: Path) -> None:
             raise ConfigError(f"{params.evaluate.wording} is not there", where="evaluate.wording", fix=fix)
         read_wording(root / params.evaluate.wording)
     _reward(params)
+    if promotes:
+        _evidence(params)
 
 
 def _files(params: Params) -> Iterator[tuple[str, str]]:
@@ -134,3 +139,15 @@ def _reward(params: Params) -> None:
     if made.preferences is None and not made.extra and limited - kinds:
         what = f"no preference is of the kind {min(limited - kinds)}"
         raise ConfigError(what, where="grpo.constraint.usd", fix=f"one of: {', '.join(sorted(kinds))}")
+
+
+def _evidence(params: Params) -> None:
+    """The gate would refuse any candidate for too few examples; sets from elsewhere may add held-out ones."""
+    wanted, made = params.promote.min_examples, params.synthesize
+    counts = {"evaluate.examples": params.evaluate.examples}
+    if not made.extra:
+        counts["synthesize.heldout_examples"] = made.heldout_examples
+    for key, count in counts.items():
+        if count < wanted:
+            what = f"the gate wants {wanted} examples, and {key} is {count}"
+            raise ConfigError(what, where="promote.min_examples", fix=f"lower it, or raise {key}")

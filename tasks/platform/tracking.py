@@ -23,7 +23,7 @@ from orchestra.system.environment import quiet
 from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
 from orchestra.text import digest, one_line, plain
 from tasks.platform.dvc import Hashes
-from tasks.platform.ledger import others_ledgers
+from tasks.platform.ledger import others_ledgers, reopen_requests
 
 EXPERIMENT = "orchestra"
 FLOW_RUN = "orchestra.flow_run_id"
@@ -222,6 +222,7 @@ class Recorder:
             parent = str(client.create_run(where, tags={FLOW_RUN: flow_run_id}, run_name=called).info.run_id)
         recorder = cls(root, client, where, parent)
         recorder._close_stale()
+        reopen_requests(root)  # It counts what the ledgers of runs that are gone hold.
         for run_id, file in others_ledgers(root, parent):
             recorder._put_away(run_id, file)
         return recorder

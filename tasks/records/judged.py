@@ -30,11 +30,11 @@ from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Record, StopReason, Usd
+from tasks.platform.evidence import HELDOUT, ReferenceEpisode
 
 JUDGED = ".state/judged"
 """Verdicts of each release, what the judge cost each day, and the latest figures; private files."""
 FIGURES, EVALUATION = "figures.json", "evaluation/"
-HELDOUT = "data/validated/heldout.jsonl"
 EVALUATED = 200
 """Evaluated answers that the judge judges too: it may be milder than the rule, and then is so on both sides."""
 AT_ONCE = 20
@@ -97,20 +97,20 @@ class Spent:
     by_expert: Mapping[str, Charged]
 
 
-def look(root: Path, fingerprint: str, latest: Sequence[Episode], evaluated: Sequence[Episode]) -> Spent:
+def look(root: Path, fingerprint: str, latest: Sequence[Episode], evaluated: Sequence[ReferenceEpisode]) -> Spent:
     """Judge what is due of the release that serves, and compare; writes the figures that `orchestra up` serves to
     Prometheus.
 
-    `latest`: its served episodes, whose charges are held against the price book. `evaluated`: those of the champion's
+    `latest`: its served episodes, whose charges are held against the price book. `evaluated`: those of its own
     evaluation, in their order.
     """
-    params, usual = load_params(root / "params.yaml"), [one for one in evaluated if one.counted]
+    params, usual = load_params(root / "params.yaml"), [one for one in evaluated if one.episode.counted]
     (root / JUDGED).mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(root / JUDGED / ".lock", timeout=LOCK_S):
         sampler = Sampler(root, params, fingerprint, usual)
         said = sampler.judge_more()
         kept = sampler.kept()
-    found, signal = compared(kept, judged(usual), fingerprint)
+    found, signal = compared(kept, judged(one.episode for one in usual), fingerprint)
     file, book = read_catalogue(root / params.world.catalogue), PriceBook.load(root / params.world.prices)
     by_expert = charged(latest, file, book, date.today())
     ratios = {name: _finite(one.ratio) for name, one in by_expert.items()}
@@ -127,7 +127,7 @@ class Sampler:
     root: Path
     params: Params
     fingerprint: str
-    evaluated: Sequence[Episode]
+    evaluated: Sequence[ReferenceEpisode]
 
     @property
     def file(self) -> Path:
@@ -141,7 +141,7 @@ class Sampler:
         """Give verdicts to what was drawn and has none, at most `AT_ONCE` by the judge; words about what hindered."""
         kept, heldout = self.kept(), self._heldout()
         rules = {one.instruction: one for one in heldout if one.verifier.kind in ("exact", "numeric")}
-        due = list(self._due({one.id for one in kept}, heldout))
+        due = list(self._due({one.id for one in kept}))
         new = [verdict for one in due if (verdict := _by_rule(one, rules.get(one.question))) is not None]
         said = ""
         if self.params.world.judge is not None:
@@ -164,12 +164,11 @@ class Sampler:
         file = self.root / HELDOUT
         return read_examples(file) if file.is_file() else []
 
-    def _due(self, known: set[str], heldout: Sequence[Example]) -> Iterator["_Question"]:
+    def _due(self, known: set[str]) -> Iterator["_Question"]:
         """Evaluated answers first, where a judge is there, then the latest requests: what nobody judged yet."""
         if self.params.world.judge is not None:
-            questions = {one.id: one.instruction for one in heldout}
-            for episode in self.evaluated[:EVALUATED]:
-                one = _Question.of(EVALUATION + episode.example_id, questions.get(episode.example_id), episode)
+            for usual in self.evaluated[:EVALUATED]:
+                one = _Question.of(EVALUATION + usual.episode.example_id, usual.question, usual.episode)
                 if one is not None and one.id not in known:
                     yield one
         share, seen = self.params.deploy.judging.share, 0
@@ -218,9 +217,9 @@ class _Question:
     cost_usd: Decimal
 
     @classmethod
-    def of(cls, id: str, question: str | None, episode: Episode) -> "_Question | None":
+    def of(cls, id: str, question: str, episode: Episode) -> "_Question | None":
         """None for an episode that says nothing about the model: a tool failed, or the caller left."""
-        if question is None or episode.stop in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
+        if episode.stop in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
             return None
         return cls(id, question, episode.answer, episode.cost_usd)
 

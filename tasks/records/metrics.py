@@ -17,7 +17,7 @@ from orchestra.errors import OrchestraError
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.artifacts import ask_place
 from orchestra.system.processes import LOCALHOST, all_remembered
-from orchestra.system.retraining import month_spent, unanswered
+from orchestra.system.retraining import month_left, month_spent, unanswered
 from orchestra.system.runs import RUNS, RunRecord, newest_by_flow, runs
 from orchestra.system.servers import METRICS_PORT, answers, state
 from orchestra.tools.catalogue.catalogue import read_catalogue
@@ -124,6 +124,8 @@ def retraining(root: Path) -> Found:
     yield _gauge("retraining_month_usd", "Dollars that such runs cost this month", float(month_spent(root)))
     if limits.monthly_usd is not None:
         yield _gauge("retraining_month_cap_usd", "Dollars that they may cost in a month", float(limits.monthly_usd))
+        spent = float(month_left(root, limits) == 0)
+        yield _gauge("retraining_month_over", "1 when what is left of them pays for no further run", spent)
 
 
 def spending(root: Path) -> Found:

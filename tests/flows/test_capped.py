@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from flows import retrain as module
+from flows.retraining import answering
+from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, OrchestraError
-from orchestra.system.runs import RunJournal, runs
+from orchestra.system.retraining import RetrainReason, ask, month_left, requests
+from orchestra.system.runs import CAPPED, RunJournal, runs
 from tasks.platform.dvc import StageCapped
 from tasks.platform.tracking import Recorder
 from tests.support.worlds import ROOT
@@ -45,3 +48,17 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
     assert closed == [("p",)]  # Without an error.
     (record,) = runs(tmp_path)
     assert (record.state, record.message, record.failed) == ("Capped", str(end), False)
+
+
+@pytest.mark.parametrize(("run_usd", "over"), [(None, True), ("10", True), ("2", False)])
+def test_a_month_whose_cap_ended_a_requested_run_is_over(tmp_path: Path, run_usd: str | None, over: bool) -> None:
+    text = (ROOT / "params.yaml").read_text().replace("monthly_usd: null", "monthly_usd: 5")
+    (tmp_path / "params.yaml").write_text(text.replace("run_usd: null", f"run_usd: {run_usd or 'null'}"))
+    limits = load_params(tmp_path / "params.yaml").retraining
+    ask(tmp_path, [RetrainReason("person", "k", "a second customer")], (), "a person")
+    journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+    with answering(tmp_path, journal, "due") as caps:
+        assert caps == [f"budget.run_usd={'2' if run_usd == '2' else '5'}"]
+        journal.end(CAPPED, "4.9 of 5 USD are spent")
+    assert (month_left(tmp_path, limits) == 0) is over
+    assert [one.waits for one in requests(tmp_path)] == [True]

@@ -50,6 +50,8 @@ def test_a_wrong_argument_starts_nothing(served: Workspace) -> None:
     assert "Prefect's server does not run" in served.orchestra("schedule", code=2)[-1]
     for name in ("a/b", "", " "):
         assert f"{name!r} is no name" in served.orchestra("schedule", name, "--cron", "0 3 * * *", code=2)[-1]
+    said = served.orchestra("schedule", "asked", "--cron", "0 3 * * *", code=2)[-1]
+    assert "asked is a deployment of `orchestra retraining on`" in said
     assert served.orchestra(*nightly, "every day", code=2)[-1].startswith("error: --cron: 'every day' is no schedule —")
     said = served.orchestra(*nightly, "0 3 * * *", "--timezone", "Mars", code=2)[-1]
     assert said.startswith("error: --timezone: 'Mars' is no time zone —")

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.system.retraining import RetrainReason, ask, month_spent, take
+from orchestra.system.runs import RunJournal, save
 from orchestra.system.storage import MLFLOW, opened
 from tasks.platform.dvc import Hashes
 from tasks.platform.stage import Stage
@@ -54,6 +56,18 @@ def test_the_ledgers_of_other_runs_go_to_their_records(root: Path) -> None:
         f"{killed.parent}-rank1.jsonl",
     }
     assert {file.stem for file in folder.iterdir()} == {mine.parent, "0" * 32}, "nothing is lost where no record is"
+
+
+def test_a_request_keeps_the_dollars_of_its_killed_run_when_their_ledger_goes(root: Path) -> None:
+    killed, ledger = Recorder.open(root, "asked", "a"), root / ".state" / "ledger"
+    ledger.mkdir(parents=True, exist_ok=True)
+    (ledger / f"{killed.parent}.jsonl").write_text('{"cost_usd": "30"}\n', encoding="utf-8")
+    ask(root, [RetrainReason("person", "k", "a second customer")], (), "a person")
+    take(root, "asked", "a")
+    gone = RunJournal.begin(root, "asked", "a", "retrain", mlflow_run=killed.parent).record
+    save(root, gone.model_copy(update={"pid": 2**22 - 1, "started": "1"}))
+    Recorder.open(root, "learn-1", "learn")
+    assert not (ledger / f"{killed.parent}.jsonl").exists() and month_spent(root) == 30
 
 
 def test_a_stage_leaves_hashes_parameters_and_metrics(root: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_wrong_name_leaves_the_profile_as_it_was(tmp_path: Path) -> None:
     shutil.copy(ROOT / "params.yaml", tmp_path)
     before, said = (tmp_path / "params.yaml").read_text(), list[str]()
     with pytest.raises(OrchestraError, match="nobody"):
-        _assign(tmp_path, "qwen3-0.6b", ["world.domains=[nobody]"], said.append)
+        _assign(tmp_path, "qwen3-0.6b", ["world.domains=[nobody]"], said.append, promotes=True)
     assert (tmp_path / "params.yaml").read_text() == before and not said
     assert not (tmp_path / "params").exists()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import hand_over, workspace
+from orchestra.errors import ConfigError
 from orchestra.system import retraining as requests
 from orchestra.system.runs import runs
 
@@ -40,6 +41,9 @@ def ask(
 ) -> None:
     """Request a retraining yourself; it starts when the rules allow it."""
     root = workspace()
+    if not why.strip():
+        fix = 'write it in words: orchestra retraining ask "a second customer"'
+        raise ConfigError("the reason is empty", where="retraining ask", fix=fix)
     now = datetime.now(UTC)
     reason = requests.RetrainReason("person", now.isoformat(), why)
     (made,) = requests.ask(root, [reason], (), "orchestra retraining ask")

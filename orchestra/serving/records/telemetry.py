@@ -151,10 +151,10 @@ def answered(folder: Path, fingerprint: str) -> Iterator[ServedAnswer]:
 
 def _records(folder: Path, fingerprint: str) -> Iterator[dict[str, Any]]:
     """Lines with an episode of one release that a user asked for, the newest first: none with a `role`. A line that a
-    killed gateway left half-written is passed over."""
+    killed gateway left half-written is passed over, also where it ends within a character."""
     for file in sorted(folder.glob("*.jsonl"), reverse=True):
         # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
-        for line in reversed(file.read_text(encoding="utf-8").split("\n")):
+        for line in reversed(file.read_text(encoding="utf-8", errors="replace").split("\n")):
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
                 if record.get("fingerprint") == fingerprint and "episode" in record and "role" not in record:

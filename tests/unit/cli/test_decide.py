@@ -44,6 +44,13 @@ def test_a_user_without_a_login_gives_a_name(workspace: Path, monkeypatch: pytes
         orchestra("approve", "3")
 
 
+@pytest.mark.parametrize("option", ["--disagreement", "--noise"])
+@pytest.mark.parametrize("percent", ["nan", "inf", "-1", "101"])
+def test_power_of_what_is_no_percentage_is_one_line(option: str, percent: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: {percent} is no percentage"):
+        orchestra("power", "--disagreement", "20", option, percent)
+
+
 def test_power_of_the_last_evaluation(workspace: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         orchestra("power")

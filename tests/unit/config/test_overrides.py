@@ -176,6 +176,9 @@ def test_every_combination_of_values() -> None:
         ["a.b=2", "c=[1,2]"],
         ["a.b=2", "c=[3]"],
     ]
+    nested = "synthesize.extra=[{file: a.jsonl},{file: b.jsonl, split: train}]"
+    assert points([nested]) == [[nested]]
+    assert points([f"{nested},[]"]) == [[nested], ["synthesize.extra=[]"]]
     with pytest.raises(ConfigError, match="has no ="):
         points(["a"])
 

@@ -63,6 +63,11 @@ def test_new_data_ask_but_not_what_stages_made_nor_code() -> None:
     assert of_data(stale, {"data/validated/train.jsonl"}, lambda path: "later")[0].key != found[0].key
 
 
+def test_new_data_ask_though_their_name_has_a_space() -> None:
+    found = of_data({"synthesize": ["data/extra/my file.jsonl modified"]}, set(), lambda path: "1")
+    assert [one.what for one in found] == ["data/extra/my file.jsonl modified"]
+
+
 def test_drift_asks_once_for_each_version_that_serves() -> None:
     signal = Signal("mix of tools", 0.0, 0.2, 1e-9)
     (found,) = of_drift([signal], "f1", seed=3)

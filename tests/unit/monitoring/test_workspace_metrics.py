@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.releases.state import Serving, write
 from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, remember, spawn, started_at
-from orchestra.system.retraining import RetrainReason, ask
-from orchestra.system.runs import RunFailure, RunJournal, save
+from orchestra.system.retraining import RetrainReason, ask, close, take
+from orchestra.system.runs import CAPPED, RunFailure, RunJournal, save
 from orchestra.system.servers import answers
 from tasks.platform.registry import CHAMPION, Registry
 from tasks.records.judged import FIGURES, JUDGED, SpendingFigures
@@ -148,6 +149,11 @@ def test_requests_of_retraining_and_their_dollars(root: Path) -> None:
     assert found["retraining_requests{cause=drift,waits_for=run}"] == 1
     assert found["retraining_requests{cause=price,waits_for=person}"] == 1
     assert found["retraining_month_cap_usd"] == 12.5 and found["retraining_month_usd"] == 0
+    assert found["retraining_month_over"] == 0
+    taken = take(root, "r1", "r1")
+    close(root, taken, CAPPED, Decimal("12.4999"), answered=False, month_usd=Decimal("12.5"))
+    over = facts(root)
+    assert over["retraining_month_over"] == 1 and over["retraining_month_usd"] == 12.4999
     day_ago = (datetime.now(UTC) - timedelta(days=1)).timestamp()
     assert found["retraining_oldest_timestamp_seconds"] > day_ago
 

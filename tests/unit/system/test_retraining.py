@@ -25,9 +25,10 @@ from orchestra.system.retraining import (
     reopen_lost,
     requests,
     take,
+    take_up,
 )
-from orchestra.system.runs import RunJournal, RunRecord, runs
-from orchestra.system.workspace import LOCK
+from orchestra.system.runs import AWAITING, CAPPED, RunJournal, RunRecord, runs
+from orchestra.system.workspace import LOCK, locked
 
 PRICE = RetrainReason("price", "a/b@2026-01-01", "a/b costs more", assignments=('world.price_date="2026-01-01"',))
 DRIFT = RetrainReason("drift", "mix\0f1", "mix of tools: 0.2", assignments=("grpo.seed=1",))
@@ -71,6 +72,54 @@ def test_a_fact_that_is_gone_settles_and_asks_again_when_it_is_back(tmp_path: Pa
     asked(tmp_path, PRICE)
     assert sorted(states(tmp_path)) == ["open", "settled"]
     assert asked(tmp_path, PRICE, DRIFT) == ["mix of tools: 0.2"]
+
+
+def test_a_fact_that_is_back_keeps_its_attempts_for_the_month_and_the_cool_down(tmp_path: Path) -> None:
+    asked(tmp_path, DRIFT)
+    taken(tmp_path, usd="9", answered=False)
+    asked(tmp_path)
+    assert states(tmp_path) == ["settled"] and asked(tmp_path, DRIFT) == ["mix of tools: 0.2"]
+    assert month_left(tmp_path, RULES) == 1
+    assert hindrance(tmp_path, RULES, []).startswith("the cool-down of 24 hours")
+
+
+def test_a_suspended_run_keeps_the_dollars_of_a_ledger_that_was_put_away(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE)
+    close(tmp_path, take(tmp_path, "r1", "r1"), AWAITING, Decimal(8), answered=True)
+    close(tmp_path, take_up(tmp_path, "r1"), "Completed", Decimal(0), answered=True)
+    assert month_left(tmp_path, RULES) == 2
+
+
+def test_a_month_is_spent_once_its_cap_ended_a_run_until_the_cap_is_raised(tmp_path: Path) -> None:
+    rules = RULES.model_copy(update={"cooldown_hours": 0.0})
+    asked(tmp_path, PRICE)
+    close(tmp_path, take(tmp_path, "r1", "r1"), CAPPED, Decimal("9.9"), answered=False)
+    assert hindrance(tmp_path, rules, []) == "", "a smaller cap than the month's ended it"
+    found = take(tmp_path, "r2", "r2")
+    close(tmp_path, found, CAPPED, Decimal("0.0993"), answered=False, month_usd=rules.monthly_usd)
+    assert month_left(tmp_path, rules) == 0
+    assert hindrance(tmp_path, rules, [], now=True) == "this month's 10 USD for such runs are spent"
+    raised = rules.model_copy(update={"monthly_usd": Decimal(11)})
+    assert month_left(tmp_path, raised) == Decimal("1.0007") and hindrance(tmp_path, raised, []) == ""
+
+
+@pytest.mark.parametrize("flow", ["sweep", "benchmark", "synthesize", "answer", "release"])
+def test_no_run_begins_beside_another_that_works_alone(tmp_path: Path, flow: str) -> None:
+    asked(tmp_path, PRICE)
+    RunJournal.begin(tmp_path, "m", "watchful-owl", "monitor", alone=False)
+    assert hindrance(tmp_path, RULES, runs(tmp_path)) == ""
+    RunJournal.begin(tmp_path, "busy", "busy-bee", flow, alone=True)
+    assert hindrance(tmp_path, RULES, runs(tmp_path)) == f"{flow} busy-bee works"
+
+
+def test_no_run_begins_while_a_command_without_a_record_holds_the_workspace(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE)
+    (tmp_path / LOCK).parent.mkdir(exist_ok=True)
+    with (tmp_path / LOCK).open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert hindrance(tmp_path, RULES, []) == "another command works in this workspace"
+    with locked(tmp_path):
+        assert hindrance(tmp_path, RULES, []) == "", "the run that asks holds it itself"
 
 
 def test_what_was_answered_or_dropped_does_not_ask_again(tmp_path: Path) -> None:
@@ -157,6 +206,10 @@ def test_drift_takes_the_next_seed_only_where_nothing_else_makes_another_model()
     later = RetrainReason("price", "c/d", "c/d", assignments=('world.price_date="2026-02-01"',))
     assert assignments([request(DRIFT)]) == ["grpo.seed=1"]
     assert assignments([request(DRIFT), request(PRICE), request(later)]) == ['world.price_date="2026-02-01"']
+    tenth = RetrainReason("drift", "y", "y", assignments=("grpo.seed=10",))
+    ninth = RetrainReason("drift", "z", "z", assignments=("grpo.seed=9",))
+    assert assignments([request(tenth), request(ninth)]) == assignments([request(ninth), request(tenth)])
+    assert assignments([request(ninth), request(tenth)]) == ["grpo.seed=10"]
     assert assignments([request(DRIFT), request(RetrainReason("data", "x", "data/extra modified"))]) == []
 
 

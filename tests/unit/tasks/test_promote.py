@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from monitoring.drift import sample
 from orchestra.accounting.forecast import Forecast
 from orchestra.accounting.ledger import total
 from orchestra.config.schema import BudgetLimits
@@ -28,7 +29,7 @@ from orchestra.types import Category, Charge, Episode, add_up
 from tasks import evaluate, promote
 from tasks.experiments.forecast import Forecaster
 from tasks.explain import explained
-from tasks.platform.evidence import EVIDENCE, KEPT
+from tasks.platform.evidence import EVIDENCE, KEPT, reference
 from tasks.platform.pages import PAGES
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.stage import Stage
@@ -146,6 +147,20 @@ def test_a_cap_ends_an_evaluation_and_what_was_written_stays(root: Path) -> None
     more = params().model_copy(update={"budget": BudgetLimits(run_usd=usd * 10)})
     evaluate.main(Stage.open("evaluate", root, more))
     assert work.is_dir() and len(recorded(root)) == 4 * (2 + len(RULES))  # The cap is not part of the fingerprint.
+
+
+def test_a_promotion_keeps_what_drift_compares_for_after_the_next_evaluation(promoted: Path) -> None:
+    champion = promote.champion(Stage.open("monitor", promoted, params()))
+    assert champion is not None
+    usual = [one for one in recorded(promoted) if one.policy == "grpo"]
+    train(promoted, "grpo", 3)
+    evaluated(promoted)
+    found = reference(promoted, champion.checkpoint_hash)
+    assert sample(one.episode for one in found) == sample(usual)
+    assert [(one.episode.answer, one.episode.solved) for one in found] == [(one.answer, one.solved) for one in usual]
+    assert {one.question for one in found} == {"what is 37*24?"}
+    assert reference(promoted, hash_dir(promoted / "models/grpo")), "the newest needs no copy of it"
+    assert reference(promoted, "f" * 64) == []
 
 
 def test_the_first_promotion_and_its_repetition(root: Path) -> None:

@@ -24,6 +24,15 @@ def test_traces_come_back_by_release(tmp_path: Path) -> None:
     assert served(tmp_path / "traces", "f1", limit=2) == [made[3], made[1]]
 
 
+def test_a_line_that_a_kill_cut_within_a_character_hides_no_other(tmp_path: Path) -> None:
+    telemetry, one = Telemetry(tmp_path), episode()
+    telemetry.trace({"fingerprint": "f"}, episode=one)
+    telemetry.close()
+    (file,) = tmp_path.iterdir()
+    file.write_bytes('{"request": "café'.encode()[:-1] + b"\n" + file.read_bytes())
+    assert served(tmp_path, "f") == [one]
+
+
 def test_text_with_line_separators_stays_one_line(tmp_path: Path) -> None:
     telemetry = Telemetry(tmp_path)
     one = episode(answer="a\u2028b\nc")

@@ -29,7 +29,7 @@ def edited(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_shipped_parameters_name_what_exists() -> None:
-    check_named(load_params(ROOT / "params.yaml"), ROOT)
+    check_named(load_params(ROOT / "params.yaml"), ROOT, promotes=True)
 
 
 @pytest.mark.parametrize("profile", ["qwen3-8b", "qwen3-8b-lora", "qwen3-0.6b"])
@@ -85,6 +85,20 @@ def test_what_is_missing_is_one_line_with_its_key(changes: dict[str, Any], says:
     with pytest.raises(OrchestraError, match=says) as caught:
         check_named(parse_params(edited(**changes)), ROOT)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"promote__min_examples": 99999}, "the gate wants 99999 examples, and evaluate.examples is 1024"),
+        ({"synthesize__heldout_examples": 399}, "the gate wants 400 examples, and synthesize.heldout_examples is 399"),
+    ],
+)
+def test_a_gate_that_no_candidate_can_pass_is_told_before_the_training(changes: dict[str, Any], says: str) -> None:
+    params = parse_params(edited(**changes))
+    with pytest.raises(ConfigError, match=f"promote.min_examples: {says} — lower it, or raise"):
+        check_named(params, ROOT, promotes=True)
+    check_named(params, ROOT)  # A run that ends before the gate needs no more.
 
 
 def test_what_a_model_writes_in_the_flow_may_come_later() -> None:

@@ -12,13 +12,16 @@ import yaml
 
 from flows.retraining import served_drift
 from monitoring.drift import MIN_EPISODES
-from orchestra.evaluation.report import TRAINED
+from orchestra.evaluation.report import EVALUATION as REPORTS
+from orchestra.evaluation.report import TRAINED, Comparison
+from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import write_jsonl
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import Serving, write
 from orchestra.types import Episode
+from tasks.platform.evidence import HELDOUT, ReferenceEpisode, keep_reference
 from tasks.records import judged
-from tasks.records.judged import EVALUATION, HELDOUT, JUDGED, Sampler, Spent, drawn, figures
+from tasks.records.judged import EVALUATION, JUDGED, Sampler, Spent, drawn, figures
 from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT, episode, example
 
@@ -47,11 +50,27 @@ def root(tmp_path: Path) -> Path:
 
 def look(root: Path) -> Spent:
     """What the monitor finds beside that evaluation."""
-    evaluated = [
-        episode(cost_usd="0.01", solved=bool(n % 4)).model_copy(update={"example_id": f"e{n}", "policy": TRAINED})
-        for n in range(100)
+    found = [
+        ReferenceEpisode(question=f"what is {n}+1?", episode=one)
+        for n, one in enumerate(evaluated(100, lambda n: episode(cost_usd="0.01", solved=bool(n % 4))))
     ]
-    return judged.look(root, RELEASE, served(root / TRACES, RELEASE), evaluated)
+    return judged.look(root, RELEASE, served(root / TRACES, RELEASE), found)
+
+
+def evaluated(count: int, made: Callable[[int], Episode]) -> list[Episode]:
+    """The trained model's episodes of the held-out questions."""
+    return [made(n).model_copy(update={"example_id": f"e{n}", "policy": TRAINED}) for n in range(count)]
+
+
+def report(root: Path, checkpoint: str, episodes: list[Episode]) -> None:
+    """What the evaluate stage leaves behind."""
+    (root / REPORTS).mkdir(parents=True, exist_ok=True)
+    comparison = Comparison(
+        policies={}, examples=len(episodes), data_hash="d", checkpoints={TRAINED: checkpoint}, price_date="2025-11-15",
+        bootstrap=1, seed=0, simulated=True,
+    )  # fmt: skip
+    (root / REPORTS / "comparison.json").write_text(comparison.model_dump_json())
+    write_jsonl(root / REPORTS / "episodes.jsonl", episodes)
 
 
 def change(root: Path, **sections: dict[str, Any]) -> None:
@@ -173,14 +192,48 @@ def test_a_judge_that_fails_is_told_and_no_verdict(asks: Path, monkeypatch: pyte
 
 
 def test_an_outage_of_the_tools_is_told_though_no_episode_is_left_to_compare(root: Path) -> None:
-    usual = [episode(cost_usd="0.01").model_copy(update={"example_id": f"e{n}", "policy": TRAINED}) for n in range(99)]
-    (root / "reports/evaluation").mkdir(parents=True)
-    write_jsonl(root / "reports/evaluation/episodes.jsonl", usual)
+    report(root, "x", evaluated(99, lambda n: episode(cost_usd="0.01")))
     for number in range(MIN_EPISODES):
         request(root, number, "what is 1+1?", episode(solved=None))
     told, signals = served_drift(root)
     assert [signal.name for signal in signals or ()] == ["share lost to tools"]
     assert told.startswith("share lost to tools: 1, ") and f"other drift (0 of {MIN_EPISODES})" in told
+
+
+def test_drift_is_told_from_what_serves_though_another_candidate_was_evaluated_since(root: Path) -> None:
+    usual = evaluated(99, lambda n: episode(cost_usd="0.01", calls={"gpt-5": 1}))
+    for number, one in enumerate(usual):
+        request(root, number, "who are you?", one)
+    report(root, "x", usual)
+    assert served_drift(root)[1] == []
+    keep_reference(root, "x", {one.id: one for one in read_examples(root / HELDOUT)}, usual)
+    report(root, "refused", evaluated(99, lambda n: episode(cost_usd="1")))
+    told, signals = served_drift(root)
+    assert signals == [] and told.startswith("no drift; ")
+
+
+def test_without_its_own_evaluation_no_drift_is_told(root: Path) -> None:
+    report(root, "refused", evaluated(99, lambda n: episode(cost_usd="1")))
+    for number in range(MIN_EPISODES):
+        request(root, number, "what is 1+1?", episode(cost_usd="0.01", answer="2"))
+    told, signals = served_drift(root)
+    assert signals is None and told.startswith("drift cannot be told: no evaluation of version 1 is here; ")
+    found = figures(root)
+    assert found is not None and found.by is None, "nor what a solved request costs beside another model's"
+
+
+def test_the_judge_judges_the_answers_of_what_serves(asks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = evaluated(3, lambda n: episode(cost_usd="0.01", answer="ours"))
+    keep_reference(asks, "x", {one.id: one for one in read_examples(asks / HELDOUT)}, made)
+    report(asks, "refused", evaluated(3, lambda n: episode(cost_usd="1", answer="theirs")))
+    remade = [example(f"e{n}", instruction=f"another question {n}?") for n in range(3)]
+    write_jsonl(asks / HELDOUT, remade)
+    with serving(lambda body: (200, answer(RIGHT), 0)) as double:
+        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+        served_drift(asks)
+    texts = [one["messages"][0]["content"] for one in double.asked]
+    assert sum("ours" in text for text in texts) == 3 and not any("theirs" in text for text in texts)
+    assert not any("another question" in text for text in texts), "each is judged under its own question"
 
 
 def test_nothing_serves(root: Path) -> None:
