@@ -14,7 +14,8 @@ from typing import Any
 from orchestra.accounting.budget import Budget
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
-from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES, EndpointModel, ModelSettings
+from orchestra.evaluation.benchmarks.endpoint import EndpointModel
+from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES, ModelSettings
 from orchestra.evaluation.benchmarks.models import KEY as MODEL_KEY
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2 import worker
