@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestra.config.overrides import undo
 from orchestra.errors import ServiceError
 from orchestra.text import plain
 
@@ -25,6 +24,8 @@ def locked(root: Path) -> Iterator[None]:
 
     Values that a killed run left in params.yaml are taken back: whoever comes next works with the person's own.
     """
+    from orchestra.config.overrides import undo
+
     file = root.resolve() / LOCK
     inside = file in _held
     with alone(file, root, "in this workspace"):
