@@ -35,7 +35,7 @@ def locked(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(file: Path, where: Path, at: str) -> Iterator[None]:
-    """One run at a time holds a lock file; `where` and `at` tell the others what is held, such as "in this workspace"."""
+    """One run at a time holds a lock file; `where` and `at` tell the others what is held: "in this workspace"."""
     if file in _held:
         yield
         return
