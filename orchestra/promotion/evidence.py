@@ -52,7 +52,7 @@ class Evidence(Record):
 
 
 @dataclass(frozen=True)
-class Worth:
+class UtilityMeasure:
     """How utility is reckoned: by the preference of each example's user, dollars and seconds in that unit."""
 
     examples: Mapping[str, Example]
@@ -86,10 +86,10 @@ class Worth:
         return one.model_copy(update={"utility": one.utility + wish.compute * dollars + wish.latency * seconds})
 
 
-def worth(examples: Mapping[str, Example], strongest: Sequence[Episode]) -> Worth | None:
+def worth(examples: Mapping[str, Example], strongest: Sequence[Episode]) -> UtilityMeasure | None:
     """How to reckon utility, in units of always-strongest's episodes; None where it was not measured."""
     measure = unit(outcomes(strongest, examples))
-    return None if measure is None else Worth(examples, measure)
+    return None if measure is None else UtilityMeasure(examples, measure)
 
 
 def evidence(
@@ -97,7 +97,7 @@ def evidence(
     policy: str,
     episodes: Sequence[Episode],
     safety_failed: int | None = None,
-    worth: Worth | None = None,
+    worth: UtilityMeasure | None = None,
 ) -> Evidence:
     """What the gate reads of one policy; what was not measured is None.
 
@@ -127,7 +127,7 @@ def evidence(
     return made.model_copy(update={"metrics": metrics, "results": found, "unit": measure})
 
 
-def results(episodes: Sequence[Episode], worth: Worth | None = None) -> Results:
+def results(episodes: Sequence[Episode], worth: UtilityMeasure | None = None) -> Results:
     """The results of one policy's episodes; infrastructure failures are left out."""
     trials: dict[str, list[Episode]] = {}
     for episode in episodes:
