@@ -168,6 +168,13 @@ class Toolkit:
         the schema is none."""
         self.resources.check(spec, arguments)
 
+    def as_billed(self, spec: ToolSpec) -> ToolSpec:
+        """The tool at its list price where a provider bills its calls: no bill follows the price of an example."""
+        entry = self.catalogue.entries.get(spec.tool)
+        if entry is None or not IMPLEMENTATIONS.find(entry.implementation).billed:
+            return spec
+        return spec.model_copy(update={"price": self.catalogue.prices[spec.tool]})
+
     def expert(self, name: str) -> SimulatedExpert:
         """A simulated expert by catalogue name: what it would reply, without a call."""
         entry = self.catalogue.entry(name)
