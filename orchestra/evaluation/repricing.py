@@ -13,6 +13,7 @@ from orchestra.accounting.ledger import at_price
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
 from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
+from orchestra.rollout.policies.chat import PREFIX
 from orchestra.text import aligned
 from orchestra.tools.catalogue.catalogue import CatalogueFile, read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
@@ -79,7 +80,7 @@ class Repricer:
             specs = {spec.name: spec for spec in example.toolbox}
             for charge in episode.charges:
                 spec = None if charge.component is Component.POLICY else specs.get(charge.name)
-                key = self._key(charge, spec)
+                key = self._key(charge, spec, episode.policy)
                 if key is None:
                     kept[charge.name] = kept.get(charge.name, 0) + 1
                 known = spec is not None and _explained(charge, spec.price)
@@ -101,13 +102,17 @@ class Repricer:
             unexplained=unexplained,
         )
 
-    def _key(self, charge: Charge, spec: ToolSpec | None) -> str | None:
-        if charge.component is Component.POLICY:
+    def _key(self, charge: Charge, spec: ToolSpec | None, policy: str) -> str | None:
+        prompted = policy.startswith(PREFIX)
+        if charge.component is Component.POLICY and not prompted:
             return self.file.policy_price
         if charge.component is Component.DOMAIN:
             return self.file.domain_tool.price
         # A fallback, or a tool at work for an expert, may be one that the example does not offer.
-        entry = self.file.tools.get(charge.name if spec is None else spec.tool)
+        name = charge.name if spec is None else spec.tool
+        if charge.component is Component.POLICY:
+            name = policy.removeprefix(PREFIX)
+        entry = self.file.tools.get(name)
         return None if entry is None else entry.price
 
     def _costs(self, charge: Charge, key: str | None, spec: ToolSpec | None) -> Costs:
