@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -29,11 +29,14 @@ class Budget:
     """A cap on dollars, and the ledger of what was spent under it: a file that a later run goes on with.
 
     Calls that run at the same time are each held back at their worst until they are booked, so that together they
-    cannot cross the cap either. One budget is shared by everything that spends; without a cap it only books.
+    cannot cross the cap either. One budget is shared by everything that spends; without a cap it only books. What it
+    spends is a part of what the budget `within` which it is may spend: that one's cap holds too, and it books the same.
     """
 
-    def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "") -> None:
-        self.path, self.cap_usd, self._root = path, cap_usd, root_phase
+    def __init__(
+        self, path: Path, cap_usd: Decimal | None, root_phase: str = "", within: "Budget | None" = None
+    ) -> None:
+        self.path, self.cap_usd, self._root, self._within = path, cap_usd, root_phase, within
         self._held = Decimal(0)
         self._waiting: list[asyncio.Future[None]] = []
         self._file: TextIO | None = None
@@ -60,7 +63,8 @@ class Budget:
         self.check(worst_usd)
         self._held = EXACT.add(self._held, worst_usd)
         try:
-            yield
+            with nullcontext() if self._within is None else self._within.hold(worst_usd):
+                yield
         finally:
             self._held = EXACT.subtract(self._held, worst_usd)
             waiting, self._waiting = self._waiting, []
@@ -73,13 +77,15 @@ class Budget:
 
         Hold at once afterwards, and wait while holding nothing. Those that wait may go on after another was refused.
         """
-        while not self._fits(self._held, worst_usd) and self._fits(worst_usd):
+        while (full := self._full(worst_usd)) is not None:
             ended = asyncio.get_running_loop().create_future()
-            self._waiting.append(ended)
+            full._waiting.append(ended)
             await ended
 
     def book(self, charge: Charge) -> None:
         """Write a charge to the ledger, under the present phase."""
+        if self._within is not None:
+            self._within.book(charge)
         name = "/".join(part for part in (self._root, *current_phase()) if part)
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +120,12 @@ class Budget:
     def _fits(self, *usd: Decimal) -> bool:
         """Whether so much more stays under the cap."""
         return self.cap_usd is None or add_up((self.spent_usd, *usd)) <= self.cap_usd
+
+    def _full(self, worst_usd: Decimal) -> "Budget | None":
+        """The budget whose cap only what is held keeps from the call, if there is one."""
+        if not self._fits(self._held, worst_usd) and self._fits(worst_usd):
+            return self
+        return None if self._within is None else self._within._full(worst_usd)
 
     def _by(self, name: Callable[[tuple[str, Component]], K]) -> dict[K, Spending]:
         found: dict[K, Spending] = {}

@@ -120,6 +120,10 @@ class Toolkit:
         """The same tools, these implementations in place of others, by catalogue name; all else is shared."""
         return self._again(tools={**self._own, **tools})
 
+    def with_budget(self, budget: Budget, cassette: Cassette | None = None) -> Self:
+        """The same tools under another budget; what they ask is recorded, unless it is already. All else is shared."""
+        return self._again(budget=budget, cassette=self.cassette or cassette)
+
     def _again(self, **changes: Any) -> Self:
         same = {
             "root": self.root,
