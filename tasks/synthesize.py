@@ -4,6 +4,7 @@ from orchestra.synthesis.dataset.by_model import written_first
 from orchestra.synthesis.dataset.shards import CARD
 from orchestra.synthesis.dataset.workers import synthesize
 from orchestra.system.environment import cores
+from tasks.platform.ledger import open_budget, tell
 from tasks.platform.stage import Stage, run
 
 OUTPUT = "data/generated"
@@ -11,7 +12,8 @@ OUTPUT = "data/generated"
 
 def main(stage: Stage) -> None:
     """Write data/generated, whole or not at all."""
-    params, out = written_first(stage.params, stage.root, stage.say), stage.root / OUTPUT
+    budget = None if stage.params.synthesize.generator == "rules" else open_budget(stage)
+    params, out = written_first(stage.params, stage.root, stage.say, budget), stage.root / OUTPUT
     config = params.synthesize
     meter = stage.progress(config.train_examples + config.heldout_examples, "examples")
     made = synthesize(params, stage.root, out, workers=cores(), on_progress=meter, say=stage.say)
@@ -26,6 +28,8 @@ def main(stage: Stage) -> None:
         }
     )
     stage.log_artifact(out / CARD)
+    if budget is not None:
+        tell(stage, budget)
     stage.say(f"{made['counts']['train']} training and {made['counts']['heldout']} held-out examples")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -31,12 +31,20 @@ class Budget:
 
     Calls that run at the same time are each held back at their worst until they are booked, so that together they
     cannot cross the cap either. One budget is shared by everything that spends, in whichever thread; without a cap it
-    only books.
+    only books. What it spends is a part of what the budget `within` which it is may spend: that one's cap holds too,
+    and it books the same.
     """
 
-    def __init__(self, path: Path, cap_usd: Decimal | None, root_phase: str = "", others: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        cap_usd: Decimal | None,
+        root_phase: str = "",
+        others: Iterable[Path] = (),
+        within: "Budget | None" = None,
+    ) -> None:
         """`others`: ledgers of other processes, which count against the cap too."""
-        self.path, self.cap_usd, self._root = path, cap_usd, root_phase
+        self.path, self.cap_usd, self._root, self._within = path, cap_usd, root_phase, within
         self._lock = threading.RLock()
         self._held = Decimal(0)
         self._waiting: list[asyncio.Future[None]] = []
@@ -64,7 +72,8 @@ class Budget:
             self.check(worst_usd)
             self._held = EXACT.add(self._held, worst_usd)
         try:
-            yield
+            with nullcontext() if self._within is None else self._within.hold(worst_usd):
+                yield
         finally:
             with self._lock:
                 self._held = EXACT.subtract(self._held, worst_usd)
@@ -79,16 +88,13 @@ class Budget:
 
         Hold at once afterwards, and wait while holding nothing. Those that wait may go on after another was refused.
         """
-        while True:
-            with self._lock:
-                if self._fits(self._held, worst_usd) or not self._fits(worst_usd):
-                    return
-                ended = asyncio.get_running_loop().create_future()
-                self._waiting.append(ended)
+        while (ended := self._ended(worst_usd)) is not None:
             await ended
 
     def book(self, charge: Charge) -> None:
         """Write a charge to the ledger, under the present phase."""
+        if self._within is not None:
+            self._within.book(charge)
         name = "/".join(part for part in (self._root, *current_phase()) if part)
         line, key = charge.model_copy(update={"phase": name}).model_dump_json() + "\n", (name, charge.component)
         with self._lock:
@@ -124,6 +130,15 @@ class Budget:
     def _fits(self, *usd: Decimal) -> bool:
         """Whether so much more stays under the cap."""
         return self.cap_usd is None or add_up((self.spent_usd, *usd)) <= self.cap_usd
+
+    def _ended(self, worst_usd: Decimal) -> "asyncio.Future[None] | None":
+        """Done when a call under way ends, where only those stand before this cap or the one around it; else None."""
+        with self._lock:
+            if not self._fits(self._held, worst_usd) and self._fits(worst_usd):
+                ended = asyncio.get_running_loop().create_future()
+                self._waiting.append(ended)
+                return ended
+        return None if self._within is None else self._within._ended(worst_usd)
 
     def _by(self, name: Callable[[tuple[str, Component]], K]) -> dict[K, Spending]:
         found: dict[K, Spending] = {}

@@ -30,6 +30,16 @@ def cost_of(price: Price, usage: Usage, *, calls: int = 1, seconds: float = 0.0)
         return tokens + price.per_call * calls + price.per_second * Decimal(str(round(seconds, 6)))
 
 
+def at_price(charge: Charge, price: Price, drawn: Price | None = None) -> Decimal:
+    """Dollars of a call under another price than the one `drawn`.
+
+    A call that the tool refused is charged per call only, though its seconds are noted.
+    """
+    if drawn is not None and charge.usage == Usage() and charge.cost_usd == drawn.per_call:
+        return price.per_call
+    return cost_of(price, charge.usage, seconds=charge.latency_s)
+
+
 def run_of(file: Path) -> str:
     """The run that a file of `LEDGERS` is of, its own or one of its ranks'."""
     return file.stem.partition(RANK)[0]

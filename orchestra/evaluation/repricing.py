@@ -9,14 +9,15 @@ from pathlib import Path
 
 from pydantic import Field
 
-from orchestra.accounting.ledger import cost_of
+from orchestra.accounting.ledger import at_price
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
 from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
+from orchestra.rollout.policies.chat import PREFIX
 from orchestra.text import aligned
 from orchestra.tools.catalogue.catalogue import CatalogueFile, read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
-from orchestra.types import EXACT, Charge, Component, Episode, Example, Price, Record, ToolSpec, Usage, Usd
+from orchestra.types import EXACT, Charge, Component, Episode, Example, Price, Record, ToolSpec, Usd
 
 
 class Costs(Record):
@@ -79,7 +80,7 @@ class Repricer:
             specs = {spec.name: spec for spec in example.toolbox}
             for charge in episode.charges:
                 spec = None if charge.component is Component.POLICY else specs.get(charge.name)
-                key = self._key(charge, spec)
+                key = self._key(charge, spec, episode.policy)
                 if key is None:
                     kept[charge.name] = kept.get(charge.name, 0) + 1
                 known = spec is not None and _explained(charge, spec.price)
@@ -101,13 +102,17 @@ class Repricer:
             unexplained=unexplained,
         )
 
-    def _key(self, charge: Charge, spec: ToolSpec | None) -> str | None:
-        if charge.component is Component.POLICY:
+    def _key(self, charge: Charge, spec: ToolSpec | None, policy: str) -> str | None:
+        prompted = policy.startswith(PREFIX)
+        if charge.component is Component.POLICY and not prompted:
             return self.file.policy_price
         if charge.component is Component.DOMAIN:
             return self.file.domain_tool.price
         # A fallback, or a tool at work for an expert, may be one that the example does not offer.
-        entry = self.file.tools.get(charge.name if spec is None else spec.tool)
+        name = charge.name if spec is None else spec.tool
+        if charge.component is Component.POLICY:
+            name = policy.removeprefix(PREFIX)
+        entry = self.file.tools.get(name)
         return None if entry is None else entry.price
 
     def _costs(self, charge: Charge, key: str | None, spec: ToolSpec | None) -> Costs:
@@ -116,28 +121,19 @@ class Repricer:
             return Costs(calls=1, recorded_usd=cost, before_usd=cost, after_usd=cost)
         before, after = self.book.at(key, self.recorded_on), self.book.at(key, self.as_of)
         # A rule's own tokens and a replayed reply are free whatever the prices: a call that was free in spite of them.
-        if not cost and _charged(charge, spec.price if spec is not None else before):
+        if not cost and at_price(charge, spec.price if spec is not None else before):
             return Costs(calls=1)
-        refused = spec is not None and _refused(charge, spec.price)
+        drawn = None if spec is None else spec.price
         return Costs(
             calls=1,
             recorded_usd=cost,
-            before_usd=before.per_call if refused else _charged(charge, before),
-            after_usd=after.per_call if refused else _charged(charge, after),
+            before_usd=at_price(charge, before, drawn),
+            after_usd=at_price(charge, after, drawn),
         )
 
 
-def _charged(charge: Charge, price: Price) -> Decimal:
-    return cost_of(price, charge.usage, seconds=charge.latency_s)
-
-
-def _refused(charge: Charge, price: Price) -> bool:
-    """A call that the tool refused is charged per call only, though its seconds are noted."""
-    return charge.usage == Usage() and charge.cost_usd == price.per_call
-
-
 def _explained(charge: Charge, price: Price) -> bool:
-    return charge.cost_usd in (0, price.per_call, _charged(charge, price))
+    return charge.cost_usd in (0, price.per_call, at_price(charge, price))
 
 
 def lines(done: Repriced) -> list[str]:

@@ -1,6 +1,6 @@
 """Dollars and seconds of the policy's own turns, before and after they are written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from decimal import Decimal
 
@@ -23,9 +23,13 @@ def spent_usd(conversation: Conversation) -> Decimal:
     return total(charge for turn in conversation.turns for charge in turn.charges)
 
 
-def worst_turn_usd(conversation: Conversation, most: int, price: Price) -> Decimal:
-    """Dollars of a turn of `most` tokens of which nothing was read before."""
+def worst_turn_usd(conversation: Conversation, most: int, price: Price, policy: Policy | None = None) -> Decimal:
+    """Dollars of a turn of `most` tokens of which nothing was read before; where the endpoint of `policy` counts the
+    tokens, the most that it may bill."""
     costliest = price.model_copy(update={"cached_input_per_million": None})
+    worst_usage: Callable[[Conversation, int], Usage] | None = getattr(policy, "worst_usage", None)
+    if worst_usage is not None:
+        return cost_of(costliest, worst_usage(conversation, most))
     return cost_of(costliest, Usage(input_tokens=conversation.length, output_tokens=most))
 
 
@@ -60,18 +64,18 @@ async def paid_turns(
 ) -> list[tuple[Generation, Charge]]:
     """The policy's turns and what they cost; raises `BudgetError` when their worst case could cross the cap.
 
-    It waits while only what is held for others' calls stands before the cap.
+    It waits while only what is held for others' calls stands before the cap. Replayed turns are not booked again.
     """
     worst = Decimal(0)
     if budget is not None and budget.cap_usd is not None:
         pairs = zip(conversations, allowed, strict=True)
-        worst = add_up(worst_turn_usd(conversation, most, price) for conversation, most in pairs)
+        worst = add_up(worst_turn_usd(conversation, most, price, policy) for conversation, most in pairs)
         await budget.room(worst)
     with budget.hold(worst) if budget is not None else nullcontext():
         generations = await policy.generate(conversations, allowed)
         written = list(zip(conversations, generations, strict=True))
         charges = [policy_charge(conversation, generation, price) for conversation, generation in written]
-        for charge in charges:
-            if budget is not None:
+        for generation, charge in zip(generations, charges, strict=True):
+            if budget is not None and not generation.replayed:
                 budget.book(charge)
     return list(zip(generations, charges, strict=True))

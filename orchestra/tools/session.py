@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
 from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable
@@ -41,6 +43,7 @@ class ToolOutcome(Record):
 class ToolSession:
     """One episode's tools, with its own copy of its domain's database; close it at the end.
 
+    What a call costs the episode is at the example's prices; what a provider bills is booked at its list price.
     `copy` is an untouched copy of the example's domain, used in place of a new one. `budget` stands in for the
     toolkit's. Nothing calls a tool of the catalogue that is `barred`, an expert or a fallback included.
     """
@@ -77,7 +80,7 @@ class ToolSession:
         cassette = self._toolkit.cassette
         spends = budget.cap_usd is not None and (cassette is None or cassette.mode != "replay")
         charges: tuple[Charge, ...] = ()
-        worst_usd = self._worst_usd(spec, call) if spends else Decimal(0)
+        worst_usd = self._worst_usd(spec, call, self._toolkit.as_billed) if spends else Decimal(0)
         await budget.room(worst_usd)
         with budget.hold(worst_usd), watched() as replayed:
             try:
@@ -89,14 +92,15 @@ class ToolSession:
             finally:
                 # What was replayed was paid for when it was recorded.
                 for charge in () if replayed and all(replayed) else charges:
-                    budget.book(charge)
+                    budget.book(self._billed(charge))
         return outcome
 
     def worst_usd(self, call: ToolCall) -> Decimal:
-        """The most that the call can cost, with all that may be called in its course; raises as `offered` does."""
-        return self._worst_usd(self.offered(call), call)
+        """The most that the call can cost the episode, with all that may be called in its course; raises as `offered`
+        does."""
+        return self._worst_usd(self.offered(call), call, lambda spec: spec)
 
-    def _worst_usd(self, spec: ToolSpec, call: ToolCall) -> Decimal:
+    def _worst_usd(self, spec: ToolSpec, call: ToolCall, priced: Callable[[ToolSpec], ToolSpec]) -> Decimal:
         if spec.kind is ToolKind.DOMAIN:
             return worst_usd(spec)
         catalogue = self._toolkit.catalogue
@@ -106,10 +110,17 @@ class ToolSession:
             entry = catalogue.entry(name := names.pop())
             offered = spec if name == spec.tool else self._spec(name)
             attempts = catalogue.providers.get(entry.vendor, ProviderLimits()).attempts
-            worst = EXACT.add(worst, worst_usd(offered, entry, said_bytes, attempts))
+            worst = EXACT.add(worst, worst_usd(priced(offered), entry, said_bytes, attempts))
             others = (entry.hands_to, entry.fallback)
             names += [other for other in others if other is not None and other not in self._barred]
         return worst
+
+    def _billed(self, charge: Charge) -> Charge:
+        """The charge as it is booked; that of a tool which the example does not offer is at its list price anyway."""
+        spec = self._specs.get(charge.name)
+        if spec is None or (billed := self._toolkit.as_billed(spec)).price == spec.price:
+            return charge
+        return charge.model_copy(update={"cost_usd": at_price(charge, billed.price, spec.price)})
 
     async def _run(self, spec: ToolSpec, call: ToolCall) -> ToolOutcome:
         component = Component.DOMAIN

@@ -120,6 +120,10 @@ class Toolkit:
         """The same tools, these implementations in place of others, by catalogue name; all else is shared."""
         return self._again(tools={**self._own, **tools})
 
+    def with_budget(self, budget: Budget, cassette: Cassette | None = None) -> Self:
+        """The same tools under another budget; what they ask is recorded, unless it is already. All else is shared."""
+        return self._again(budget=budget, cassette=self.cassette or cassette)
+
     def _again(self, **changes: Any) -> Self:
         same = {
             "root": self.root,
@@ -167,6 +171,13 @@ class Toolkit:
         """Arguments against the tool's schema; raises `CallError` with a short message for the model, `ToolError` when
         the schema is none."""
         self.resources.check(spec, arguments)
+
+    def as_billed(self, spec: ToolSpec) -> ToolSpec:
+        """The tool at its list price where a provider bills its calls: no bill follows the price of an example."""
+        entry = self.catalogue.entries.get(spec.tool)
+        if entry is None or not IMPLEMENTATIONS.find(entry.implementation).billed:
+            return spec
+        return spec.model_copy(update={"price": self.catalogue.prices[spec.tool]})
 
     def expert(self, name: str) -> SimulatedExpert:
         """A simulated expert by catalogue name: what it would reply, without a call."""

@@ -17,6 +17,7 @@ from orchestra.cli.data.writer import (
     PriceKey,
     Recording,
     VersionFolder,
+    paid_by,
     paid_chat,
 )
 from orchestra.errors import ConfigError, DataError
@@ -106,7 +107,7 @@ def examples(
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
     solver: Annotated[
-        str, typer.Option(help="known (the solution, with mistakes), none, or a checkpoint's folder.")
+        str, typer.Option(help="known (the solution, with mistakes), none, a checkpoint's folder, or chat:EXPERT.")
     ] = "known",
     model_user: Annotated[bool, typer.Option("--model-user", help="The model also plays the users.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
@@ -116,6 +117,8 @@ def examples(
     from orchestra.cli.data.solver import named, open_solver
     from orchestra.rollout.users import ModelUser
     from orchestra.synthesis.dataset.versions import DatasetVersion, Maker
+    from orchestra.synthesis.filters.solver import is_billed
+    from orchestra.synthesis.writers.endpoint import writing_chat
     from orchestra.synthesis.writers.generator import Generator, OfflineGenerator
     from orchestra.synthesis.writers.structured import Writer
     from orchestra.synthesis.writers.tasks import ModelGenerator
@@ -131,13 +134,17 @@ def examples(
     toolkit = Toolkit.from_params(params.model_copy(update={"world": world}), root)
     generator: Generator = OfflineGenerator(seed)
     user: UserSimulator | None = None
+    tried_with, billed = toolkit, is_billed(solver, toolkit)
+    if model is not None or billed:
+        budget, tape = paid_by(version, cap_usd, cassette)
+        tried_with = toolkit.with_budget(budget, tape) if billed else toolkit
     if model is not None:
-        paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
+        paid = writing_chat(params.world, root, model, price, budget, tape)
         generator = ModelGenerator(Writer(paid), seed, licence)
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.budget, Component.USER)) if model_user else None
     elif model_user:
         raise ConfigError("no model is named to play the users", where="--model-user", fix="name one with --model")
-    with open_solver(named(solver, here), params, toolkit, root, _say, user) as tried_by:
+    with open_solver(named(solver, here), params, tried_with, root, _say, user) as tried_by:
         maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
         made = maker.evolved(name, split, count) if evolve else maker.examples(name, split, count)
     print(plain("\n".join([*made.lines(), f"in {version}"])))

@@ -111,6 +111,7 @@ def measure(
 
     from orchestra.cli.data.solver import identity, named, open_solver
     from orchestra.config.schema import load_params
+    from orchestra.rollout.policies.chat import PREFIX
     from orchestra.synthesis.imports import difficulty as measuring
     from orchestra.synthesis.imports.export import stream
     from orchestra.system.workspace import Screen
@@ -121,6 +122,9 @@ def measure(
     if not file.is_file():
         raise DataError("no such file", where=str(file), fix="name a file of examples")
     name = named(solver, here)
+    if name.startswith(PREFIX):
+        fix = "known, or a checkpoint's folder; `orchestra domains examples` takes it, under a cap"
+        raise ConfigError(f"{name} would be paid for without a cap", where="--solver", fix=fix)
     toolkit = measuring.toolkit_for(file, params, root)
     with open_solver(name, params, toolkit, root, screen) as found:
         if found is None:

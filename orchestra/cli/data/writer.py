@@ -9,8 +9,10 @@ import typer
 from orchestra.cli.common import parse_usd
 
 if TYPE_CHECKING:
+    from orchestra.accounting.budget import Budget
     from orchestra.config.schema import Params
     from orchestra.tools.experts.metered import PaidChat
+    from orchestra.tools.replay.cassette import Cassette
 
 URL, KEY = "ORCHESTRA_WRITER_URL", "ORCHESTRA_WRITER_KEY"
 """As orchestra/synthesis/writers/endpoint.py reads them."""
@@ -31,14 +33,19 @@ Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: repla
 Licence = Annotated[str, typer.Option(help="The licence of the model's data.")]
 
 
+def paid_by(version: Path, cap_usd: str, cassette: CassetteMode) -> "tuple[Budget, Cassette]":
+    """The version's budget and cassette, one of each for all that a command asks."""
+    from orchestra.accounting.budget import Budget
+    from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER
+    from orchestra.tools.replay.cassette import Cassette
+
+    return Budget(version / LEDGER, parse_usd(cap_usd, "--cap-usd")), Cassette(version / CASSETTE, cassette.value)
+
+
 def paid_chat(
     params: "Params", root: Path, model: str, price: str | None, version: Path, cap_usd: str, cassette: CassetteMode
 ) -> "PaidChat":
     """The endpoint that writes, under the version's cap, with its ledger and cassette."""
-    from orchestra.accounting.budget import Budget
-    from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER
     from orchestra.synthesis.writers.endpoint import writing_chat
-    from orchestra.tools.replay.cassette import Cassette
 
-    budget = Budget(version / LEDGER, parse_usd(cap_usd, "--cap-usd"))
-    return writing_chat(params.world, root, model, price, budget, Cassette(version / CASSETTE, cassette.value))
+    return writing_chat(params.world, root, model, price, *paid_by(version, cap_usd, cassette))

@@ -55,13 +55,16 @@ class Generation:
     """Tokens as the model's endpoint counts them; None: those of `ids` and of the conversation."""
     seconds: float | None = None
     """How long the endpoint took; None: modelled from the number of tokens."""
+    replayed: bool = False
+    """Whether a cassette gave it: it was paid for when it was recorded."""
 
 
 class Policy(Protocol):
     """Continues conversations by one turn at a time. `begin` and `end` bracket a batch, so that caches can be kept.
 
     Where an attribute `by_episode` is true, turns of different episodes need not be asked for together: each is then
-    asked for as soon as its episode can go on.
+    asked for as soon as its episode can go on. Where a method `worst_usage` is there, it says the most tokens that the
+    endpoint may bill for a turn, from the conversation and the most tokens of the turn.
     """
 
     @property

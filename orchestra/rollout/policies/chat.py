@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestra.errors import ConfigError
 from orchestra.rollout.parse import CALL_CLOSE, CALL_OPEN, format_answer, parse_turn
@@ -13,7 +13,9 @@ from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothi
 from orchestra.rollout.render import BUDGET, tool_dict
 from orchestra.system.environment import required
 from orchestra.tools.chat.client import Chat
+from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.failures import EndpointError
+from orchestra.tools.replay.cassette import watched
 from orchestra.types import Turn, Usage
 
 if TYPE_CHECKING:
@@ -30,7 +32,12 @@ SYSTEM = (
 
 
 class ChatPolicy(KeepsNothing):
-    """One model at one endpoint, greedy unless its settings say otherwise. A turn is one call, or an answer."""
+    """One model at one endpoint, greedy unless its settings say otherwise. A turn is one call, or an answer.
+
+    An attempt whose reply is lost, or does not say its tokens, counts at its worst, as an expert's does.
+    """
+
+    by_episode = True
 
     def __init__(
         self, name: str, chat: Chat, encode_turn: Callable[[str], list[int]], settings: dict[str, Any] | None = None
@@ -48,17 +55,29 @@ class ChatPolicy(KeepsNothing):
         turns = (self._turn(c, most) for c, most in zip(conversations, max_tokens, strict=True))
         return list(await asyncio.gather(*turns))
 
+    def worst_usage(self, conversation: Conversation, most: int) -> Usage:
+        """The most tokens that a turn may be billed: of every attempt."""
+        return _sum([None] * self._chat.attempts, worst_usage(self._body(conversation, most), most))
+
     async def _turn(self, conversation: Conversation, most: int) -> Generation:
+        body = self._body(conversation, most)
+        worst = worst_usage(body, most)
+        with watched() as asked:
+            try:
+                reply = await self._chat.ask(body)
+            except EndpointError as error:
+                usage, seconds = _sum(error.lost, worst), error.seconds
+                return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=any(asked))
+        usage = _sum((*reply.lost, reply.usage if reply.counted else None), worst)
+        ended: Literal["stop", "length"] = "length" if reply.cut else "stop"
+        ids = self._encode(turn_text(reply))
+        return Generation(ids, [], ended, usage=usage, seconds=reply.seconds, replayed=reply.replayed)
+
+    def _body(self, conversation: Conversation, most: int) -> dict[str, Any]:
         body: dict[str, Any] = {"messages": list(messages(conversation)), "max_completion_tokens": most}
         if tools := [function(spec) for spec in conversation.example.toolbox]:
             body["tools"] = tools
-        try:
-            reply = await self._chat.ask(body | self._settings)
-        except EndpointError as error:
-            return Generation([], [], "failed", usage=_sum(error.lost), seconds=error.seconds)
-        ids = self._encode(turn_text(reply))
-        usage = _sum((*reply.lost, reply.usage)) if reply.counted else None
-        return Generation(ids, [], "length" if reply.cut else "stop", usage=usage, seconds=reply.seconds)
+        return body | self._settings
 
 
 def chat_policy(
@@ -129,9 +148,8 @@ def _exchange(turn: Turn, call_id: str) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": turn.observation}
 
 
-def _sum(usages: Sequence[Usage | None]) -> Usage:
-    """The tokens that are known."""
-    known = [usage for usage in usages if usage is not None]
+def _sum(usages: Sequence[Usage | None], unknown: Usage) -> Usage:
+    known = [unknown if usage is None else usage for usage in usages]
     return Usage(
         input_tokens=sum(one.input_tokens for one in known),
         cached_input_tokens=sum(one.cached_input_tokens for one in known),

@@ -13,15 +13,17 @@ from orchestra.config.schema import Extra, Params, Synthesize
 from orchestra.config.synthesis import ModelWriting
 from orchestra.errors import BudgetError, ServiceError
 from orchestra.files.jsonl import write_jsonl
-from orchestra.rollout.policies.chat import PREFIX
 from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER, DatasetVersion, Made, Maker
 from orchestra.synthesis.domain_tasks.drafts import DOMAIN_CATEGORIES
-from orchestra.synthesis.filters.solver import solver_named
+from orchestra.synthesis.filters.filters import Solver
+from orchestra.synthesis.filters.solver import is_billed, solver_named
+from orchestra.synthesis.preferences.templates import PreferenceTemplate
 from orchestra.synthesis.writers.domains import write_domain
 from orchestra.synthesis.writers.endpoint import writing_chat
-from orchestra.synthesis.writers.preferences import collected
+from orchestra.synthesis.writers.preferences import written
 from orchestra.synthesis.writers.structured import Writer
 from orchestra.synthesis.writers.tasks import ModelGenerator
+from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import SPLITS, Split
@@ -34,17 +36,18 @@ SPARE = 1.25
 """Tasks asked for, over those wanted: some do not hold."""
 
 
-def written_first(params: Params, root: Path, say: Say) -> Params:
+def written_first(params: Params, root: Path, say: Say, run: Budget | None = None) -> Params:
     """Have the model write its part; returns the parameters of the set by rule that what it wrote joins.
 
     With generator rules, the parameters as they are. A later run asks only for what the cassette of the version lacks.
-    Raises `BudgetError` at the cap; what was written before it is kept.
+    Raises `BudgetError` at the cap of the version or of the `run`, which books the same; what was written before it is
+    kept.
     """
     config, settings = params.synthesize, params.synthesize.writer
     if config.generator == "rules" or settings is None:
         return params
     folder = root / settings.version
-    budget = Budget(folder / LEDGER, Decimal(str(settings.cap_usd)), "synthesize")
+    budget = Budget(folder / LEDGER, Decimal(str(settings.cap_usd)), "synthesize", run)
     tape = Cassette(folder / CASSETTE, settings.cassette)
 
     def writer() -> Writer:
@@ -55,15 +58,13 @@ def written_first(params: Params, root: Path, say: Say) -> Params:
             place, licence = root / "data/domains", settings.licence
             asyncio.run(write_domain(writer(), name, subject, place, seed=config.seed, licence=licence))
             say(f"data/domains/{name} is written; read it")
-    # What a rule's tries would cost is modelled, and nobody's bill.
-    paid = budget if settings.solver.startswith(PREFIX) else None
-    toolkit = Toolkit.from_params(params, root, budget=paid)
-    files = _tasks(params, root, toolkit, settings, writer, say)
+    toolkit = Toolkit.from_params(params, root)
+    tried_with = toolkit.with_budget(budget, tape) if is_billed(settings.solver, toolkit) else toolkit
+    solver = solver_named(settings.solver, params, tried_with, root)
+    files = _tasks(params, root, toolkit, settings, writer, solver, say)
     preferences = config.preferences
     if settings.preferences:
-        count, spread = settings.preferences, config.price_spread
-        writing = collected(writer(), toolkit.catalogue, count, config.seed, settings.licence, spread)
-        made, _ = asyncio.run(writing)
+        made = asyncio.run(_preferences(writer(), toolkit.catalogue, config, settings))
         preferences = f"{settings.version}/preferences.jsonl"
         say(f"{write_jsonl(root / preferences, made)} preferences by {settings.model}")
     say(f"{settings.model}: {budget.spent_usd:f} USD spent on {settings.version} so far; {tape.summary()}")
@@ -90,12 +91,28 @@ def wanted(config: Synthesize, split: Split) -> int:
     return round(SHARES[config.generator] * count * sum(config.mix.get(one, 0.0) for one in DOMAIN_CATEGORIES))
 
 
+async def _preferences(
+    writer: Writer, catalogue: Catalogue, config: Synthesize, settings: ModelWriting
+) -> list[PreferenceTemplate]:
+    """Those that were not dropped; raises `BudgetError` or `ToolError` when the writing ended early."""
+    making = written(writer, catalogue, settings.preferences, config.seed, settings.licence, config.price_spread)
+    try:
+        return [one async for one in making if isinstance(one, PreferenceTemplate)]
+    finally:
+        await writer.chat.aclose()
+
+
 def _tasks(
-    params: Params, root: Path, toolkit: Toolkit, settings: ModelWriting, writer: Callable[[], Writer], say: Say
+    params: Params,
+    root: Path,
+    toolkit: Toolkit,
+    settings: ModelWriting,
+    writer: Callable[[], Writer],
+    solver: Solver | None,
+    say: Say,
 ) -> list[Extra]:
     """The files of what the model wrote and the filters kept, by domain and split."""
     config, names = params.synthesize, params.world.domains
-    solver = solver_named(settings.solver, params, toolkit, root)
     version, files = DatasetVersion(root / settings.version), list[Extra]()
     for split in SPLITS:
         for number, name in enumerate(names):
@@ -116,6 +133,6 @@ def _kept(made: Made, root: Path, split: Split, say: Say) -> list[Extra]:
     for line in made.lines():
         say(f"{name}: {line.strip()}")
     if made.ended is not None:
-        fix = "what was written is kept: run again, with a higher writer.cap_usd where that ended it"
+        fix = "what was written is kept: run again, with a higher writer.cap_usd or budget.run_usd where one ended it"
         raise (BudgetError if "USD are spent" in made.ended else ServiceError)(made.ended, where=name, fix=fix)
     return [Extra.model_construct(file=name, split=split)] if made.card["examples"] else []

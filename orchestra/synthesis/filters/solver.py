@@ -43,6 +43,12 @@ def stumbling(encode_turn: Callable[[str], list[int]], seed: int, mistake: float
     return ScriptedPolicy("stumbling", decide, encode_turn)
 
 
+def is_billed(name: str, toolkit: Toolkit) -> bool:
+    """Whether that solver's tries cost money: its own tokens, or the experts that it asks. What its calls of simulated
+    experts would cost is modelled, and nobody's bill."""
+    return name != "none" and (name.startswith(PREFIX) or not toolkit.catalogue.all_simulated)
+
+
 def solver_named(
     name: str, params: Params, toolkit: Toolkit, root: Path, user: "UserSimulator | None" = None
 ) -> Solver | None:

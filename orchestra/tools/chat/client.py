@@ -58,7 +58,8 @@ class Chat:
         """Never shown or kept, wherever an endpoint may repeat them."""
         self._provider = provider or RateLimiter()
         limits = self._provider.limits
-        self._attempts = limits.attempts if attempts is None else attempts
+        self.attempts = limits.attempts if attempts is None else attempts
+        """How often one request is sent at most."""
         self._breaker = Breaker(name, limits.failures, limits.open_s)
         self._deadline_s, self._backoff_s, self._cassette = deadline_s, backoff_s, cassette
         self._client: PerLoop[Any] = PerLoop(self._connect)
@@ -131,7 +132,7 @@ class Chat:
 
     async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
         """Attempts until one succeeds, fails for good, or no other would begin before the deadline."""
-        retry = retrying(self._attempts, self._backoff_s, self._deadline_s, self._pace)
+        retry = retrying(self.attempts, self._backoff_s, self._deadline_s, self._pace)
         try:
             return await retry(self._once, body, attempt, lost)
         except PassingError as error:

@@ -52,6 +52,8 @@ class Implementation:
     make: Make
     taped: bool
     """Whether a cassette records and replays its calls."""
+    billed: bool
+    """Whether a provider bills its calls, at the list price."""
 
 
 IMPLEMENTATIONS: Register[Implementation] = Register(
@@ -59,14 +61,15 @@ IMPLEMENTATIONS: Register[Implementation] = Register(
 )
 
 
-def implementation(name: str, *, taped: bool = True) -> Callable[[AnyMake], AnyMake]:
+def implementation(name: str, *, taped: bool = True, billed: bool = False) -> Callable[[AnyMake], AnyMake]:
     """Register what makes the tools whose entry says `implementation: name`; import slow libraries inside it.
 
-    `taped=False` is for a tool that is the same twice, or that records what it sends itself.
+    `taped=False` is for a tool that is the same twice, or that records what it sends itself. `billed=True` is for one
+    whose calls a provider bills.
     """
 
     def register(make: AnyMake) -> AnyMake:
-        IMPLEMENTATIONS.add(name, Implementation(make, taped), make.__module__)
+        IMPLEMENTATIONS.add(name, Implementation(make, taped, billed), make.__module__)
         return make
 
     return register

@@ -24,7 +24,7 @@ def search(name: str, entry: Entry, sources: ToolSources) -> Tool:
     return IndexSearch(sources.root / entry.index, count=entry.results, by=By(entry.by))
 
 
-@implementation("web_search")
+@implementation("web_search", billed=True)
 def web_search(name: str, entry: Entry, sources: ToolSources) -> Tool:
     from orchestra.tools.search.web import WebSearch
 
@@ -43,14 +43,14 @@ def simulated(name: str, entry: Entry, sources: ToolSources) -> Tool:
     return SimulatedExpert(name, entry, sources.book, sources.catalogue.hard_share)
 
 
-@implementation("openai", taped=False)
+@implementation("openai", taped=False, billed=True)
 def openai(name: str, entry: Entry, sources: ToolSources) -> Tool:
     from orchestra.tools.experts.endpoint import Endpoint
 
     return Endpoint(name, entry, provider=sources.resources.provider(entry.vendor), cassette=sources.cassette)
 
 
-@implementation("mcp")
+@implementation("mcp", billed=True)
 def mcp(name: str, entry: Entry, sources: ToolSources) -> Tool:
     """A tool of an MCP server; all tools of a server share its connection."""
     from orchestra.tools.mcp.tool import ServerTool

@@ -227,3 +227,24 @@ def test_threads_keep_to_one_cap_and_wake_each_other(tmp_path: Path) -> None:
     assert budget.spent_usd == total(read_jsonl(tmp_path / "l.jsonl", Charge)) == Decimal("0.4")
     with budget.hold(Decimal("0.6")):
         pass
+
+
+def test_a_budget_within_another_keeps_both_caps_and_is_booked_in_both(tmp_path: Path) -> None:
+    run = Budget(tmp_path / "run.jsonl", Decimal("1.2"), "synthesize")
+    version = Budget(tmp_path / "version.jsonl", Decimal(2), within=run)
+
+    async def call(budget: Budget) -> None:
+        await budget.room(Decimal("0.5"))
+        with budget.hold(Decimal("0.5")):
+            await asyncio.sleep(0.001)
+            budget.book(Charge(component=Component.EXPERT, name="x", cost_usd=Decimal("0.1")))
+
+    async def together() -> list[BaseException | None]:
+        return await asyncio.gather(*(call(version) for _ in range(12)), return_exceptions=True)
+
+    ended = asyncio.run(together())
+    assert ended.count(None) == 8 and sum(isinstance(one, BudgetError) for one in ended) == 4
+    assert run.spent_usd == version.spent_usd == Decimal("0.8") and run.by_phase().keys() == {"synthesize"}
+    with pytest.raises(BudgetError, match=r"run\.jsonl: 0\.8 of 1\.2 USD"), version.hold(Decimal("0.5")):
+        pass
+    version.check(Decimal("1.2"))  # A refusal leaves nothing held.

@@ -122,6 +122,15 @@ def test_prices_that_an_example_drew_are_recorded_and_lists_stand_beside_them() 
     )  # fmt: skip
 
 
+def test_a_prompted_policy_has_the_price_of_its_own_model() -> None:
+    usage = Usage(input_tokens=10_000, output_tokens=2_000)
+    done = reprice(episode(policy(usage, catalogue().prices["gpt-5"]), name="chat:gpt-5"))
+    assert done.total.before_usd == done.total.recorded_usd == Decimal("0.0325")
+    assert done.total.after_usd == Decimal("0.013") and not done.kept
+    unknown = reprice(episode(policy(usage, catalogue().prices["gpt-5"]), name="chat:my-model"))
+    assert unknown.total.after_usd == Decimal("0.0325") and unknown.kept == {"policy": 1}
+
+
 def test_what_was_free_stays_free_and_what_has_no_price_is_kept_and_said() -> None:
     usage = Usage(input_tokens=10, output_tokens=10)
     user = Charge(component=Component.USER, name="some-model", usage=usage, cost_usd=Decimal("0.5"))

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
+from orchestra.errors import BudgetError
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.chat import ChatPolicy
 from orchestra.tools.chat.client import Chat
-from orchestra.types import Component, Episode, Price, StopReason, User
+from orchestra.tools.replay.cassette import Cassette
+from orchestra.tools.worst_case import OVERHEAD_TOKENS
+from orchestra.types import Component, Episode, Price, StopReason, Usage, User
 from tests.support.endpoint import Double, Script, answer, serving
 from tests.support.worlds import NEUTRAL, codec, example, toolkit
 
@@ -25,11 +30,18 @@ def calling(name: str, arguments: str) -> dict[str, Any]:
     return answer(None, tool_calls=[call])
 
 
-def attempt(folder: Path, server: Double, **changes: Any) -> Episode:
-    chat = Chat("chat:m", model="m", url=server.url, attempts=1)
+def attempt(
+    folder: Path,
+    server: Double,
+    budget: Budget | None = None,
+    cassette: Cassette | None = None,
+    attempts: int = 1,
+    **changes: Any,
+) -> Episode:
+    chat = Chat("chat:m", model="m", url=server.url, attempts=attempts, backoff_s=0.01, cassette=cassette)
     policy = ChatPolicy("chat:m", chat, codec().turn, {"reasoning_effort": "low"})
     asked = example().model_copy(update=changes)
-    (found,) = rollout([asked], policy, codec(), toolkit(folder), RolloutOptions(LIMITS, PRICE))
+    (found,) = rollout([asked], policy, codec(), toolkit(folder), RolloutOptions(LIMITS, PRICE, budget=budget))
     return found
 
 
@@ -59,6 +71,41 @@ def test_its_tokens_cost_what_the_endpoint_counts(tmp_path: Path, script: Script
     assert [charge.usage.input_tokens for charge in written] == [100, 100]
     # 60 fresh and 40 cached tokens read, 7 written.
     assert {charge.cost_usd for charge in written} == {Decimal("0.000134")}
+
+
+def test_a_lost_reply_and_one_without_tokens_are_booked_at_their_worst(tmp_path: Path) -> None:
+    """A reply that is lost may be billed: every byte sent as a token, and all that may be written."""
+    budget = Budget(tmp_path / "ledger.jsonl", None)
+    with serving([(0, None, 0), (200, answer("888") | {"usage": None}, 0)]) as server:
+        episode = attempt(tmp_path, server, budget, attempts=2)
+        sent = len(json.dumps(server.asked[0])) - len('"model": "m", ')
+    (written,) = episode.charges
+    assert written.usage == Usage(input_tokens=2 * (sent + OVERHEAD_TOKENS), output_tokens=400)
+    assert budget.spent_usd == written.cost_usd == cost_of(PRICE, written.usage)
+    with serving([(0, None, 0)]) as server:
+        episode = attempt(tmp_path, server, budget, attempts=2)
+    assert episode.stop is StopReason.TOOL_FAILURE and budget.spent_usd == 2 * written.cost_usd
+
+
+def test_lost_replies_do_not_cross_a_cap(tmp_path: Path) -> None:
+    budget = Budget(tmp_path / "ledger.jsonl", Decimal("0.03"))
+    with serving([(0, None, 0)]) as server, pytest.raises(BudgetError, match=r"of 0\.03 USD are spent"):
+        for _ in range(20):
+            attempt(tmp_path, server, budget, attempts=2)
+    assert Decimal("0.01") < budget.spent_usd <= Decimal("0.03")
+
+
+@pytest.mark.parametrize("second", [(200, answer("888"), 0), (400, {}, 0)])
+def test_what_is_replayed_is_not_booked_again(tmp_path: Path, second: Any) -> None:
+    budget, tape = Budget(tmp_path / "ledger.jsonl", None), tmp_path / "tape.jsonl"
+    first = (200, calling("calculator", '{"expression": "37*24"}'), 0)
+    with serving([first, second]) as server:
+        recorded = attempt(tmp_path, server, budget, Cassette(tape))
+        spent = budget.spent_usd
+        replayed = attempt(tmp_path, server, budget, Cassette(tape, "replay"))
+    assert len(server.asked) == 2 and replayed == recorded
+    calculator = sum(charge.cost_usd for charge in recorded.charges if charge.component is not Component.POLICY)
+    assert budget.spent_usd == spent + calculator > 0
 
 
 def test_arguments_that_are_no_json_are_told_to_it(tmp_path: Path) -> None:

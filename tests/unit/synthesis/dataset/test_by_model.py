@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestra.accounting.ledger import total
-from orchestra.config.schema import Params, load_params, parse_params
+from orchestra.config.schema import BudgetLimits, Params, load_params, parse_params
 from orchestra.domains.engine import load_domain
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.files.jsonl import read_jsonl
@@ -18,12 +18,15 @@ from orchestra.files.yaml import parse_yaml
 from orchestra.synthesis.dataset.by_model import by_rule, wanted, written_first
 from orchestra.synthesis.dataset.workers import synthesize
 from orchestra.synthesis.domain_tasks.tasks import domain_tasks
-from orchestra.types import Category, Charge, Example
+from orchestra.types import Category, Charge, Component, Example
+from tasks.platform.stage import Stage
+from tasks.synthesize import main as stage_main
 from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT
 
 VERSION = "data/versions/flow"
 MIX = {"arithmetic": 0.5, "lookup": 0.25, "change": 0.25}
+REAL = {"catalogue": "data/catalogue/real.yaml", "price_date": "2026-08-06"}
 WRITER = {"model": "m-1", "price": "openai/gpt-5-mini", "cap_usd": 1.0}
 
 
@@ -36,9 +39,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def params(generator: str = "both", **writer: Any) -> Params:
+def params(generator: str = "both", world: Mapping[str, str] | None = None, **writer: Any) -> Params:
     raw = parse_yaml((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    raw["world"]["domains"] = ["mock"]
+    raw["world"] |= {"domains": ["mock"], **(world or {})}
     raw["synthesize"] |= {"train_examples": 24, "heldout_examples": 12, "mix": MIX, "evolved_share": 0.0}
     raw["synthesize"] |= {"generator": generator, "writer": {**WRITER, **writer}}
     return parse_params(raw)
@@ -114,6 +117,46 @@ def test_a_cap_ends_it_and_a_higher_one_goes_on(root: Path, monkeypatch: pytest.
         assert total(read_jsonl(root / VERSION / "ledger.jsonl", Charge)) <= Decimal("0.03")
         written_first(params(), root, say)
         assert 0 < asked < 12 == len(double.asked)
+
+
+def test_the_run_s_cap_ends_it_and_the_run_s_ledger_holds_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRA_LEDGER", str(root / "run.jsonl"))
+    capped = params().model_copy(update={"budget": BudgetLimits(run_usd=Decimal("0.03"))})
+    with serving(model(tokens=2_000)) as double:
+        monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)
+        with pytest.raises(BudgetError, match=r"of 0\.03 USD are spent"):
+            stage_main(Stage.open("synthesize", root, capped))
+    run, version = (read_jsonl(file, Charge) for file in (root / "run.jsonl", root / VERSION / "ledger.jsonl"))
+    assert [one.cost_usd for one in run] == [one.cost_usd for one in version]
+    assert Decimal("0.01") < total(run) <= Decimal("0.03") and {one.phase for one in run} == {"synthesize"}
+
+
+def test_an_expert_that_tries_is_under_the_cap_and_paid_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = params(world=REAL, solver="chat:gpt-5-mini")
+    with serving(model()) as writer, serving(lambda _: (200, answer("I do not know"), 0)) as solver:
+        for name, value in {"ORCHESTRA_WRITER_URL": writer.url, "OPENAI_BASE_URL": solver.url}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
+        written_first(tried, root, say)
+        asked, spent = len(solver.asked), read_jsonl(root / VERSION / "ledger.jsonl", Charge)
+        assert asked >= 80 and sum(one.component is Component.POLICY for one in spent) == asked
+        written_first(tried, root, say)
+        assert len(solver.asked) == asked
+    assert total(read_jsonl(root / VERSION / "ledger.jsonl", Charge)) == total(spent) > 0
+
+
+def test_preferences_that_the_cap_ends_are_no_finished_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reply(request: dict[str, Any]) -> tuple[int, Any, float]:
+        if request["response_format"]["json_schema"]["name"] in ("Proposed", "Read"):
+            return 200, answer("{}") | {"usage": {"prompt_tokens": 9, "completion_tokens": 6_000}}, 0
+        return tasks(request)  # type: ignore[no-any-return]
+
+    tasks = model()
+    with serving(reply) as double:
+        monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)
+        with pytest.raises(BudgetError, match=r"of 0\.05 USD are spent"):
+            written_first(params(cap_usd=0.05, preferences=20, solver="none"), root, say)
+    assert not (root / VERSION / "preferences.jsonl").exists()
 
 
 def test_by_rule_asks_nobody(root: Path) -> None:
