@@ -47,7 +47,7 @@ def written_first(params: Params, root: Path, say: Say, run: Budget | None = Non
     if config.generator == "rules" or settings is None:
         return params
     folder = root / settings.version
-    budget = Budget(folder / LEDGER, Decimal(str(settings.cap_usd)), "synthesize", run)
+    budget = Budget(folder / LEDGER, Decimal(str(settings.cap_usd)), "synthesize", within=run)
     tape = Cassette(folder / CASSETTE, settings.cassette)
 
     def writer() -> Writer:
