@@ -137,7 +137,7 @@ class Evaluation:
         """Its cap over all that was booked, by workers too; one of these has its share of the cap for itself."""
         own = self.folder / f"{self.ledger}.jsonl"
         others = [file for file in self.ledgers if file != own] if self.ledger == LEDGER else []
-        return Budget(own, self.cap_usd, "benchmark", others)
+        return Budget(own, self.cap_usd, "benchmark", others=others)
 
     @cached_property
     def shards(self) -> list[QuestionShard]:

@@ -28,6 +28,8 @@ MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
 TIMEOUT_S = 590.0
 """A little less than the worker waits."""
+SPENT = frozenset({500, 502})
+"""HTTP statuses of a gateway that may have paid for tools before it failed."""
 
 _TURN = threading.Lock()
 """Of who waits for room under the cap: another thread would take it before it is held."""
@@ -88,10 +90,9 @@ class Proxy(ThreadingHTTPServer):
         with phase(name), self._held(worst.cost_usd):
             try:
                 said = self._asked(body)
-            except urllib.error.URLError:
-                raise  # It was refused, or never sent whole: such requests are not billed.
-            except BaseException:
-                self._book(name, worst)
+            except BaseException as error:
+                if self._billed(error):
+                    self._book(name, worst)
                 raise
             self._book(name, self._charge(said, worst))
         if slot is not None:
@@ -131,6 +132,12 @@ class Proxy(ThreadingHTTPServer):
         if not usage.output_tokens:
             return worst
         return worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
+
+    def _billed(self, error: BaseException) -> bool:
+        """Whether a request without a reply may be billed: not one that was refused, or was never sent whole."""
+        if isinstance(error, urllib.error.HTTPError):
+            return self.price is None and error.code in SPENT
+        return not isinstance(error, urllib.error.URLError)
 
     def _book(self, name: str, charge: Charge) -> None:
         self.budget.book(charge)
