@@ -104,8 +104,12 @@ def describe(
     all_: Annotated[bool, typer.Option("--all", help="Every expert of the catalogue.")] = False,
     examples: Annotated[int, typer.Option(min=1, help="Number of training examples to run each on.")] = 40,
     seed: Annotated[int, typer.Option(help="The seed of the draw.")] = 0,
-    data: Annotated[Path, typer.Option(help="The examples to draw from.")] = Path("data/validated/train.jsonl"),
-    out: Annotated[Path, typer.Option(help="The folder of outcomes, ledger and cassette.")] = Path("work/describe"),
+    data: Annotated[
+        Path | None, typer.Option(help="The examples to draw from; default: data/validated/train.jsonl.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of outcomes, ledger and cassette; default: work/describe.")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="The model that writes descriptions; default: a template over the measured figures."),
@@ -129,15 +133,16 @@ def describe(
     from orchestra.tools.toolkit import Toolkit
     from orchestra.types import Example, ToolKind
 
-    root = workspace()
-    params, folder = load_params(root / "params.yaml"), root / out
+    here, root = Path.cwd(), workspace()
+    params, folder = load_params(root / "params.yaml"), root / "work/describe" if out is None else here / out
+    source = root / "data/validated/train.jsonl" if data is None else here / data
     budget = Budget(folder / "ledger.jsonl", parse_usd(cap_usd, "--cap-usd"), "describe")
     os.environ.setdefault(SETTING, f"auto:{folder / 'cassette.jsonl'}")
     toolkit = Toolkit.from_params(params, root, budget=budget)
     names = toolkit.catalogue.names(ToolKind.EXPERT) if all_ else expert or []
     if not names:
         raise ConfigError("no expert is named", where="describe", fix="name some, or all: --all")
-    drawn = measuring.sample(read_jsonl(data, Example, fix="run the validate stage"), examples, seed)
+    drawn = measuring.sample(read_jsonl(source, Example, fix="run the validate stage"), examples, seed)
     catalogue = root / params.world.catalogue
 
     async def measured() -> dict[str, tuple[ExpertMeasurement, str]]:
@@ -150,14 +155,16 @@ def describe(
                 await chat.aclose()
 
     found = asyncio.run(measured())
-    for name, (_, description) in found.items():
-        _, before, now = measuring.with_description(catalogue.read_text(encoding="utf-8"), name, description)
-        print(f"{name}:\n- {before.strip()}\n+ {now.strip()}")
-        if write:
-            measuring.write(catalogue, name, description)
-    if write:
+    if write:  # First, since they were paid for and need no line to be found.
         file = write_measured(catalogue, toolkit.catalogue.entries, {name: known for name, (known, _) in found.items()})
-        print(f"written to {params.world.catalogue} and {file.relative_to(root)}")
+        print(f"measurements written to {file.relative_to(root)}")
+    text, descriptions = catalogue.read_text(encoding="utf-8"), {name: said for name, (_, said) in found.items()}
+    for name, description in descriptions.items():
+        _, before, now = measuring.with_description(text, name, description)
+        print(f"{name}:\n- {before.strip()}\n+ {now.strip()}")
+    if write:
+        measuring.write(catalogue, descriptions)
+        print(f"descriptions written to {params.world.catalogue}")
 
 
 def _server(

@@ -77,8 +77,11 @@ class PriceBook:
         row = self.row(key, day)
         if row is None:
             later = self.rows(key)
-            what = f"no price for {key} on {day}" + (f" (the first is from {later[0].effective_from})" if later else "")
-            raise ConfigError(what, where=self._where, fix=f"add a row for {key} effective on or before {day}")
+            what, fix = f"no price for {key} on {day}", f"add a row for {key} effective on or before {day}"
+            if later:
+                first = later[0].effective_from
+                what, fix = f"{what} (the first is from {first})", f"choose a day from {first} on: world.price_date"
+            raise ConfigError(what, where=self._where, fix=fix)
         return row.price
 
     def row(self, key: str, day: date) -> PriceRow | None:

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +21,7 @@ from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.entry import MASTERED, Entry
 from orchestra.tools.catalogue.measured import ExpertMeasurement, MeasuredTopic, entry_hash
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.failures import ReplyError
 from orchestra.tools.session import ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.waiting import at_once
@@ -39,7 +40,8 @@ AT_ONCE = 16
 """Questions that are under way at the same time; a provider's own limit may be lower."""
 LONGEST = 120
 """Characters of a description: it stands in every prompt."""
-MAX_TOKENS = 400
+MAX_TOKENS = 6_000
+"""Of the model that writes one: the thoughts of a reasoning model count too."""
 WRITER = (
     "You describe a language model that others may call as a tool, from measurements only. Reply with one line of "
     f"plain text of at most {LONGEST} characters, no quotes, that says what it is good at and what not. Do not name it."
@@ -228,7 +230,11 @@ async def written(tried: Sequence[Tried], chat: PaidChat) -> str:
     ]
     said = json.dumps({"measured": measured, "cases": cases}, ensure_ascii=False)
     messages = [Message(role="system", content=WRITER), Message(role="user", content=said)]
-    reply, _ = await chat.ask(messages, max_tokens=MAX_TOKENS)
+    try:
+        reply, _ = await chat.ask(messages, max_tokens=MAX_TOKENS)
+    except ReplyError as error:
+        fix = "name another model, or take the template: leave --model out"
+        raise DataError(error.what, where=chat.chat.name, fix=fix) from None
     text = reply.text.strip().strip('"')
     if not text or len(text) > LONGEST or "\n" in text or "<|" in text:
         what = f"no description of one line of at most {LONGEST} characters: {text[:60]!r}"
@@ -252,7 +258,7 @@ def with_description(text: str, expert: str, description: str) -> tuple[str, str
 
     Nothing else of the file changes, comments least of all. Raises `ConfigError` where the line cannot be found.
     """
-    found = re.search(rf"(?m)^  {re.escape(expert)}:\n(?:    .*\n)*?(    description: .*\n)", text)
+    found = re.search(rf"(?m)^  {re.escape(expert)}:(?: &\S+)?\n(?:    .*\n)*?(    description: .*\n)", text)
     if found is None:
         raise ConfigError(f"no line with a description of {expert}", where="the catalogue", fix="write it by hand")
     line = f"    description: {json.dumps(description, ensure_ascii=False)}\n"
@@ -261,10 +267,13 @@ def with_description(text: str, expert: str, description: str) -> tuple[str, str
     return text[: found.start(1)] + line + text[found.end(1) :], found[1].rstrip("\n"), line.rstrip("\n")
 
 
-def write(path: Path, expert: str, description: str) -> None:
-    """Put the description into the catalogue at `path`, whole or not at all."""
-    text, _, _ = with_description(path.read_text(encoding="utf-8"), expert, description)
+def write(path: Path, descriptions: Mapping[str, str]) -> None:
+    """Put the descriptions of experts into the catalogue at `path`, all of them or none."""
+    text = path.read_text(encoding="utf-8")
+    for expert, description in descriptions.items():
+        text, _, _ = with_description(text, expert, description)
     with atomic.whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
-        if read_catalogue(partial).tools[expert].description != description:
+        tools = read_catalogue(partial).tools
+        if any(tools[expert].description != description for expert, description in descriptions.items()):
             raise ConfigError("the line would be read as something else", where=str(path), fix="write it by hand")

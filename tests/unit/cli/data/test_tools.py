@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from orchestra.cli.main import app
 from orchestra.errors import ConfigError, ToolError
-from tests.support.worlds import ROOT, toolkit
+from orchestra.types import Category
+from tests.support.worlds import ROOT, example, toolkit
 
 FAKE = (sys.executable, str(ROOT / "tests/support/mcp_fake.py"))
 
@@ -71,3 +72,39 @@ def test_what_a_person_gets_wrong(workspace: Path, arguments: list[str], kind: t
     with pytest.raises(kind, match=said):
         tools(*arguments)
     assert (workspace / "data/catalogue/tools.yaml").read_bytes() == before
+
+
+def described(workspace: Path, monkeypatch: pytest.MonkeyPatch, *experts: str) -> str:
+    """What `describe --write` prints, from a subfolder, of an example that is there."""
+    monkeypatch.setenv("ORCHESTRA_CASSETTE", f"auto:{workspace / 'cassette.jsonl'}")
+    asked = example(instruction="who wrote Opal?", answer="Tesk", category=Category.TOPIC)
+    (workspace / "docs").mkdir()
+    (workspace / "docs/some.jsonl").write_text(asked.model_dump_json() + "\n", encoding="utf-8")
+    monkeypatch.chdir(workspace / "docs")
+    return tools("describe", *experts, "--data", "some.jsonl", "--write")
+
+
+def test_describe_reads_data_from_where_we_are_and_knows_entries_with_an_anchor(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = workspace / "data/catalogue/tools.yaml"
+    text = file.read_text(encoding="utf-8").replace("  gpt-5-mini:\n", "  gpt-5-mini: &small\n")
+    file.write_text(text, encoding="utf-8")
+    said = described(workspace, monkeypatch, "gpt-5", "gpt-5-mini")
+    assert said.endswith("descriptions written to data/catalogue/tools.yaml\n")
+    assert set(yaml.safe_load(file.with_name("tools.measured.yaml").read_text())) == {"gpt-5", "gpt-5-mini"}
+    assert (workspace / "work/describe/gpt-5.jsonl").is_file()
+
+
+def test_a_description_that_cannot_be_written_leaves_the_others_and_keeps_what_was_measured(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = workspace / "data/catalogue/tools.yaml"
+    raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    flow = f"  spare: {json.dumps(raw['tools']['gpt-5-mini'])}\n"
+    text = file.read_text(encoding="utf-8").replace("  gpt-5-mini:\n", f"{flow}  gpt-5-mini:\n")
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="no line with a description of spare"):
+        described(workspace, monkeypatch, "gpt-5", "spare")
+    assert file.read_text(encoding="utf-8") == text
+    assert set(yaml.safe_load(file.with_name("tools.measured.yaml").read_text())) == {"gpt-5", "spare"}

@@ -13,13 +13,15 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError
 from orchestra.rollout.loop import RolloutOptions, rollout
-from orchestra.rollout.policies.chat import ChatPolicy
+from orchestra.rollout.policies.chat import ChatPolicy, chat_policy
+from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.replay.cassette import Cassette
+from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Component, Episode, Price, StopReason, Usage, User
 from tests.support.endpoint import Double, Script, answer, serving
-from tests.support.worlds import NEUTRAL, codec, example, toolkit
+from tests.support.worlds import NEUTRAL, ROOT, codec, example, toolkit
 
 PRICE = Price(input_per_million=Decimal(1), cached_input_per_million=Decimal("0.1"), output_per_million=Decimal(10))
 LIMITS = Rollout(max_turns=4, max_turn_tokens=200, max_tokens=4000)
@@ -62,6 +64,26 @@ def test_its_call_runs_and_its_answer_is_judged(tmp_path: Path, script: Script) 
     call, seen = second["messages"][2:]
     assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"expression": "37*24"}
     assert seen == {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "888"}
+
+
+def test_openai_s_reasoning_models_are_asked_with_the_only_temperature_that_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def openai(request: dict[str, Any]) -> Any:
+        refusal = {
+            "error": {"message": "'temperature' does not support 0 with this model. Only the default (1) value."}
+        }
+        return (200, answer("888"), 0) if request.get("temperature", 1) == 1 else (400, refusal, 0)
+
+    listed = Catalogue.load(ROOT / "data/catalogue/real.yaml", ROOT / "data/catalogue/prices.yaml", "2026-08-06")
+    names = [name for name, entry in listed.entries.items() if (entry.endpoint_model or "").startswith("gpt-5")]
+    kit = Toolkit(listed, {}, tmp_path)
+    with serving(openai) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
+        policies = [chat_policy(f"chat:{name}", kit, codec().turn, {"temperature": 0.7}) for name in names]
+        found = [rollout([example()], one, codec(), kit, RolloutOptions(LIMITS, PRICE))[0] for one in policies]
+    assert len(found) == 6 and all(episode.solved for episode in found)
 
 
 def test_its_tokens_cost_what_the_endpoint_counts(tmp_path: Path, script: Script) -> None:

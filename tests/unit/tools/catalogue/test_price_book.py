@@ -1,5 +1,6 @@
 """The price book: what holds on a day."""
 
+import re
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError
+from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.price_book import PriceBook, PriceRow
+from tests.support.worlds import ROOT
 
 START = date(2025, 1, 1)
 
@@ -57,3 +60,13 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         PriceBook.load(tmp_path / "none.yaml")
+
+
+def test_real_experts_on_a_day_before_their_prices_say_which_day_to_choose() -> None:
+    """No advice to invent a row; the day that the documentation names has prices for all of them."""
+    real, prices = ROOT / "data/catalogue/real.yaml", ROOT / "data/catalogue/prices.yaml"
+    with pytest.raises(ConfigError, match=r"\(the first is from 2026-07-24\) — choose a day from 2026-07-24 on: world"):
+        Catalogue.load(real, prices, "2025-11-15")
+    for told in (real, ROOT / "docs/how-to/use-real-experts.md"):
+        (day,) = set(re.findall(r'world\.price_date: "([\d-]+)"', told.read_text(encoding="utf-8")))
+        Catalogue.load(real, prices, day)

@@ -157,11 +157,28 @@ def test_only_the_one_line_of_the_catalogue_changes(tmp_path: Path) -> None:
     before = path.read_text(encoding="utf-8").splitlines()
     _, old, new = with_description(path.read_text(encoding="utf-8"), "qwen2.5-math-7b", "easy math: yes")
     assert (old, new) == ("    description: some math", '    description: "easy math: yes"')
-    write(path, "qwen2.5-math-7b", "easy math: yes")
+    write(path, {"qwen2.5-math-7b": "easy math: yes"})
     after = path.read_text(encoding="utf-8").splitlines()
     assert [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]] == [(old, new)]
     with pytest.raises(ConfigError):
-        write(path, "qwen2.5-math-7b", "no")  # YAML would read a truth value.
+        write(path, {"qwen2.5-math-7b": "no"})  # YAML would read a truth value.
     assert path.read_text(encoding="utf-8").splitlines() == after and list(tmp_path.iterdir()) == [path]
     with pytest.raises(ConfigError, match="no line with a description of gpt-9"):
-        write(path, "gpt-9", "x")
+        write(path, {"gpt-5": "x", "gpt-9": "x"})
+    assert path.read_text(encoding="utf-8").splitlines() == after  # All of them or none.
+
+
+def test_an_entry_with_an_anchor_has_its_line_too() -> None:
+    text = "tools:\n  small: &small\n    kind: expert\n    description: math\n"
+    assert with_description(text, "small", "law")[0] == text.replace("math", "law")
+
+
+def test_a_reasoning_model_has_room_for_its_thoughts(tmp_path: Path) -> None:
+    """Its thoughts count against the limit of the reply, and a reply of nothing else is one line with what to do."""
+    with serving([(200, answer(""), 0)]) as double:
+        chat = PaidChat(
+            Chat("w", model="w", url=double.url), Price(), Budget(tmp_path / "l", None), Component.GENERATOR
+        )
+        with pytest.raises(DataError, match=r"name another model, or take the template: leave --model out$"):
+            asyncio.run(write_with(tried("music", 3, 3), chat))
+        assert double.asked[0]["max_completion_tokens"] >= 4_000
