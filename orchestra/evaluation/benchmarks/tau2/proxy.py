@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of, phase
 from orchestra.errors import BudgetError, ConfigError
+from orchestra.evaluation.benchmarks.endpoint import SPENT
 from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.metered import worst_usage
@@ -28,8 +29,6 @@ MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
 TIMEOUT_S = 590.0
 """A little less than the worker waits."""
-SPENT = frozenset({500, 502})
-"""HTTP statuses of a gateway that may have paid for tools before it failed."""
 
 _TURN = threading.Lock()
 """Of who waits for room under the cap: another thread would take it before it is held."""
