@@ -11,7 +11,7 @@ from orchestra.evaluation.baselines.base import BASELINES, ORACLE, STRONGEST
 from orchestra.evaluation.report import REFERENCE, Comparison, label
 from orchestra.evaluation.statistics import summarise
 from orchestra.files.checkpoint import hash_dir
-from orchestra.promotion.evidence import Evidence, Results, UtilityMeasure, evidence, results, utilities
+from orchestra.promotion.evidence import Evidence, Results, UtilityScale, evidence, results, utilities
 from orchestra.promotion.gate import Decision, GateCheck, Incumbent, gate
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Record
@@ -45,7 +45,7 @@ def judge(
     candidate: ModelVersion,
     comparison: Comparison,
     episodes: Mapping[str, Sequence[Episode]],
-    worth: UtilityMeasure | None = None,
+    worth: UtilityScale | None = None,
 ) -> Judgement:
     """The gate, with what only the registry knows: who is champion, whether it is lost, and who was rolled back."""
     thresholds, champion = stage.params.promote, registry.at(CHAMPION)
@@ -81,7 +81,7 @@ def _first(
     episodes: Mapping[str, Sequence[Episode]],
     stage: Stage,
     rules: Mapping[str, Results],
-    worth: UtilityMeasure | None,
+    worth: UtilityScale | None,
 ) -> Decision:
     """The rule of the first champion: floors, and better than the SFT model that it was trained from."""
     thresholds = stage.params.promote
@@ -101,7 +101,7 @@ def _is_rule(name: str) -> bool:
 
 
 def _champion_evidence(
-    stage: Stage, registry: Registry, champion: ModelVersion, lost: str, found: Evidence, worth: UtilityMeasure | None
+    stage: Stage, registry: Registry, champion: ModelVersion, lost: str, found: Evidence, worth: UtilityScale | None
 ) -> Evidence | None:
     """What the champion reaches on the data of `found`: remembered, or measured now.
 
@@ -121,7 +121,7 @@ def _champion_evidence(
     return measured
 
 
-def measure(stage: Stage, folder: Path, name: str, worth: UtilityMeasure | None = None) -> Evidence:
+def measure(stage: Stage, folder: Path, name: str, worth: UtilityScale | None = None) -> Evidence:
     """What a checkpoint reaches on the present held-out examples; a killed run continues."""
     params = stage.params
     examples = heldout(stage)

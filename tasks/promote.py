@@ -40,7 +40,7 @@ STEPS = "reports/grpo_steps.jsonl"
 """The training's log, which the decision page draws."""
 
 
-class _Step(RootModel[dict[str, Any]]):
+class TrainingStep(RootModel[dict[str, Any]]):
     """One line of it."""
 
 
@@ -169,7 +169,9 @@ def _episodes(file: Path) -> dict[str, list[Episode]]:
 
 def _steps(file: Path) -> list[dict[str, Any]]:
     """The training's steps, read before anything moves; none where there is no log."""
-    return [one.root for one in read_jsonl(file, _Step, fix="run the grpo stage again")] if file.is_file() else []
+    return (
+        [one.root for one in read_jsonl(file, TrainingStep, fix="run the grpo stage again")] if file.is_file() else []
+    )
 
 
 def _tags(stage: Stage, folder: Path) -> dict[str, str]:

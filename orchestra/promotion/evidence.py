@@ -7,7 +7,7 @@ from statistics import fmean
 
 from pydantic import ConfigDict, Field
 
-from orchestra.evaluation.outcomes import Unit, outcome, outcomes, unit, utility
+from orchestra.evaluation.outcomes import Outcome, Unit, outcome, outcomes, unit, utility
 from orchestra.evaluation.report import Comparison
 from orchestra.types import Episode, Example, Record
 
@@ -19,6 +19,8 @@ class Result(Record):
     """Share of the trials that solved it."""
     cost_usd: float
     latency_s: float
+    earned: float | None = None
+    """What its user got, before dollars and seconds are taken off; None as utility."""
     utility: float | None = None
     """None: always-strongest, its unit, was not measured."""
 
@@ -42,8 +44,6 @@ class Evidence(Record):
     metrics: dict[str, float | None]
     """accuracy, valid, cost_usd, cost_ratio, latency_p95_s, preference, failed_share, safety_failed, and others."""
     results: Results = Field(default_factory=dict)
-    unit: Unit | None = None
-    """What utility counts dollars and seconds in; None: not known."""
 
     @property
     def brief(self) -> "Evidence":
@@ -52,44 +52,44 @@ class Evidence(Record):
 
 
 @dataclass(frozen=True)
-class UtilityMeasure:
+class UtilityScale:
     """How utility is reckoned: by the preference of each example's user, dollars and seconds in that unit."""
 
     examples: Mapping[str, Example]
     """By id."""
     unit: Unit
 
-    def __call__(self, episode: Episode) -> float:
-        """The utility of an episode to the user of its example."""
+    def earned(self, episode: Episode) -> float:
+        """The utility of an episode to the user of its example, had it taken no dollars and no seconds."""
         example = self.examples[episode.example_id]
-        return utility(outcome(episode, example), example.preference, self.unit)
+        free = outcome(episode, example).model_copy(update={"cost_usd": 0.0, "latency_s": 0.0})
+        return utility(free, example.preference, self.unit)
+
+    def reckoned(self, found: Mapping[str, Result]) -> Results:
+        """The results with their utility in this unit; none where it is not known what they earned.
+
+        Utility is linear in dollars and seconds, so that a mean over trials is enough.
+        """
+        return {key: one.model_copy(update={"utility": self._utility(key, one)}) for key, one in found.items()}
 
     def again(self, found: Evidence) -> Evidence:
-        """The same evidence in this unit: always-strongest's seconds and dollars may differ from day to day.
-
-        Utilities in a unit that is not known are left out.
-        """
-        if found.unit == self.unit:
-            return found
-        renewed = {key: self._renewed(key, one, found.unit) for key, one in found.results.items()}
+        """The same evidence in this unit: always-strongest's dollars and seconds may differ from day to day."""
+        renewed = self.reckoned(found.results)
         known = utilities(renewed).values()
         metrics = {**found.metrics, "utility": fmean(known) if known else None}
-        return found.model_copy(update={"results": renewed, "metrics": metrics, "unit": self.unit if known else None})
+        return found.model_copy(update={"results": renewed, "metrics": metrics})
 
-    def _renewed(self, key: str, one: Result, old: Unit | None) -> Result:
-        """Utility is linear in dollars and seconds, so that a mean over trials is enough."""
-        if one.utility is None or old is None or key not in self.examples:
-            return one.model_copy(update={"utility": None})
-        wish, new = self.examples[key].preference, self.unit
-        dollars = one.cost_usd * (1 / old.cost_usd - 1 / new.cost_usd)
-        seconds = one.latency_s * (1 / old.latency_s - 1 / new.latency_s)
-        return one.model_copy(update={"utility": one.utility + wish.compute * dollars + wish.latency * seconds})
+    def _utility(self, key: str, one: Result) -> float | None:
+        if one.earned is None or key not in self.examples:
+            return None
+        spent = Outcome(example_id=key, solved=False, cost_usd=one.cost_usd, latency_s=one.latency_s, calls={})
+        return one.earned + utility(spent, self.examples[key].preference, self.unit)
 
 
-def worth(examples: Mapping[str, Example], strongest: Sequence[Episode]) -> UtilityMeasure | None:
+def worth(examples: Mapping[str, Example], strongest: Sequence[Episode]) -> UtilityScale | None:
     """How to reckon utility, in units of always-strongest's episodes; None where it was not measured."""
     measure = unit(outcomes(strongest, examples))
-    return None if measure is None else UtilityMeasure(examples, measure)
+    return None if measure is None else UtilityScale(examples, measure)
 
 
 def evidence(
@@ -97,7 +97,7 @@ def evidence(
     policy: str,
     episodes: Sequence[Episode],
     safety_failed: int | None = None,
-    worth: UtilityMeasure | None = None,
+    worth: UtilityScale | None = None,
 ) -> Evidence:
     """What the gate reads of one policy; what was not measured is None.
 
@@ -123,25 +123,25 @@ def evidence(
         "utility": summary.utility.value,
         "safety_failed": None if safety_failed is None else float(safety_failed),
     }
-    measure = None if worth is None else worth.unit
-    return made.model_copy(update={"metrics": metrics, "results": found, "unit": measure})
+    return made.model_copy(update={"metrics": metrics, "results": found})
 
 
-def results(episodes: Sequence[Episode], worth: UtilityMeasure | None = None) -> Results:
+def results(episodes: Sequence[Episode], worth: UtilityScale | None = None) -> Results:
     """The results of one policy's episodes; infrastructure failures are left out."""
     trials: dict[str, list[Episode]] = {}
     for episode in episodes:
         if episode.counted:
             trials.setdefault(episode.example_id, []).append(episode)
-    return {
+    made = {
         key: Result(
             solved=fmean(float(one.solved) for one in found),
             cost_usd=fmean(float(one.cost_usd) for one in found),
             latency_s=fmean(one.latency_s for one in found),
-            utility=None if worth is None else fmean(map(worth, found)),
+            earned=None if worth is None else fmean(map(worth.earned, found)),
         )
         for key, found in trials.items()
     }
+    return made if worth is None else worth.reckoned(made)
 
 
 def solved(found: Mapping[str, Result]) -> dict[str, float]:

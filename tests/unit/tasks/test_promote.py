@@ -332,15 +332,16 @@ def test_on_other_data_the_champion_is_measured_again_once(root: Path, capsys: p
 
 
 def without_utility(told: dict[str, Any]) -> None:
-    told["results"] = {key: one | {"utility": None} for key, one in told["results"].items()}
+    told["results"] = {key: one | {"utility": None, "earned": None} for key, one in told["results"].items()}
 
 
-def without_unit(told: dict[str, Any]) -> None:
+def in_a_unit_of_its_own(told: dict[str, Any]) -> None:
     """As an earlier version of this program wrote it."""
-    del told["unit"]
+    for one in told["results"].values():
+        del one["earned"]
 
 
-@pytest.mark.parametrize("lacks", [without_utility, without_unit])
+@pytest.mark.parametrize("lacks", [without_utility, in_a_unit_of_its_own])
 def test_a_champion_without_utility_is_measured_again_where_the_gate_goes_by_it(
     root: Path, capsys: pytest.CaptureFixture[str], lacks: Callable[[dict[str, Any]], None]
 ) -> None:
