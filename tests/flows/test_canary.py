@@ -65,7 +65,7 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
     reasons: dict[str, Any] = {"why": "", "reasons": (), "approval": None}
     decision = SimpleNamespace(promoted=True, waits=False, version=2, name="Promoted", **reasons)
     monkeypatch.setattr(Recorder, "open", lambda *_: recorder)
-    monkeypatch.setattr(module, "check_named", lambda *_: None)
+    monkeypatch.setattr(module, "check_named", lambda *_, **__: None)
     monkeypatch.setattr("tasks.platform.dvc.recover", lambda *_: None)
     monkeypatch.setattr("tasks.platform.dvc.stages", lambda *_: {})
     monkeypatch.setattr(module, "suspendable", lambda: "")
