@@ -24,7 +24,7 @@ def run(
 ) -> None:
     """Run every stale stage, ask the promotion gate, serve the champion."""
     from orchestra.cli.readiness import refuse
-    from orchestra.config.overrides import effective
+    from orchestra.config.overrides import IN_FORCE, effective
     from orchestra.config.profiles import profile_file
     from orchestra.config.schema import load_params
     from orchestra.system.workspace import locked
@@ -34,9 +34,11 @@ def run(
         what = "the pipeline reads params.yaml only, since DVC watches that file"
         raise ConfigError(what, where="ORCHESTRA_PARAMS", fix="unset it, and name the profile: --profile")
     check_stages(root, [until, *(force or [])])
-    with locked(root):  # Which takes back what a killed run left in params.yaml.
-        file = root / "params.yaml" if profile is None else profile_file(root, profile)
-        refuse(root, effective(file, set_) if set_ else load_params(file), until)
+    if (root / IN_FORCE).exists():
+        with locked(root):
+            pass  # Who takes the lock takes back what a killed run left in params.yaml.
+    file = root / "params.yaml" if profile is None else profile_file(root, profile)
+    refuse(root, effective(file, set_) if set_ else load_params(file), until)
     # The flow writes the values, and keeps the workspace's lock from then to its end.
     hand_over("flows", "retrain", profile=profile, set=set_, force=force, until=until or None)
 
