@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import RunnerOption, hand_over, workspace
-from orchestra.cli.data.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_chat
+from orchestra.cli.data.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_by, paid_chat
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
 from orchestra.types import Split
@@ -102,16 +102,19 @@ def measure(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
     to: Annotated[Path, typer.Option(help="The file to write, with difficulties: data/extra/NAME.jsonl.")],
     solver: Annotated[
-        str, typer.Option(help="known (the solution, with mistakes) or a checkpoint's folder.")
+        str, typer.Option(help="known (the solution, with mistakes), a checkpoint's folder, or chat:EXPERT.")
     ] = "known",
     tries: Annotated[int, typer.Option(min=1, help="Number of tries per example.")] = 8,
+    cap_usd: Annotated[
+        str, typer.Option(metavar="USD", help="The most dollars for real experts, of all such commands together.")
+    ] = "1",
 ) -> None:
     """Measure how often a solver solves each example; after a kill, the same command continues."""
     from dataclasses import replace
 
     from orchestra.cli.data.solver import identity, named, open_solver
     from orchestra.config.schema import load_params
-    from orchestra.rollout.policies.chat import PREFIX
+    from orchestra.synthesis.filters.solver import is_billed
     from orchestra.synthesis.imports import difficulty as measuring
     from orchestra.synthesis.imports.export import stream
     from orchestra.system.workspace import Screen
@@ -121,11 +124,9 @@ def measure(
     file, to, params = here / file, here / to, load_params(root / "params.yaml")
     if not file.is_file():
         raise DataError("no such file", where=str(file), fix="name a file of examples")
-    name = named(solver, here)
-    if name.startswith(PREFIX):
-        fix = "known, or a checkpoint's folder; `orchestra domains examples` takes it, under a cap"
-        raise ConfigError(f"{name} would be paid for without a cap", where="--solver", fix=fix)
-    toolkit = measuring.toolkit_for(file, params, root)
+    name, toolkit = named(solver, here), measuring.toolkit_for(file, params, root)
+    if is_billed(name, toolkit):
+        toolkit = toolkit.with_budget(*paid_by(root / "work/measure", cap_usd, CassetteMode.AUTO))
     with open_solver(name, params, toolkit, root, screen) as found:
         if found is None:
             raise ConfigError("no solver is named", where="--solver", fix="known, or a checkpoint's folder")

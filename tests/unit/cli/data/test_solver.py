@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from orchestra.accounting.ledger import total
 from orchestra.cli.main import app
-from orchestra.errors import BudgetError, ConfigError
-from orchestra.files.jsonl import read_jsonl
+from orchestra.errors import BudgetError
+from orchestra.files.jsonl import read_jsonl, write_jsonl
 from orchestra.types import Charge
 from tests.support.endpoint import answer, serving
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, example
 
 LEDGER = "data/versions/default/ledger.jsonl"
 
@@ -57,7 +57,17 @@ def test_examples_are_tried_under_the_cap_and_no_try_is_paid_twice(
         assert len(double.asked) == len(read_jsonl(workspace / LEDGER, Charge)) == 48
 
 
-def test_measure_refuses_what_no_cap_would_hold(workspace: Path) -> None:
-    (workspace / "some.jsonl").touch()
-    with pytest.raises(ConfigError, match="chat:gpt-5 would be paid for without a cap"):
-        orchestra("data", "measure", "some.jsonl", "--to", "out.jsonl", "--solver", "chat:gpt-5")
+def test_difficulties_are_measured_under_the_cap_and_no_try_is_paid_twice(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [example(f"e{number}", instruction=f"What is {number} + 1?") for number in range(12)]
+    write_jsonl(workspace / "some.jsonl", asked)
+    told = ("data", "measure", "some.jsonl", "--to", "out.jsonl", "--solver", "chat:gpt-5-mini", "--tries", "2")
+    large = answer("I do not know") | {"usage": {"prompt_tokens": 900, "completion_tokens": 100}}
+    with serving(lambda _: (200, large, 0)) as double:
+        monkeypatch.setenv("OPENAI_BASE_URL", double.url)
+        with pytest.raises(BudgetError, match=r"work/measure/ledger\.jsonl: .* of 0\.008 USD are spent"):
+            orchestra(*told, "--cap-usd", "0.008")
+        assert total(read_jsonl(workspace / "work/measure/ledger.jsonl", Charge)) <= Decimal("0.008")
+        orchestra(*told)
+        assert len(double.asked) == len(read_jsonl(workspace / "work/measure/ledger.jsonl", Charge)) == 24
