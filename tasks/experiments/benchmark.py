@@ -33,6 +33,8 @@ def prepare(wanted: Wanted, root: Path) -> Evaluation:
     """The evaluation that is asked for; raises `OrchestraError` of one line for what is missing."""
     params = load_params(root / "params.yaml")
     protocol = BENCHMARKS.find(wanted.benchmark).protocol
+    if wanted.agreement and protocol.second_judge is None:
+        raise ConfigError("this benchmark has no second judge", where="--agreement", fix="leave it out")
     folder = _checkpoint_of(wanted.model, root, params.promote.model_name)
     model = ModelSettings(
         root=root,

@@ -141,6 +141,8 @@ def test_a_second_command_for_the_same_evaluation_asks_nothing(
 
 
 def test_a_version_or_a_folder_that_is_not_there_is_said_in_one_line(root: Path) -> None:
+    with pytest.raises(ConfigError, match="this benchmark has no second judge — leave it out"):
+        benchmark.main(["--benchmark", "own", "--model", "1", "--agreement", "5"])
     with pytest.raises(ConfigError, match="no version 9"):
         benchmark.main(["--benchmark", "own", "--model", "9"])
     with pytest.raises(DataError, match="no model of that name"):
