@@ -1,7 +1,6 @@
 """A chat endpoint that is measured: a plain model at its price, or a gateway of ours, which states its dollars."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -12,7 +11,8 @@ from orchestra.errors import ConfigError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.rewards.outcome import verify
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.experts.metered import PaidChat, worst_usage
+from orchestra.tools.chat.reply import ChatReply
+from orchestra.tools.experts.metered import PaidChat, ask_held, worst_usage
 from orchestra.tools.failures import EndpointError
 from orchestra.types import Charge, Component, Example, Price, Usage, add_up
 
@@ -46,6 +46,11 @@ class EndpointModel:
         made = made.model_copy(update={"trial": trial})
         return made if question.example is None else ruled(made, question.example)
 
+    def check_cap(self) -> None:
+        """Raises `ConfigError` for a cap over questions whose worst case is not known."""
+        if self.price is None and self.question_usd is None and self.budget.cap_usd is not None:
+            raise ConfigError("a gateway's answer has no known worst case", where="--cap-usd", fix="add --question-usd")
+
     async def aclose(self) -> None:
         await self.chat.aclose()
 
@@ -75,31 +80,27 @@ class EndpointModel:
         )
 
     async def _gateway(self, question: Question) -> Attempt:
+        self.check_cap()
         body: dict[str, Any] = {"messages": [message.model_dump(mode="json") for message in question.messages]}
         if self.question_usd is not None:
             body["budget_usd"] = str(self.question_usd)
-        elif self.budget.cap_usd is not None:
-            raise ConfigError("a gateway's answer has no known worst case", where="--cap-usd", fix="add --question-usd")
         worst_usd = self.question_usd or Decimal(0)
-        await self.budget.room(worst_usd)
-        with ExitStack() as held:
 
-            def attempt() -> None:
-                held.close()  # What an earlier attempt held: its end is known.
-                held.enter_context(self.budget.hold(worst_usd))
+        def spent_usd(reply: ChatReply) -> Decimal:
+            return Decimal(str((reply.orchestra or {}).get("cost_usd", worst_usd)))
 
-            def lost(_: Usage | None) -> None:
-                held.close()
-                self.budget.book(self._charge(worst_usd))
+        def paid(reply: ChatReply) -> Charge:
+            return self._charge(Decimal(0) if reply.replayed else spent_usd(reply), reply.usage)
 
-            try:
-                reply = await self.chat.ask(body, on_attempt=attempt, on_lost=lost)
-            except EndpointError as error:
-                error.charges = tuple(self._charge(worst_usd) for _ in error.lost)
-                raise
-            told: dict[str, Any] = dict(reply.orchestra or {})
-            spent_usd = Decimal(str(told.get("cost_usd", worst_usd)))
-            self.budget.book(self._charge(Decimal(0) if reply.replayed else spent_usd, reply.usage))
+        def lost(_: Usage | None) -> Charge:
+            return self._charge(worst_usd)
+
+        try:
+            reply, _ = await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
+        except EndpointError as error:
+            error.charges = tuple(map(lost, error.lost))
+            raise
+        told: dict[str, Any] = dict(reply.orchestra or {})
         if self.version and told.get("version", self.version) != self.version:
             what = f"it answers with version {told['version']!s:.80}, and version {self.version} is measured"
             raise ConfigError(what, where="the gateway", fix="wait for the end of its release, then run it again")
@@ -111,7 +112,7 @@ class EndpointModel:
             group=question.group,
             answer=reply.text,
             stop=str(told.get("stop") or "answered"),
-            cost_usd=add_up((spent_usd, *(worst_usd for _ in reply.lost))),
+            cost_usd=add_up((spent_usd(reply), *(worst_usd for _ in reply.lost))),
             latency_s=float(told.get("latency_s") or reply.seconds),
             calls={name: names.count(name) for name in sorted(set(names))},
             simulated=bool(told.get("simulated")),

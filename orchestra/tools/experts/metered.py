@@ -1,7 +1,7 @@
 """Calls of a chat endpoint under a cap of dollars; every one is in the ledger."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
@@ -37,24 +37,16 @@ class PaidChat:
         worst = worst_usage(body, max_tokens)
         worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
         costliest = self._charge(worst, worst_usd)
-        await self.budget.room(worst_usd)
-        with ExitStack() as held:
 
-            def attempt() -> None:
-                held.close()  # What an earlier attempt held: its end is known.
-                held.enter_context(self.budget.hold(worst_usd))
+        def lost(usage: Usage | None) -> Charge:
+            return costliest if usage is None else self._charge(usage, cost_of(self.price, usage))
 
-            def lost(usage: Usage | None) -> None:
-                held.close()
-                self.budget.book(costliest if usage is None else self._charge(usage, cost_of(self.price, usage)))
+        def paid(reply: ChatReply) -> Charge:
+            if not (reply.replayed or reply.counted):
+                return costliest
+            return self._charge(reply.usage, Decimal(0) if reply.replayed else cost_of(self.price, reply.usage))
 
-            reply = await self.chat.ask(body, on_attempt=attempt, on_lost=lost)
-            charge = costliest
-            if reply.replayed or reply.counted:
-                cost_usd = Decimal(0) if reply.replayed else cost_of(self.price, reply.usage)
-                charge = self._charge(reply.usage, cost_usd)
-            self.budget.book(charge)
-        return reply, charge
+        return await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
 
     async def aclose(self) -> None:
         """Close the pooled connections."""
@@ -62,6 +54,34 @@ class PaidChat:
 
     def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
         return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)
+
+
+async def ask_held(
+    chat: Chat,
+    body: dict[str, Any],
+    budget: Budget,
+    worst_usd: Decimal,
+    *,
+    lost: Callable[[Usage | None], Charge],
+    paid: Callable[[ChatReply], Charge],
+) -> tuple[ChatReply, Charge]:
+    """The reply and what it cost, with `worst_usd` held back for each attempt; books what each attempt that is `lost`
+    and the reply that is `paid` cost. Raises `BudgetError` (nothing was sent) or `ToolError`."""
+    await budget.room(worst_usd)
+    with ExitStack() as held:
+
+        def attempt() -> None:
+            held.close()  # What an earlier attempt held: its end is known.
+            held.enter_context(budget.hold(worst_usd))
+
+        def ended(usage: Usage | None) -> None:
+            held.close()
+            budget.book(lost(usage))
+
+        reply = await chat.ask(body, on_attempt=attempt, on_lost=ended)
+        charge = paid(reply)
+        budget.book(charge)
+    return reply, charge
 
 
 def worst_usage(body: Mapping[str, Any], max_tokens: int) -> Usage:

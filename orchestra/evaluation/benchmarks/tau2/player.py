@@ -181,8 +181,7 @@ def _agents(model: ModelSettings, budget: Budget, cassette: Cassette | None) -> 
     """In front of the endpoint; raises `ConfigError` where its price or its worst case is not known."""
     found = model.open(budget, cassette)
     assert isinstance(found, EndpointModel)
-    if found.price is None and found.question_usd is None and budget.cap_usd is not None:
-        raise ConfigError("a gateway's answer has no known worst case", where="--cap-usd", fix="add --question-usd")
+    found.check_cap()
     key, most, call_usd = os.environ.get(MODEL_KEY, ""), found.max_tokens, found.question_usd
     part = Component.POLICY
     return Proxy(found.url, key, found.price, budget, cassette, part, max_tokens=most, call_usd=call_usd)
