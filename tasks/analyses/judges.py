@@ -21,6 +21,7 @@ from orchestra.rewards.rubrics import rubric
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.replay.cassette import Cassette, scope
+from orchestra.tools.waiting import at_once
 from orchestra.types import Judged, Record
 
 AT_ONCE = 8
@@ -77,24 +78,23 @@ def stored(root: Path, benchmark: str) -> dict[str, list[Attempt]]:
 
 
 async def _read(reader: Judge, missing: Mapping[judges.Key, Judged], file: Path) -> dict[judges.Key, Judged]:
-    """The other judge's verdicts, each on disk before the next; an answer that it fails on is left out."""
-    free, made = asyncio.Semaphore(AT_ONCE), dict[judges.Key, Judged]()
+    """The other judge's verdicts, each on disk at once; an answer that it fails on is left out."""
+    made = dict[judges.Key, Judged]()
     file.parent.mkdir(parents=True, exist_ok=True)
 
     async def one(key: judges.Key, judged: Judged) -> None:
         model, item, trial = key
-        async with free:
-            with scope(f"{model}/{item}/{trial}/again"):
-                try:
-                    found = await reader.under(rubric(judged.rubric)).read(judged.prompt)
-                except JudgeError:
-                    return
+        with scope(f"{model}/{item}/{trial}/again"):
+            try:
+                found = await reader.under(rubric(judged.rubric)).read(judged.prompt)
+            except JudgeError:
+                return
         made[key] = found
         atomic.append_text(file, JudgedItem(model=model, item=item, trial=trial, judged=found).model_dump_json() + "\n")
 
     with phase("second judge"):
         try:
-            await asyncio.gather(*(one(key, judged) for key, judged in missing.items()))
+            await at_once((one(key, judged) for key, judged in missing.items()), AT_ONCE)
         finally:
             await reader.chat.aclose()
     return made

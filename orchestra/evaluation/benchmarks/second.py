@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestra.accounting.ledger import phase
 from orchestra.config.judge import JudgeSettings
-from orchestra.errors import JudgeError, OrchestraError
+from orchestra.errors import JudgeError
 from orchestra.evaluation.benchmarks.agreement import Agreement, agreement, sample
 from orchestra.evaluation.benchmarks.base import Attempt
 from orchestra.evaluation.benchmarks.run import Evaluation, cassette_of, judge_for
@@ -15,6 +15,7 @@ from orchestra.files.jsonl import end_with_a_line, parse_line, read_lines
 from orchestra.rewards.rubrics import rubric
 from orchestra.text import one_line
 from orchestra.tools.replay.cassette import scope
+from orchestra.tools.waiting import at_once
 from orchestra.types import Judged, Record
 
 
@@ -77,31 +78,23 @@ async def _judged(
     """The verdicts, each on disk at once, and the failures. What stops it is raised when those under way have ended."""
     budget = evaluation.budget()
     judge = judge_for(evaluation, settings, budget, cassette_of(evaluation))
-    free = asyncio.Semaphore(evaluation.concurrency)
-    made, failed, stopped = dict[str, Judged](), list[JudgeError](), list[OrchestraError]()
+    made, failed = dict[str, Judged](), list[JudgeError]()
     assert judge is not None
 
     async def one(item: str, prompt: str) -> None:
-        async with free:
-            if stopped:
-                return
-            try:
-                with scope(f"{item}/second"):
-                    found = await judge.read(prompt)
-            except JudgeError as error:
-                failed.append(error)
-            except OrchestraError as error:
-                stopped.append(error)
-            else:
-                made[item] = found
-                atomic.append_text(file, Again(item=item, judged=found).model_dump_json() + "\n")
+        try:
+            with scope(f"{item}/second"):
+                found = await judge.read(prompt)
+        except JudgeError as error:
+            failed.append(error)
+        else:
+            made[item] = found
+            atomic.append_text(file, Again(item=item, judged=found).model_dump_json() + "\n")
 
     with phase("second judge"):
         try:
-            await asyncio.gather(*(one(item, prompt) for item, prompt in prompts.items()))
+            await at_once((one(item, prompt) for item, prompt in prompts.items()), evaluation.concurrency)
         finally:
             await judge.chat.aclose()
             budget.close()
-    if stopped:
-        raise stopped[0]
     return made, failed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestra.errors import ConfigError, DataError
+from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.baselines.base import STRONGEST
 from orchestra.evaluation.benchmarks.base import Attempt
@@ -172,3 +172,23 @@ def test_another_judge_reads_the_stored_prompts_once(here: Path, monkeypatch: py
     assert (one["model"], one["answers"], two["model"], two["answers"]) == ("a", 3, "b", 2)
     with pytest.raises(DataError, match="no verdict of a judge is stored"):
         analyse.main([*asked[:2], "frames", *asked[3:]])
+
+
+def test_at_the_cap_the_verdicts_that_are_under_way_are_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(here, "a", [True] * 9)  # one more than are asked at once
+    said = json.dumps({"extracted_final_answer": "x", "reasoning": "", "correct": "yes", "confidence": 50})
+
+    def reply(request: dict[str, Any]) -> Any:
+        prompt = request["messages"][0]["content"]
+        if "q1" in prompt:
+            return (200, answer(said) | {"usage": {"prompt_tokens": 10, "completion_tokens": 10**9}}, 0)
+        return (200, answer(said), 1 if "q0" in prompt else 0)
+
+    asked = ["judges", "--benchmark", "hle", "--judge", "qwen3-32b", "--judge-price", "together/qwen3-32b"]
+    with serving(reply) as double:
+        monkeypatch.setenv(URL, double.url)
+        with pytest.raises(BudgetError, match="raise the cap"):
+            analyse.main([*asked, "--cap-usd", "1"])
+        assert len(double.asked) == 8
+    kept = (here / "work/analyse/judges-hle/qwen3-32b.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["item"] for line in kept} == {f"q{number}" for number in range(8)}
