@@ -45,12 +45,15 @@ class Journal:
         atomic.append_text(self._file(shard), attempt.model_dump_json() + "\n")
 
     def forget_failures(self, shard: QuestionShard) -> int:
-        """Take out what has no verdict, so that it is attempted again; returns how many."""
-        found = self.read(shard)
-        kept = [attempt for attempt in found.values() if not attempt.failure]
-        if len(kept) < len(found):
+        """Take failures out, so that they are attempted again; returns how many.
+
+        Of an answer that the judge failed on, the answer stays.
+        """
+        count = sum(bool(attempt.failure) for attempt in self.read(shard).values())
+        if count:
+            kept = [attempt for attempt in _attempts(self._file(shard)) if not attempt.failure]
             atomic.write_text(self._file(shard), "".join(attempt.model_dump_json() + "\n" for attempt in kept))
-        return len(found) - len(kept)
+        return count
 
     def _file(self, shard: QuestionShard) -> Path:
         return self.folder / f"{shard.index:05d}.jsonl"

@@ -239,12 +239,13 @@ class _OpenRun:
                 charges = error.charges if isinstance(error, ToolError) else ()
                 usd, failure = add_up(charge.cost_usd for charge in charges), one_line(str(error))
                 return Attempt(item=item, trial=trial, group=question.group, failure=failure, cost_usd=usd)
+            told: Attempt | None = None
             try:
-                return await decided(attempt, question, self.judge)
-            except OrchestraError:
-                if answered is None:
-                    self.evaluation.journal.write(shard, attempt)  # It is paid for.
-                raise
+                told = await decided(attempt, question, self.judge)
+                return told
+            finally:
+                if attempt.unjudged and answered is None and (told is None or told.failure):
+                    self.evaluation.journal.write(shard, attempt)  # It is paid for: only the judge is asked again.
 
 
 def _player(name: str) -> Callable[..., TestedModel] | None:

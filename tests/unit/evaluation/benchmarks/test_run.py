@@ -146,7 +146,10 @@ def test_failures_are_kept_apart_from_wrong_answers_and_tried_again_on_request(
         down[0] = False
         assert made.attempt(made.shards) == 0
         assert sum(made.journal.forget_failures(shard) for shard in made.shards) == 3
+        before = len(double.asked)
         assert made.attempt(made.shards) == 3
+        again = [request["model"] for request in double.asked[before:]]
+        assert again and MODEL not in again, "the answers are there: only the judge is asked"
     assert [attempt.solved for attempt in made.attempts()] == [True, True, False]
 
 
