@@ -5,6 +5,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from html.entities import codepoint2name
 from urllib.parse import unquote
@@ -26,6 +27,9 @@ USERINFO = re.compile(
 last @ ends them: a password may hold one."""
 _LINKING = re.compile(r"(?i)[\[\]<>@&]|``|:/|www\.|mailto:")
 _QUOTE = "'"
+HYPHENS = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2212), "-") | {0x2044: "/"}
+"""What is written as a hyphen, a minus sign or a fraction's bar, for `str.translate`."""
+_NUMBER = re.compile(r"[+-]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 SECRET = "[secret]"
 LONG = 8
 """Characters from which a secret is looked for in other spellings too: a shorter one's would be found in any text."""
@@ -66,6 +70,20 @@ def in_markdown(text: str) -> str:
     if _LINKING.search(line) is None and line.count("`") % 2 == 0:
         return line
     return f"`{line.replace('`', _QUOTE)}`"
+
+
+def number(text: str) -> Fraction | None:
+    """The value of a number as people and programs write it, exactly; None for anything else.
+
+    A comma separates thousands only: 1,234 is a number, 1,5 and 0,888 are none.
+    """
+    plain_number = text.translate(HYPHENS)
+    if _NUMBER.fullmatch(plain_number) is None:
+        return None
+    try:
+        return Fraction(plain_number.replace(",", ""))
+    except ValueError:  # Python converts no more than 4,300 digits.
+        return None
 
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:

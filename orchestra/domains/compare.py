@@ -9,10 +9,15 @@ from orchestra.domains.reads import Place
 from orchestra.domains.session import Domain, Session, short
 from orchestra.domains.spec import Scalar
 from orchestra.errors import CallError, DataError
+from orchestra.text import number
 from orchestra.types import ToolCall, Verdict
 
-BEFORE, AFTER = re.compile(r"(?<!\w)(?<!\d[.,])"), re.compile(r"(?!\w)(?![.,]\d)")
-"""Where a whole word or number may begin and end."""
+BEFORE, AFTER = r"(?<!\w)(?<!\d[.,])(?:(?!\d)|(?<![-\u2212.])|(?<=\w[-.]))", r"(?!\w)(?![.,]\d)"
+"""Where a whole word or number may begin and end: 41 is neither in -41 nor in .41, but in A-41."""
+BEGINS, ENDS = re.compile(BEFORE), re.compile(AFTER)
+FIGURE = re.compile(rf"{BEFORE}[-\u2212]?(?:\d[\d,]*(?:\.\d+)?|\.\d+){AFTER}", re.ASCII)
+CODE = re.compile(r"[-\u2212]?0\d")
+"""What begins like this is no amount."""
 Rows = dict[tuple[str, str], dict[str, Scalar] | None]
 """What stands at (table, condition on its key), as in `Session.touched`; None where there is no such row."""
 
@@ -73,15 +78,18 @@ def run_calls(session: Session, calls: Sequence[ToolCall]) -> list[str]:
 
 
 def mentions(answer: str, text: str) -> bool:
-    """Whether `text` stands in `answer` as whole words or numbers: 41 is not in 141, 41.5 or 4,100."""
+    """Whether `text` stands in `answer` as whole words or numbers: 41 is not in 141, 41.5 or 4,100, but in 41.00."""
     # Found first and its surroundings looked at then: an expression made of every text would be compiled every time.
     body, whole = " ".join(text.casefold().split()), " ".join(answer.casefold().split())
     at = whole.find(body)
     while at >= 0:
-        if BEFORE.match(whole, at) and AFTER.match(whole, at + len(body)):
+        if BEGINS.match(whole, at) and ENDS.match(whole, at + len(body)):
             return True
         at = whole.find(body, at + 1)
-    return False
+    # Another may write the same number with more decimals, or with commas.
+    if FIGURE.fullmatch(body) is None or CODE.match(body) or (wanted := number(body)) is None:
+        return False
+    return any(number(found) == wanted for found in FIGURE.findall(whole))
 
 
 def _difference(session: Session, golden: Rows) -> str | None:

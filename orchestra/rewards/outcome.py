@@ -1,12 +1,11 @@
 """Whether an example is solved: exact, numeric, database or judged. A judge that failed is never a score of 0."""
 
-import re
-import unicodedata
 from typing import TYPE_CHECKING
 
 from orchestra.domains.compare import judge as judge_domain
 from orchestra.domains.compare import mentions
 from orchestra.errors import DataError, JudgeError
+from orchestra.rewards.answers import normalise_text, same_number
 from orchestra.rewards.rubrics import CALLS
 from orchestra.types import Example, Verdict
 
@@ -14,29 +13,6 @@ if TYPE_CHECKING:
     from orchestra.rewards.judge import Judge
     from orchestra.tools.recording import Recording
     from orchestra.tools.session import ToolSession
-
-
-def normalise_text(text: str) -> str:
-    """Case, spaces, surrounding punctuation and articles do not decide whether an answer is right."""
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    words = [word for part in re.sub(r"[^\w.+/-]+", " ", plain).split() if (word := part.strip("."))]
-    # An answer that is nothing but articles, such as option A, is compared as it is.
-    return " ".join([word for word in words if word not in {"a", "an", "the"}] or words)
-
-
-def same_number(answer: str, expected: str, tolerance: float) -> bool:
-    """Whether the answer is one number within `tolerance` (absolute) of the expected one.
-
-    Raises `JudgeError` when the expected answer is no number.
-    """
-    try:
-        wanted = float(expected)
-    except ValueError:
-        raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="fix the example") from None
-    try:
-        return abs(float(answer.strip().rstrip(".").replace(",", "")) - wanted) <= tolerance + 1e-9
-    except ValueError:
-        return False
 
 
 def verify(example: Example, answer: str, session: "ToolSession | None") -> Verdict:

@@ -12,6 +12,7 @@ EPISODE = (
     "orchestra/accounting",
     "orchestra/domains",
     "orchestra/files/jsonl.py",
+    "orchestra/rewards/answers.py",
     "orchestra/rewards/judge.py",
     "orchestra/rewards/outcome.py",
     "orchestra/rewards/rubrics.py",

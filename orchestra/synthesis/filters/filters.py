@@ -3,12 +3,13 @@
 import asyncio
 import hashlib
 import json
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestra.config.schema import Rollout
-from orchestra.rewards.outcome import normalise_text
 from orchestra.synthesis.domain_tasks.evolve import MAX_WORDS
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, refuted
 from orchestra.synthesis.draft import Refused
@@ -78,7 +79,7 @@ class Duplicates:
         A repetition asks the same words in the same order, whatever its solution, or the same words in another order
         for the same golden calls and answer. Case, punctuation and articles do not count.
         """
-        world, words = example.domain or "", normalise_text(example.asked)
+        world, words = example.domain or "", _words(example.asked)
         verifier = example.verifier
         calls = json.dumps(
             [verifier.answer, *(call.model_dump(mode="json") for call in verifier.golden_calls)], sort_keys=True
@@ -180,6 +181,13 @@ def _solved(batch: Sequence[Example], solver: Solver) -> Iterator[Example | Refu
 def refused(example: Example, why: str) -> Refused:
     """The example as one that is not taken."""
     return Refused(example.id, example.provenance.source, why, example.instruction)
+
+
+def _words(text: str) -> str:
+    """The words of a request as they are compared."""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    words = [word for part in re.sub(r"[^\w.+/-]+", " ", plain).split() if (word := part.strip("."))]
+    return " ".join([word for word in words if word not in {"a", "an", "the"}] or words)
 
 
 def _mark(*parts: str) -> bytes:

@@ -3,35 +3,14 @@
 import random
 import re
 
-from orchestra.rewards.outcome import normalise_text
+from orchestra.rewards.answers import bare, normalise_text
 from orchestra.synthesis.names import made_up
+from orchestra.text import HYPHENS
 from orchestra.types import Verifier
 
 MAX_WORDS = 8
 """A longer answer has too many right wordings for a comparison of words."""
 NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?", re.ASCII)
-WRAPPED = (
-    re.compile(r"\\boxed\{(.*)\}", re.DOTALL),
-    re.compile(r"\\\((.*)\\\)", re.DOTALL),
-    re.compile(r"\\\[(.*)\\\]", re.DOTALL),
-    re.compile(r"\$\$(.*)\$\$", re.DOTALL),
-    re.compile(r"\$([^$]*)\$"),
-    re.compile(r"\*\*(.*)\*\*"),
-)
-"""What mathematics and emphasis are written in; it is no part of the answer."""
-
-
-def bare(answer: str) -> str:
-    r"""The answer without spaces around, a final full stop, `\boxed{}`, dollars or stars: `$\boxed{42}$.` is 42."""
-    while True:
-        text = answer.strip()
-        text = text[:-1].rstrip() if text.endswith(".") and not text.endswith("..") else text
-        for form in WRAPPED:
-            if (found := form.fullmatch(text)) is not None:
-                text = found[1].strip()
-        if text == answer:
-            return text
-        answer = text
 
 
 def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
@@ -42,10 +21,10 @@ def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
     text = bare(answer)
     if not any(character.isalnum() for character in text):
         return None
-    if NUMBER.fullmatch(text):
-        decimals = len(text.partition(".")[2])
+    if NUMBER.fullmatch(figure := text.translate(HYPHENS)):
+        decimals = len(figure.partition(".")[2])
         return Verifier(
-            kind="numeric", answer=text.replace(",", ""), tolerance=0.5 * 10.0**-decimals if decimals else 0
+            kind="numeric", answer=figure.replace(",", ""), tolerance=0.5 * 10.0**-decimals if decimals else 0
         )
     if len(text.split()) <= MAX_WORDS:
         return Verifier(kind="exact", answer=text)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError, JudgeError
-from orchestra.rewards.outcome import normalise_text, same_number, verify
+from orchestra.rewards.answers import normalise_text, same_number
+from orchestra.rewards.outcome import verify
 from orchestra.tools.session import ToolSession
 from orchestra.types import Verdict
 from tests.support.worlds import example, toolkit
@@ -34,6 +35,19 @@ def verdict(tmp_path: Path, given_answer: str, **verifier: object) -> Verdict:
         ("-5", "-5"),
         ("C++", "c++"),
         ("A", "a"),
+        ("(B)", "B"),
+        ("[B]", "B"),
+        ("\u22125 m", "-5 m"),
+        ("x>5", "x > 5"),
+        ("10^5", "10\u2075"),
+        ("(0, 1)", "0, 1"),
+        ("\u00bd", "1/2"),
+        ("1 1/2 cups", "1\u00bd cups"),
+        ("**Tesk**", "Tesk"),
+        ("$\\boxed{Tesk}$.", "Tesk"),
+        ("1990\u20131995", "1990-1995"),
+        ("an owl and the cat", "Owl and cat!"),
+        ("5 km.", "5 km"),
     ],
 )
 def test_exact_ignores_case_spaces_articles_and_punctuation(tmp_path: Path, answer: str, expected: str) -> None:
@@ -52,6 +66,26 @@ def test_exact_ignores_case_spaces_articles_and_punctuation(tmp_path: Path, answ
         ("the", "a"),
         ("", "the"),
         ("東京", "京都"),
+        ("x < 5", "x > 5"),
+        ("x \u2265 3", "x \u2264 3"),
+        ("vitamin", "Vitamin A"),
+        ("B", "A \u222a B"),
+        ("A \u2229 B", "A \u222a B"),
+        ("5", "\u22125"),
+        ("x = 2", "x = \u22122"),
+        ("5 m", ".5 m"),
+        ("C", "C#"),
+        ("p", "\u00acp"),
+        ("2", "\u221a2"),
+        ("2", "\u00b12"),
+        ("[0, 1]", "(0, 1)"),
+        ("2 64", "2^64"),
+        ("25", "2\u2075"),
+        ("5", "5!"),
+        ("n", "n!"),
+        ("3 1", "3:1"),
+        ("11/2", "1\u00bd"),
+        ("\u0915\u093e", "\u0915\u0940"),
     ],
 )
 def test_exact_is_not_fooled(tmp_path: Path, answer: str, expected: str) -> None:
@@ -63,16 +97,50 @@ def test_normalise_is_idempotent(text: str) -> None:
     assert normalise_text(normalise_text(text)) == normalise_text(text)
 
 
-@pytest.mark.parametrize("answer", ["888", " 888 ", "888.", "888.0", "+888", "8.88e2", "0,888"])
+@pytest.mark.parametrize(
+    "answer", ["888", " 888 ", "888.", "888.0", "+888", "8.88e2", "$888$", "\\boxed{888}", "**888**"]
+)
 def test_numeric_accepts_a_number_however_written(answer: str) -> None:
     assert same_number(answer, "888", 0.0)
 
 
 @pytest.mark.parametrize(
-    "answer", ["887", "8 88", "about 888", "888 or 889", "nan", "inf", "", ",", "0x378", "1" * 5000]
+    "answer",
+    [
+        "887",
+        "8 88",
+        "about 888",
+        "888 or 889",
+        "nan",
+        "inf",
+        "",
+        ",",
+        "0x378",
+        "1" * 5000,
+        "0,888",
+        "8,88",
+        "8_88",
+        "888%",
+    ],
 )
 def test_numeric_refuses_the_rest(answer: str) -> None:
     assert not same_number(answer, "888", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "solved"),
+    [
+        ("1,234,567", "1234567", True),
+        ("\u22125", "-5", True),
+        ("-5", "\u22125", True),
+        (".5", "0.5", True),
+        ("1,5", "15", False),
+        ("18446744073709551000", "18446744073709551616", False),
+        ("15511210043330985984000001", "15511210043330985984000000", False),
+    ],
+)
+def test_numbers_are_compared_exactly_and_commas_separate_thousands(answer: str, expected: str, solved: bool) -> None:
+    assert same_number(answer, expected, 0.0) is solved
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 10), st.floats(-20, 20))

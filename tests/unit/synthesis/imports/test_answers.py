@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.outcome import normalise_text, same_number
+from orchestra.rewards.answers import normalise_text, same_number
 from orchestra.synthesis.imports.answers import bare, verifier_of
 
 WRAPS = ("{}", "{}.", " {} ", r"\boxed{{{}}}", "${}$", r"$\boxed{{{}}}$.", r"\({}\)", r"$$\boxed{{{}}}$$", "**{}**")

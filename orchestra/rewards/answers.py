@@ -1,0 +1,92 @@
+"""Whether two answers say the same: words without what does not decide, and numbers by their value."""
+
+import re
+import unicodedata
+from fractions import Fraction
+
+from orchestra.errors import JudgeError
+from orchestra.text import HYPHENS, number
+
+WRAPPED = (
+    re.compile(r"\\boxed\{(.*)\}", re.DOTALL),
+    re.compile(r"\\\((.*)\\\)", re.DOTALL),
+    re.compile(r"\\\[(.*)\\\]", re.DOTALL),
+    re.compile(r"\$\$(.*)\$\$", re.DOTALL),
+    re.compile(r"\$([^$]*)\$"),
+    re.compile(r"\*\*(.*)\*\*"),
+)
+"""What mathematics and emphasis are written in; it is no part of the answer."""
+POWER = re.compile("(?<=[0-9)])(?=[⁺⁻]?[⁰¹²³⁴-⁹])")
+"""Between a number and its power: compatible characters of 2⁵ are 25."""
+MIXED = re.compile("(?<=[0-9])(?=[¼-¾⅐-⅞])")
+"""Between a whole number and a fraction: those of 1½ are 11/2."""
+ALONE = re.compile(r"(?<!\S)\[ ([^\s\[\]]+) \](?!\S)")
+"""One word in square brackets, such as option [B]."""
+KEPT = "._+/:-#!"
+"""Signs that count within a word, and some of them at its end: 3:1, C++, C#, 5!."""
+
+
+def bare(answer: str) -> str:
+    r"""The answer without spaces around, a final full stop, `\boxed{}`, dollars or stars: `$\boxed{42}$.` is 42."""
+    while True:
+        text = answer.strip()
+        text = text[:-1].rstrip() if text.endswith(".") and not text.endswith("..") else text
+        for form in WRAPPED:
+            if (found := form.fullmatch(text)) is not None:
+                text = found[1].strip()
+        if text == answer:
+            return text
+        answer = text
+
+
+def normalise_text(text: str) -> str:
+    """Case, spaces, articles, emphasis and punctuation do not decide whether an answer is right.
+
+    A sign, a comparison and an operator do; so do square brackets around several words: (0, 1) is not [0, 1].
+    """
+    while (again := _normalised(text)) != text:
+        text = again
+    return text
+
+
+def same_number(answer: str, expected: str, tolerance: float) -> bool:
+    """Whether the answer is one number within `tolerance` (absolute) of the expected one.
+
+    Raises `JudgeError` when the expected answer is no number.
+    """
+    wanted, told = number(expected.strip()), number(bare(answer).rstrip("."))
+    if wanted is None:
+        raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="fix the example")
+    return told is not None and abs(told - wanted) <= Fraction(tolerance) + Fraction(1, 10**9)
+
+
+def _normalised(text: str) -> str:
+    apart = MIXED.sub(" ", POWER.sub("^", bare(text)))
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", apart).casefold()).translate(HYPHENS)
+    words = [word for part in "".join(map(_sign, folded)).split() if (word := _trimmed(part))]
+    kept: list[str] = []
+    for word in reversed(words):
+        # The A of an option, of "vitamin A" or of a set is no article.
+        noun = bool(kept) and len(kept[-1]) > 1 and kept[-1][0].isalnum()
+        if word != "the" and not (word in {"a", "an"} and noun):
+            kept.append(word)
+    return ALONE.sub(r"\1", " ".join(reversed(kept)) or " ".join(words))
+
+
+def _sign(one: str) -> str:
+    """A character as it counts: within a word, as a word of its own, or as a space."""
+    kind = unicodedata.category(one)
+    if kind[0] in "LMN" or one in KEPT:
+        return one
+    return f" {one} " if one in "^[]" or (kind == "Sm" and one != "~") else " "
+
+
+def _trimmed(word: str) -> str:
+    """The word without punctuation at its ends; the sign of C#, of 5! and of .5 stays."""
+    core = word.strip(".:!#")
+    head, _, tail = word.partition(core) if core else ("", "", "")
+    if head == "." and core[0].isdecimal():
+        core = f".{core}"
+    if tail[:1] == "!" and (core.isdecimal() or len(core) == 1):
+        return f"{core}!"
+    return f"{core}#" if tail[:1] == "#" and core[-1].isalpha() else core
