@@ -16,6 +16,9 @@ WRAPPED = (
     re.compile(r"\*\*(.*)\*\*"),
 )
 """What mathematics and emphasis are written in; it is no part of the answer."""
+STATED = re.compile(r"(?im)^[\s>#*_-]*(?:(?:the|exact|final)\s+)*answer\s*[*_]*\s*:[*_]*\s*(\S.*)$")
+"""The line that states an answer after its explanation, also with Markdown's emphasis."""
+BOXED = "\\boxed{"
 POWER = re.compile("(?<=[0-9)])(?=[⁺⁻]?[⁰¹²³⁴-⁹])")
 """Between a number and its power: compatible characters of 2⁵ are 25."""
 MIXED = re.compile("(?<=[0-9])(?=[¼-¾⅐-⅞])")
@@ -39,6 +42,25 @@ def bare(answer: str) -> str:
         answer = text
 
 
+def stated(text: str) -> str:
+    r"""What a reply gives as its answer after an explanation: its last line `Answer: X`, or else its last `\boxed{X}`;
+    all of it where it has neither."""
+    if lines := STATED.findall(text):
+        return str(lines[-1]).strip("*_ \t")
+    begin = text.rfind(BOXED)
+    depth = 0
+    for at in range(begin + len(BOXED) - 1, len(text)) if begin >= 0 else ():
+        depth += (text[at] == "{") - (text[at] == "}")
+        if not depth:
+            return text[begin + len(BOXED) : at]
+    return text
+
+
+def same_text(answer: str, expected: str) -> bool:
+    """Whether the answer that a reply states is the expected one, but for what `normalise_text` leaves out."""
+    return normalise_text(stated(answer)) == normalise_text(expected)
+
+
 def normalise_text(text: str) -> str:
     """Case, spaces, articles, emphasis and punctuation do not decide whether an answer is right.
 
@@ -50,11 +72,12 @@ def normalise_text(text: str) -> str:
 
 
 def same_number(answer: str, expected: str, tolerance: float) -> bool:
-    """Whether the answer is one number within `tolerance` (absolute) of the expected one.
+    """Whether the answer that a reply states is one number within `tolerance` (absolute) of the
+    expected one.
 
     Raises `JudgeError` when the expected answer is no number.
     """
-    wanted, told = number(expected.strip()), number(bare(answer).rstrip("."))
+    wanted, told = number(expected.strip()), number(bare(stated(answer)).rstrip("."))
     if wanted is None:
         raise JudgeError(f"the expected answer {expected!r:.40} is not a number", fix="fix the example")
     return told is not None and abs(told - wanted) <= Fraction(tolerance) + Fraction(1, 10**9)

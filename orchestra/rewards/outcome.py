@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from orchestra.domains.compare import judge as judge_domain
 from orchestra.domains.compare import mentions
 from orchestra.errors import DataError, JudgeError
-from orchestra.rewards.answers import normalise_text, same_number
+from orchestra.rewards.answers import same_number, same_text
 from orchestra.rewards.rubrics import CALLS
 from orchestra.types import Example, Verdict
 
@@ -27,7 +27,7 @@ def verify(example: Example, answer: str, session: "ToolSession | None") -> Verd
     if verifier.kind == "numeric":
         solved = same_number(answer, verifier.answer, verifier.tolerance)
     elif verifier.kind == "exact":
-        solved = normalise_text(answer) == normalise_text(verifier.answer)
+        solved = same_text(answer, verifier.answer)
     else:
         raise JudgeError(
             "no judge is configured", where=example.id, fix="name one in world.judge, or use exact or numeric"
@@ -44,7 +44,7 @@ async def decide(example: Example, answer: str, session: "ToolSession", judge: "
             return await _of_calls(example, answer, session.recording, judge)
         if example.verifier.kind != "judge" or judge is None or expected is None:
             return verify(example, answer, session)
-        if normalise_text(answer) == normalise_text(expected):
+        if same_text(answer, expected):
             return Verdict(solved=True, why="right")
         said = await judge(example.instruction, answer, expected)
     except JudgeError:

@@ -19,8 +19,11 @@ from orchestra.tools.rate_limits import RateLimiter
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Charge, Component, Usage
 
+STATE = 'end with the line "Answer: " and the answer alone'
+"""Verdicts compare what stands there (`orchestra.rewards.answers.stated`)."""
 PROMPTS = {
-    "math": "Solve the problem. Reply with the result and the few steps that lead to it.",
+    "generalist": f"Answer the question. Where a word, a name or a number is asked for, {STATE}.",
+    "math": f"Solve the problem. Reply with the few steps that lead to the result, and {STATE}.",
     "code writer": (
         "Write one Python program that finds the answer and prints it. It has the standard library, no network, no "
         "files and a few seconds. Reply with the program alone, in one ```python block."
@@ -30,7 +33,7 @@ PROMPTS = {
         "Reply with the query alone."
     ),
 }
-"""What an expert is told about its role; a generalist is only asked."""
+"""What an expert is told about its role."""
 CUT = "[cut off here: its reply was too long]"
 MAX_QUERY = 200
 _MARKS = " \"'`*"

@@ -92,6 +92,28 @@ def test_exact_is_not_fooled(tmp_path: Path, answer: str, expected: str) -> None
     assert verdict(tmp_path, answer, answer=expected) == Verdict(solved=False, why="wrong answer")
 
 
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("It is far north.\n\n**Answer: Tesk**", "Tesk"),
+        ("**Final answer:** Tesk", "Tesk"),
+        ("Exact Answer: Tesk\nConfidence: 90%", "Tesk"),
+        ("Answer:\nTesk", "Tesk"),
+        ("Answer: Burr\nNo, wait.\nanswer: Tesk.", "Tesk"),
+        ("so that \\boxed{\\frac{1}{2}} remains", "\\frac{1}{2}"),
+    ],
+)
+def test_a_reply_states_its_answer_after_the_explanation(tmp_path: Path, reply: str, answer: str) -> None:
+    assert verdict(tmp_path, reply, answer=answer).solved
+
+
+@pytest.mark.parametrize(
+    "reply", ["Answer: Tesk\nAnswer: Burr", "My answer: Tesk, I think", "Tesk is the answer: far north", "\\boxed{Tesk"]
+)
+def test_no_other_sentence_states_an_answer(tmp_path: Path, reply: str) -> None:
+    assert not verdict(tmp_path, reply, answer="Tesk").solved
+
+
 @given(st.text(max_size=30))
 def test_normalise_is_idempotent(text: str) -> None:
     assert normalise_text(normalise_text(text)) == normalise_text(text)
@@ -130,6 +152,7 @@ def test_numeric_refuses_the_rest(answer: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "expected", "solved"),
     [
+        ("2 and 3 are 5.\nAnswer: 5", "5", True),
         ("1,234,567", "1234567", True),
         ("\u22125", "-5", True),
         ("-5", "\u22125", True),

@@ -76,9 +76,11 @@ def test_an_answer_is_read_charged_and_timed(monkeypatch: pytest.MonkeyPatch) ->
         assert result.usage == Usage(input_tokens=100, cached_input_tokens=40, output_tokens=7)
         assert result.cost_usd == Decimal("0.00023") and result.latency_s > 0
         assert double.asked[0]["model"] == "model-1" and double.keys == ["Bearer k-1"]
-        assert double.asked[0]["messages"][0]["content"] == "who leads Borvane?\na note"
+        told, asked = double.asked[0]["messages"]
+        assert (told["role"], asked["content"]) == ("system", "who leads Borvane?\na note")
+        assert 'end with the line "Answer: "' in told["content"]
         ask(expert, {"question": "and who else?"})
-        assert double.asked[1]["messages"][0]["content"] == "and who else?"
+        assert double.asked[1]["messages"][-1]["content"] == "and who else?"
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
