@@ -1,5 +1,7 @@
 """Puts a version into service or takes it out: moves the aliases, and deploy serves the version that they name."""
 
+import re
+
 from orchestra.errors import DataError
 from orchestra.system.runs import TAKEN_BACK
 from orchestra.types import Record
@@ -15,6 +17,11 @@ from tasks.platform.registry import (
 )
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import said
+
+
+OUT = "Out of service: version {} took its place."
+_OUT = re.compile(rf"(?:\n\n)?{re.escape(OUT).replace(re.escape('{}'), '[0-9]+')}\Z")
+"""The last line of a version's description in MLflow while it is taken out."""
 
 
 class Move(Record):
@@ -105,6 +112,7 @@ def _move(registry: Registry, champion: ModelVersion | None, wanted: ModelVersio
     if champion is not None and wanted.number < champion.number:
         why = {} if canary is None else {CANARY: said(canary), DECISION: TAKEN_BACK}
         registry.tag(champion, {**why, ROLLED_BACK: str(wanted.number)})
+        _describe(registry, champion, OUT.format(wanted.number))
     _back_in_service(registry, wanted)
     if champion is not None:
         registry.point(PREVIOUS, champion)
@@ -115,5 +123,13 @@ def _move(registry: Registry, champion: ModelVersion | None, wanted: ModelVersio
 def _back_in_service(registry: Registry, version: ModelVersion) -> None:
     """No tag says any more that it was taken out."""
     registry.untag(version, ROLLED_BACK, CANARY)
+    _describe(registry, version)
     if version.tags.get(DECISION) == TAKEN_BACK:
         registry.tag(version, {DECISION: "Promoted"})
+
+
+def _describe(registry: Registry, version: ModelVersion, *line: str) -> None:
+    """Have the version's description end with the line, or without one that was put there."""
+    old = registry.description(version.number)
+    if (new := "\n\n".join(filter(None, [_OUT.sub("", old), *line]))) != old:
+        registry.describe(version.number, new)

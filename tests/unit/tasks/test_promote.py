@@ -236,6 +236,9 @@ def test_a_rolled_back_checkpoint_stays_out_until_a_person_names_it(promoted: Pa
     moved = rollback(stage)
     assert (moved.version, moved.left, moved.changed) == (1, 2, True)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 1, PREVIOUS: 2}
+    registry = Registry(root, "orchestrator")
+    said = registry.description(2)
+    assert said.startswith("**Promoted**") and said.endswith("\n\nOut of service: version 1 took its place.")
     refused = promote.promote(stage)
     assert [check.name for check in refused.failed] == ["rolled back"] and aliases(root)[CHAMPION] == 1
     assert refused.failed[0].reason == (
@@ -243,6 +246,7 @@ def test_a_rolled_back_checkpoint_stays_out_until_a_person_names_it(promoted: Pa
     )
     back = switch(stage, 2)
     assert (back.version, back.left, back.changed) == (2, 1, True)
+    assert "Out of service" not in registry.description(2) + registry.description(1)
     assert aliases(root) == {CANDIDATE: 2, CHAMPION: 2, PREVIOUS: 1}
     assert promote.promote(stage).name == "Unchanged"
     assert rollback(stage).version == 1
@@ -258,7 +262,7 @@ def test_a_rollback_repeated_serves_what_the_first_one_named(promoted: Path) -> 
     assert (same.version, same.changed) == (1, False)
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
 def test_a_rollback_killed_anywhere_is_completed_by_the_next(
     promoted: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -275,7 +279,7 @@ def test_a_rollback_killed_anywhere_is_completed_by_the_next(
         return counted
 
     with monkeypatch.context() as patch:
-        for name in ("tag", "untag", "point"):
+        for name in ("tag", "describe", "untag", "point"):
             patch.setattr(Registry, name, until_killed(getattr(Registry, name)))
         with pytest.raises(KeyboardInterrupt):
             rollback(stage)
