@@ -18,7 +18,6 @@ from tasks.platform.registry import (
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import said
 
-
 OUT = "Out of service: version {} took its place."
 _OUT = re.compile(rf"(?:\n\n)?{re.escape(OUT).replace(re.escape('{}'), '[0-9]+')}\Z")
 """The last line of a version's description in MLflow while it is taken out."""

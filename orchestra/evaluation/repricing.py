@@ -169,13 +169,18 @@ def repriced(root: Path, run: Path, day: date, examples: Path, policy: str | Non
     book, catalogue = PriceBook.load(root / world.prices), read_catalogue(root / world.catalogue)
     known = {example.id: example for example in read_jsonl(examples, Example, fix="--examples names the file")}
 
+    names = set[str]()
+
     def episodes() -> Iterator[Episode]:
         for number, line in stream_lines(file, fix="name a folder with episodes.jsonl, or a file of episodes"):
             episode = parse_line(line, Episode)
             if isinstance(episode, str):
                 raise DataError(episode, where=f"{file}:{number}", fix="name a file of episodes")
+            names.add(episode.policy)
             if policy is None or episode.policy == policy:
                 yield episode
 
     done = Repricer(catalogue, book, date.fromisoformat(held), day).run(episodes(), known)
+    if policy is not None and policy not in names:
+        raise DataError(f"no policy named {policy}", where=str(file), fix=f"one of: {', '.join(sorted(names)) or 'none'}")
     return done.model_dump_json(indent=2) if as_json else "\n".join(lines(done))

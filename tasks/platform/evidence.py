@@ -23,6 +23,8 @@ ARTIFACT = "decision/evidence.json"
 """The whole of it, in the run that registered the version."""
 KEPT = ".state/evidence"
 """The whole of it in the workspace, by checkpoint and benchmark version."""
+PREFIX = 16
+"""Characters of the checkpoint's hash with which a file's name begins."""
 HELDOUT = "data/validated/heldout.jsonl"
 
 
@@ -68,7 +70,7 @@ def read(text: str) -> Evidence | None:
 
 
 def _file(root: Path, checkpoint_hash: str, data_hash: str) -> Path:
-    return root / KEPT / f"{checkpoint_hash[:16]}-{data_hash[:16]}.json"
+    return root / KEPT / f"{checkpoint_hash[:PREFIX]}-{data_hash[:16]}.json"
 
 
 def keep_reference(
@@ -115,4 +117,4 @@ def _short(episode: Episode) -> Episode:
 
 
 def _reference(root: Path, checkpoint_hash: str) -> Path:
-    return root / KEPT / f"{checkpoint_hash[:16]}.episodes.jsonl"
+    return root / KEPT / f"{checkpoint_hash[:PREFIX]}.episodes.jsonl"

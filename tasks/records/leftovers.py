@@ -24,6 +24,7 @@ from orchestra.text import aligned
 from tasks.approval import waits
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
+from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
 from tasks.platform.tracking import experiment, own_database
 
@@ -86,6 +87,7 @@ def leftovers(root: Path, registry: Registry, kept: References, days: float) -> 
     every = [
         *_checkpoints(root, registry, kept),
         *_outputs(root, registry, kept),
+        *_evidence(root, kept),
         *_training(root),
         *_deleted_runs(root, registry.client),
     ]
@@ -99,6 +101,14 @@ def _checkpoints(root: Path, registry: Registry, kept: References) -> Iterator[L
             version = versions.get(folder.name)
             whose = "no version" if version is None else f"version {version.number}"
             yield Leftover("kept checkpoints", folder, _size(folder), f"of {whose}, which nothing refers to", version)
+
+
+def _evidence(root: Path, kept: References) -> Iterator[Leftover]:
+    """The gate's evidence and the monitor's reference; MLflow has the evidence too."""
+    stays = {name[:PREFIX] for name in kept.checkpoints}
+    for file in atomic.whole_entries(root / KEPT):
+        if file.name[:PREFIX] not in stays:
+            yield Leftover("evidence", file, _size(file), "of a checkpoint that nothing refers to")
 
 
 def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Leftover]:

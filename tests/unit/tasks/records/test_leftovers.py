@@ -17,6 +17,7 @@ from orchestra.system.runs import RunRecord, save
 from orchestra.system.storage import MLFLOW
 from tasks.approval import STATE, now, write
 from tasks.platform.dvc import LOCK, LOCK_BEFORE
+from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
 from tasks.records.leftovers import CACHE, COLLECTED, keepers, leftovers, main
@@ -100,6 +101,20 @@ def test_it_is_shown_first_and_only_then_deleted(
         repo.checkout()
     champion = registry.at(CHAMPION)
     assert champion is not None and champion.verified().is_dir()
+
+
+def test_evidence_goes_with_its_checkpoint(workspace: Path) -> None:
+    registry = Registry(workspace, "orchestrator")
+    two, three = registry.version(2), registry.version(3)
+    assert two is not None and three is not None
+    folder = workspace / KEPT
+    folder.mkdir(parents=True)
+    stays = [folder / f"{two.checkpoint_hash[:PREFIX]}{end}" for end in ("-0123456789abcdef.json", ".episodes.jsonl")]
+    goes = [folder / f"{three.checkpoint_hash[:PREFIX]}{end}" for end in ("-0123456789abcdef.json", ".episodes.jsonl")]
+    for file in [*stays, *goes]:
+        file.write_text("{}\n", encoding="utf-8")
+    main(["--champions", "2", "--days", "0", "--delete"])
+    assert sorted(folder.iterdir()) == sorted(stays)
 
 
 def test_outputs_stay_though_a_stage_was_killed(workspace: Path, made: tuple[Path, dict[str, str]]) -> None:
