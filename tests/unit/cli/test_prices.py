@@ -71,6 +71,8 @@ def test_a_report_folder_is_repriced_to_the_digit(workspace: Path) -> None:
     found = json.loads(orchestra(*command, "--policy", "sft", "--json"))
     assert found["total"] == {"calls": 1, "recorded_usd": "0.0605", "before_usd": "0.0605", "after_usd": "0.006"}
     assert found["components"]["expert"] == found["total"] == found["policies"]["sft"]
+    with pytest.raises(DataError, match=r"no policy named nope — one of: grpo, sft"):
+        orchestra(*command, "--policy", "nope")
     (folder / "episodes.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"episodes\.jsonl:1"):
         orchestra(*command)
