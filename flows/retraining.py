@@ -37,8 +37,9 @@ from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from tasks.platform import dvc
 from tasks.platform.commands import run_command
-from tasks.platform.evidence import reference
+from tasks.platform.evidence import fetched_reference, reference
 from tasks.platform.ledger import reopen_requests, spent_by
+from tasks.platform.registry import Registry
 from tasks.records import judged
 
 AUTOMATIONS = "monitoring/prefect/retraining.yaml"
@@ -56,6 +57,12 @@ def served_drift(root: Path) -> tuple[str, list[Signal] | None]:
         return "nothing serves", None
     latest = served(root / TRACES, serving.fingerprint, limit=WINDOW)
     evaluated = reference(root, serving.checkpoint_hash)
+    if not evaluated:
+        with contextlib.suppress(OrchestraError):  # Without its record, drift cannot be told.
+            registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
+            for version in registry.versions():
+                if version.checkpoint_hash == serving.checkpoint_hash:
+                    evaluated = fetched_reference(root, registry.client, version)
     spent, current = judged.look(root, serving.fingerprint, latest, evaluated), sample(latest)
     signals = [*drift(sample(one.episode for one in evaluated), current), *spent.signals]
     told, few = [str(signal) for signal in signals], not evaluated or current.episodes < MIN_EPISODES

@@ -21,6 +21,8 @@ EVIDENCE = "evidence"
 """Tag of a version: what the gate read of it, as JSON, without the single results."""
 ARTIFACT = "decision/evidence.json"
 """The whole of it, in the run that registered the version."""
+REFERENCE = "decision/reference.jsonl"
+"""The evaluated episodes in short, in the same run."""
 KEPT = ".state/evidence"
 """The whole of it in the workspace, by checkpoint and benchmark version."""
 PREFIX = 16
@@ -74,12 +76,32 @@ def _file(root: Path, checkpoint_hash: str, data_hash: str) -> Path:
 
 
 def keep_reference(
-    root: Path, checkpoint_hash: str, examples: Mapping[str, Example], episodes: Sequence[Episode]
+    root: Path,
+    checkpoint_hash: str,
+    examples: Mapping[str, Example],
+    episodes: Sequence[Episode],
+    client: Any = None,
+    run_id: str | None = None,
 ) -> None:
-    """Keep a checkpoint's evaluated episodes in short: `reports/` holds those of the last candidate only."""
+    """Keep a checkpoint's evaluated episodes in short: `reports/` holds those of the last candidate only.
+
+    `run_id`: the MLflow run that keeps them too, for other machines.
+    """
     found = (ReferenceEpisode(question=examples[one.example_id].instruction, episode=_short(one)) for one in episodes)
-    lines = (one.model_dump_json(exclude_defaults=True) + "\n" for one in found)
-    atomic.write_text(_reference(root, checkpoint_hash), "".join(lines))
+    text = "".join(one.model_dump_json(exclude_defaults=True) + "\n" for one in found)
+    atomic.write_text(_reference(root, checkpoint_hash), text)
+    if run_id is not None:
+        client.log_text(run_id, text, REFERENCE)
+
+
+def fetched_reference(root: Path, client: Any, version: ModelVersion) -> list[ReferenceEpisode]:
+    """What another machine kept of a version in MLflow, kept here from now on; none where there is none."""
+    with contextlib.suppress(Exception), TemporaryDirectory() as folder:
+        there = Path(client.download_artifacts(version.run_id, REFERENCE, folder))
+        found = read_jsonl(there, ReferenceEpisode)
+        atomic.write_text(_reference(root, version.checkpoint_hash), there.read_text(encoding="utf-8"))
+        return found
+    return []
 
 
 def reference(root: Path, checkpoint_hash: str) -> list[ReferenceEpisode]:

@@ -29,7 +29,7 @@ from orchestra.types import Category, Charge, Episode, add_up
 from tasks import evaluate, promote
 from tasks.experiments.forecast import Forecaster
 from tasks.explain import explained
-from tasks.platform.evidence import EVIDENCE, KEPT, reference
+from tasks.platform.evidence import EVIDENCE, KEPT, fetched_reference, reference
 from tasks.platform.pages import PAGES
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.stage import Stage
@@ -161,6 +161,21 @@ def test_a_promotion_keeps_what_drift_compares_for_after_the_next_evaluation(pro
     assert {one.question for one in found} == {"what is 37*24?"}
     assert reference(promoted, hash_dir(promoted / "models/grpo")), "the newest needs no copy of it"
     assert reference(promoted, "f" * 64) == []
+
+
+def test_another_machine_gets_what_drift_compares_from_mlflow(root: Path) -> None:
+    stage = Stage.open("promote", root, params())
+    run_id = connect(root).create_run(experiment(connect(root), root)).info.run_id
+    promote.promote(stage, run_id)
+    registry = Registry(root, "orchestrator")
+    version = registry.version(1)
+    assert version is not None
+    here = reference(root, version.checkpoint_hash)
+    shutil.rmtree(root / KEPT)
+    shutil.rmtree(root / "reports")
+    assert here and reference(root, version.checkpoint_hash) == []
+    assert fetched_reference(root, registry.client, version) == here == reference(root, version.checkpoint_hash)
+    assert fetched_reference(root, registry.client, version.model_copy(update={"run_id": ""})) == []
 
 
 def test_the_first_promotion_and_its_repetition(root: Path) -> None:
