@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
+from orchestra.config.schema import Grpo
 from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.examples import in_range, read_examples, split_watched, with_difficulties
@@ -70,9 +71,7 @@ def train(stage: Stage) -> None:
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
-    configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
-    stated_ones = [*configured, *(example.preference for example in examples)]
-    for note in check_weights(stated_ones, settings.resolved()):
+    for note in check_preferences(settings, examples):
         if distributed.rank() == 0:
             stage.say(note)
     model = load_model(stage.root / BASE, training_dtype(settings), settings.attention)
@@ -115,6 +114,12 @@ def train(stage: Stage) -> None:
     if distributed.rank() == 0:
         tell(stage, budget, toolkit.cassette)
         report(stage, result, simulated=remember_simulated(work, budget))
+
+
+def check_preferences(settings: Grpo, examples: Sequence[Example] = ()) -> list[str]:
+    """`check_weights` on each kind of preference that a user may state, and on those of the examples."""
+    configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
+    return check_weights([*configured, *(example.preference for example in examples)], settings.resolved())
 
 
 def watch(
