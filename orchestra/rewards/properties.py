@@ -117,11 +117,12 @@ def broken_property(
         )
         if problem is not None:
             return problem
-    for name, spends in (
-        ("compute", lambda usd: _episode(cost_usd=usd)),
-        ("latency", lambda seconds: _episode(latency_s=seconds)),
-        (LIMIT, lambda usd: _episode(cost_usd=usd)),
-    ):
+    spending: dict[str, Callable[[float], Episode]] = {
+        "compute": lambda usd: _episode(cost_usd=usd),
+        "latency": lambda seconds: _episode(latency_s=seconds),
+        LIMIT: lambda usd: _episode(cost_usd=usd),
+    }
+    for name, spends in spending.items():
         # Beyond the ends two costs may count alike.
         most, least = (-end for end in ends.get(name) or (-2.0, -1.0))
         better, worse = _values(score([spends(least), spends(most)]))

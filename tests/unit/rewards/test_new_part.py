@@ -70,7 +70,7 @@ def test_a_part_that_pays_outside_its_weight_is_refused_before_a_training() -> N
 def test_a_part_that_pays_for_dollars_is_refused_as_the_fault_of_the_reward() -> None:
     spending = BRIEF.model_copy(update={"weights": {"spending": 1.0}})
     with pytest.raises(
-        DataError, match="^the reward: brief: .* becomes more expensive has .* — change the reward's keys"
+        DataError, match=r"^the reward: brief: .* becomes more expensive has .* — change the reward's keys"
     ):
         check_weights([spending], SETTINGS.model_copy(update={"unit": "group"}))
 
