@@ -1,12 +1,15 @@
 """The grpo stage: GRPO from the SFT checkpoint over the one loop, with a development check every few steps."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
+from orchestra.config.schema import Grpo
 from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.examples import in_range, read_examples, split_watched, with_difficulties
@@ -20,6 +23,7 @@ from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
 from orchestra.training.health import averages, outcomes
 from orchestra.training.resume import last_step
+from orchestra.training.spent import CHECKS, StepSpending
 from orchestra.types import Episode, Example
 from tasks.platform.checkpoints import save_checkpoint, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
@@ -35,6 +39,8 @@ BASE = "models/sft"
 DEEPSPEED = "models/recipes/deepspeed"
 STEPS = "steps.jsonl"
 """In the work folder: a line of measures for each step, again where a training continued."""
+LEDGER, SPENT = "ledger", "/spent_usd"
+"""In such a line: the file that the attempt booked in, and how the names of dollars end."""
 CANARIES = 4
 """Prompts that the trainer and its rollout server both score."""
 
@@ -50,8 +56,6 @@ def main(stage: Stage) -> None:
 
 def train(stage: Stage) -> None:
     """One rank's part of the training; rank 0 writes the outputs."""
-    import json
-
     from orchestra.rollout.policies.transformers import load_model
     from orchestra.training.compute.arguments import released, training_dtype
     from orchestra.training.compute.lora import adapted
@@ -70,11 +74,10 @@ def train(stage: Stage) -> None:
     data = stage.root / "data/validated/train.jsonl"
     examples, watched = split_watched(read_examples(data), settings.eval_examples, where=str(data))
     examples = chosen(stage, examples)
-    configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
-    stated_ones = [*configured, *(example.preference for example in examples)]
-    for note in check_weights(stated_ones, settings.resolved()):
+    for note in check_preferences(settings, examples):
         if distributed.rank() == 0:
             stage.say(note)
+    spent = StepSpending(budget, stage.name, told(work / STEPS, budget.path.name) if distributed.rank() == 0 else None)
     model = load_model(stage.root / BASE, training_dtype(settings), settings.attention)
     if settings.lora is not None:
         model = adapted(model, settings.lora, settings.seed)
@@ -82,18 +85,18 @@ def train(stage: Stage) -> None:
     engine = rollout_engine(stage, codec, examples) if settings.engine == "vllm" else None
 
     def evaluate(current: "PreTrainedModel") -> dict[str, float]:
-        with phase("watch"):
+        with phase(CHECKS):
             episodes = watch(watched, current, engine, codec, toolkit, RolloutOptions(params.rollout, price))
         found = outcomes(episodes, {example.id: example for example in watched})
         stage.say("watched examples: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items() if "/" not in k))
-        return found | {"spent_usd": float(sum(episode.cost_usd for episode in episodes))}
+        return found | {"spent_usd": float(spent.checks())}
 
     meter = stage.progress(settings.steps, "grpo")
 
     def log(metrics: dict[str, float], step: int) -> None:
         stage.log_metrics(metrics, step)
         remember_simulated(work, budget)
-        atomic.append_text(work / STEPS, json.dumps({"step": step, **metrics}) + "\n")
+        atomic.append_text(work / STEPS, json.dumps({"step": step, LEDGER: budget.path.name, **metrics}) + "\n")
         if "train/reward" in metrics:
             shown = {k: metrics.get(f"train/{k}", 0.0) for k in ("reward", "accuracy", "valid", "cost_usd")}
             meter(step, note=", ".join(f"{k} {v:.3g}" for k, v in shown.items()))
@@ -101,7 +104,8 @@ def train(stage: Stage) -> None:
     deepspeed = None if settings.strategy == "ddp" else stage.root / DEEPSPEED / f"{settings.strategy}.json"
     try:
         result = train_grpo(
-            model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed, engine
+            model, codec, toolkit, examples, settings, params.rollout, price, work, log, evaluate, deepspeed, engine,
+            spent,
         )  # fmt: skip
     finally:
         if engine is not None:
@@ -115,6 +119,12 @@ def train(stage: Stage) -> None:
     if distributed.rank() == 0:
         tell(stage, budget, toolkit.cassette)
         report(stage, result, simulated=remember_simulated(work, budget))
+
+
+def check_preferences(settings: Grpo, examples: Sequence[Example] = ()) -> list[str]:
+    """`check_weights` on each kind of preference that a user may state, and on those of the examples."""
+    configured = [stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)]
+    return check_weights([*configured, *(example.preference for example in examples)], settings.resolved())
 
 
 def watch(
@@ -192,15 +202,30 @@ def chosen(stage: Stage, examples: list[Example]) -> list[Example]:
     return kept
 
 
-def _last_of_each_step(file: Path) -> str:
-    """A resumed run repeats the steps after its checkpoint: the later line of a step and kind holds."""
-    import json
+def told(file: Path, ledger: str) -> dict[bool, Decimal]:
+    """Dollars of a ledger that the lines of earlier attempts tell, of checks (True) and of steps (False)."""
+    found = {True: Decimal(0), False: Decimal(0)}
+    for row in _lines(file) if file.is_file() else ():
+        for name, usd in row.items():
+            if name.endswith(SPENT) and row[LEDGER] == ledger:
+                found[name == f"dev{SPENT}"] += Decimal(str(usd))
+    return found
 
-    kept: dict[tuple[int, str], str] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        kept[row["step"], next(key for key in row if key != "step").partition("/")[0]] = line
-    return "".join(kept[key] + "\n" for key in sorted(kept))
+
+def _last_of_each_step(file: Path) -> str:
+    """A resumed run repeats the steps after its checkpoint: the later line of a step and kind holds, with the dollars
+    of all of them."""
+    kept: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in _lines(file):
+        del row[LEDGER]
+        place = row["step"], next(key for key in row if key != "step").partition("/")[0]
+        before = kept.get(place, {})
+        kept[place] = row | {name: usd + before.get(name, 0.0) for name, usd in row.items() if name.endswith(SPENT)}
+    return "".join(json.dumps(kept[place]) + "\n" for place in sorted(kept))
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    yield from map(json.loads, file.read_text(encoding="utf-8").splitlines())
 
 
 if __name__ == "__main__":

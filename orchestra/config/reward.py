@@ -69,18 +69,19 @@ class RewardParams(Section):
     """How rewards of a group become advantages."""
 
     published: bool = switch(False)
-    """True: Eq. 1-3 as published, whatever the other switches of this class say."""
+    """True: Eq. 1-3 as published, whatever the other switches say; `reward` and `num_iterations` stay as they are."""
     unit: Literal["group", "example", "fixed"] = switch("group")
     """Ends between which a feature is normalised: of its group (Eq. 2), of the example (its cheapest and most
     expensive expert, its fastest and slowest), so that a dollar is worth the same in every group of an example; or from
-    nothing to `unit_usd` and `unit_s`, so that it is worth the same in every example, as in utility."""
+    nothing to `unit_ceiling` times `unit_usd` and `unit_s`, so that it is worth the same in every example."""
     unit_usd: Annotated[float, Field(gt=0, le=1e6)] | None = switch(None)
-    """With unit fixed: the dollars that P's weight of compute is for, such as the strongest expert's mean."""
+    """With unit fixed: the dollars that, times `unit_ceiling`, P's weight of compute is for, such as the strongest
+    expert's mean."""
     unit_s: Annotated[float, Field(gt=0, le=1e6)] | None = switch(None)
-    """With unit fixed: the seconds that P's weight of latency is for."""
+    """With unit fixed: the seconds that, times `unit_ceiling`, P's weight of latency is for."""
     unit_ceiling: Annotated[float, Field(ge=1, le=1e6)] = switch(2.0)
-    """With unit example or fixed: dollars and seconds count up to this many times the way from the lower to the upper
-    end."""
+    """With unit example or fixed: the end that is worth 0 lies this many times the way from the cheap end to the most
+    expensive call, or to the unit. With fixed and 1 a dollar is worth what it is in utility, with 2 half of that."""
     among: Literal["all", "solved"] = switch("all")
     """Whose dollars, seconds and tools set means and ends: those of every episode, or of solved ones alone."""
     spent: Literal["solved", "all"] = switch("solved")

@@ -165,7 +165,7 @@ class Sft(Compute):
     """Episodes of one optimizer step."""
     learning_rate: Annotated[float, Field(gt=0, le=10)]
     """Peak learning rate."""
-    warmup: Fraction
+    warmup: Annotated[float, Field(ge=0, lt=1)]
     """Share of the steps in which the learning rate rises."""
     save_steps: Positive
     """Steps between two checkpoints."""

@@ -9,7 +9,7 @@ from orchestra.config.schema import Grpo
 from orchestra.errors import DataError
 from orchestra.rewards.group import LIMIT, Reward, group_rewards, weights
 from orchestra.rewards.limits import Limit
-from orchestra.rewards.registry import unknown_weights
+from orchestra.rewards.registry import Ends, terms, unknown_weights
 from orchestra.types import (
     Charge,
     Component,
@@ -29,6 +29,7 @@ Score = Callable[[Sequence[Episode]], list[Reward]]
 GROUPS = 12
 """Drawn groups that each vector is tried on."""
 TOLERANCE = 1e-9
+NO_ENDS: Mapping[str, Ends | None] = {}
 
 RESOLVED = 1e-12
 """The least share of the weights that a reward in double precision can tell from nothing."""
@@ -46,12 +47,12 @@ def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str
     }
     notes = []
     for preference in distinct.values():
-        problem = _vector_problem(preference, settings) or _reward_problem(preference, settings)
-        if problem is not None:
-            raise DataError(
-                f"{preference.kind}: {problem}", where="the preferences to train on",
-                fix="fix its weights where the examples are made",
-            )  # fmt: skip
+        if problem := _vector_problem(preference, settings):
+            where, fix = "the preferences to train on", "fix its weights where the examples are made"
+            raise DataError(f"{preference.kind}: {problem}", where=where, fix=fix)
+        if problem := _reward_problem(preference, settings):
+            where, fix = "the reward", "change the reward's keys of grpo, or the reward part"
+            raise DataError(f"{preference.kind}: {problem}", where=where, fix=fix)
         most = largest_std(preference, settings)
         if settings.homogeneity == "group" and 0 < most < settings.min_group_std:
             notes.append(
@@ -73,8 +74,9 @@ def _reward_problem(preference: Preference, settings: Grpo) -> str | None:
             toolbox=toolbox, limit=limit,
         )  # fmt: skip
         weighed = weights(preference, settings.reward, settings, toolbox, limit)
+        ends = {term.name: term.ends for term in terms(preference, settings.reward, settings, toolbox)}
         losses = settings.spent == "all"
-        problem = broken_property(score, weighed, absolute=settings.unit != "group", losses=losses)
+        problem = broken_property(score, weighed, absolute=settings.unit != "group", losses=losses, ends=ends)
         if problem is not None:
             return problem
     return None
@@ -89,13 +91,18 @@ def largest_std(preference: Preference, settings: Grpo) -> float:
 
 
 def broken_property(
-    score: Score, weighed: Mapping[str, float], *, absolute: bool = False, losses: bool = False
+    score: Score,
+    weighed: Mapping[str, float],
+    *,
+    absolute: bool = False,
+    losses: bool = False,
+    ends: Mapping[str, Ends | None] = NO_ENDS,
 ) -> str | None:
     """The first property that `score` lacks under the weights P (`weighed`, by feature name), in words.
 
     None: it has them all. The groups that it is tried on are the same every time. `absolute`: its ends are not the
     group's, so that what does not differ may add a constant. With `losses` or a limit among the weights, failed
-    episodes pay for their dollars too, and a reward may be negative.
+    episodes pay for their dollars too, and a reward may be negative. `ends`: between which dollars and seconds count.
     """
     rng = random.Random(0)
     tools = [name.partition(":")[2] for name in weighed if ":" in name]
@@ -110,12 +117,15 @@ def broken_property(
         )
         if problem is not None:
             return problem
-    for name, one, other in (
-        ("compute", _episode(cost_usd=1), _episode(cost_usd=2)),
-        ("latency", _episode(latency_s=1), _episode(latency_s=2)),
-        (LIMIT, _episode(cost_usd=1), _episode(cost_usd=2)),
-    ):
-        better, worse = _values(score([one, other]))
+    spending: dict[str, Callable[[float], Episode]] = {
+        "compute": lambda usd: _episode(cost_usd=usd),
+        "latency": lambda seconds: _episode(latency_s=seconds),
+        LIMIT: lambda usd: _episode(cost_usd=usd),
+    }
+    for name, spends in spending.items():
+        # Beyond the ends two costs may count alike.
+        most, least = (-end for end in ends.get(name) or (-2.0, -1.0))
+        better, worse = _values(score([spends(least), spends(most)]))
         # A weight that floating point loses beside the others changes no reward.
         if weighed.get(name, 0.0) > RESOLVED * sum(weighed.values()) and better <= worse:
             return f"of two solved episodes the one with less {name} does not have the higher reward"

@@ -60,7 +60,8 @@ def watch(
                 return
             numbers = {f"train/{k}": float(v) for k, v in (logs or {}).items() if k in LOGGED}
             if rounds.history and numbers:
-                numbers |= {f"train/{k}": v for k, v in (rounds.history[-1] | trends(rounds.history)).items()}
+                measured = rounds.history[-1] | trends(rounds.history) | rounds.logged()
+                numbers |= {f"train/{k}": v for k, v in measured.items()}
                 log(numbers | {"max_steps": settings.steps}, state.global_step)
 
         def on_step_end(

@@ -23,6 +23,8 @@ WORDS: tuple[Word, ...] = get_args(Word)
 OTHER, NAMED, SEARCH, ANSWER = "other", "named", "search", "answer"
 """`other-cheapest` leaves out the expert that the preference names; `named` takes it; then a search, and the answer."""
 OTHERS = tuple(f"{OTHER}-{word}" for word in WORDS)
+CHOICES = (*WORDS, *OTHERS, NAMED, SEARCH, ANSWER)
+"""All of them."""
 OTHERS_SHARE, NAMED_SHARE = 0.6, 0.2
 """How often a preference for or against an expert leads to a choice without that expert, and to the expert itself:
 together they cancel, so that it is asked about as often as without the preference."""

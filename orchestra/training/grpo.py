@@ -31,6 +31,7 @@ from orchestra.training.passes.length_batching import ROWS, by_length
 from orchestra.training.passes.micro_batches import in_micro_batches
 from orchestra.training.resume import complete_marker, last_complete
 from orchestra.training.rollouts import Rounds, eq2, training_rows
+from orchestra.training.spent import StepSpending
 from orchestra.types import Example, Price
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ def train_grpo(
     evaluate: Callable[[PreTrainedModel], dict[str, float]],
     deepspeed: Path | None = None,
     engine: RolloutEngine | None = None,
+    spent: StepSpending | None = None,
 ) -> GrpoResult:
     """Train `model` in place, together with the other ranks if there are any.
 
     `evaluate` measures it every `eval_every` steps, `log` gets everything by step: both on rank 0 alone. `deepspeed` is
     the file with its settings, for the strategies zero2 and zero3. `engine` plays the episodes, and has the weights of
-    that step when `evaluate` is called; None: `model` plays.
+    that step when `evaluate` is called; None: `model` plays. With `spent` each step logs its dollars, `spent_usd`; what
+    was played ahead for no step is logged with the last one.
     """
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -85,7 +88,7 @@ def train_grpo(
     settings = settings.resolved()
     examples = with_budgets(examples, settings.budget_share, settings.seed, limits, price)
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
-    rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy, engine)
+    rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy, engine, spent)
     checkpoints = work / "checkpoints"
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
@@ -121,6 +124,9 @@ def train_grpo(
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:
         rounds.close()
+    rounds.book()
+    if rounds.unlogged_usd and trainer.is_world_process_zero():
+        log({f"ahead/{name}": usd for name, usd in rounds.logged().items()}, trainer.state.global_step)
     stopped = watcher.stopped[0] if watcher.stopped else None
     _refuse_failed(stopped, rounds)
     good = (watcher.best.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)

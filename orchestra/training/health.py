@@ -50,7 +50,6 @@ def measure(
         "left_out": 1 - len(scored) / len(flat) if flat else 0.0,
         "reward": fmean(scored) if scored else 0.0,
         "dead_groups": fmean(not any(group) for group in advantages) if advantages else 1.0,
-        "spent_usd": float(sum(episode.cost_usd for episode in everything)),
     }
     metrics |= outcomes(known, examples)
     names = sorted({name.partition(":")[0] for reward in flat for name in reward.parts})

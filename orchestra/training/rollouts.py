@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ from orchestra.training.branching.plan import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
 from orchestra.training.engine.ahead import Ahead
 from orchestra.training.health import measure
-from orchestra.types import Category, Episode, Example, Price
+from orchestra.training.spent import StepSpending
+from orchestra.types import Category, Episode, Example, Price, add_up
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,11 +62,15 @@ class Rounds:
     policy: TransformersPolicy
     engine: RolloutEngine | None = None
     """What plays the episodes where `policy` does not."""
+    spent: StepSpending | None = None
+    """What this process books; None: nothing is told of dollars."""
     order: Sequence[str] = ()
     """Ids of the examples that training takes, in its order: what comes next can be played ahead."""
     history: list[dict[str, float]] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
     """Of this rank's last round, in the order TRL asked for."""
+    unlogged_usd: Decimal = Decimal(0)
+    """What all ranks paid for rounds that are not logged yet."""
 
     def __post_init__(self) -> None:
         self.multipliers = Multipliers(self.settings.constraint)
@@ -92,6 +98,7 @@ class Rounds:
         played, waited = self.ahead.take(chosen) if self.ahead is not None else (None, 0.0)
         with self.playable(trainer, branches=self.settings.branch is not None) as self.policy.model:
             groups, plans = self._episodes(chosen) if played is None else (played, [None] * len(chosen))
+        self.book()
         if self.ahead is not None:
             self._play_ahead(step, len(chosen))
         scored = [self._rewards(group, example) for group, example in zip(groups, chosen, strict=True)]
@@ -132,6 +139,16 @@ class Rounds:
                 if not branches:
                     whole.close()
             yield model
+
+    def book(self) -> None:
+        """Count what the ranks have paid; every rank must enter, and nothing may be played meanwhile."""
+        if self.spent is not None:
+            self.unlogged_usd = add_up([self.unlogged_usd, *gathered(self.spent.steps())])
+
+    def logged(self) -> dict[str, float]:
+        """`spent_usd` of what is not logged yet; {} where nothing is told of dollars."""
+        usd, self.unlogged_usd = self.unlogged_usd, Decimal(0)
+        return {"spent_usd": float(usd)} if self.spent is not None else {}
 
     def close(self) -> None:
         """Let go of what was played ahead."""

@@ -22,7 +22,7 @@ from uuid import uuid4
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
-from orchestra.evaluation.claims.arms import OURS, ArmRow, side_by_side
+from orchestra.evaluation.claims.arms import OURS, ArmRow, side_by_side, trained_arms
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
 from orchestra.evaluation.claims.page import PAGE, Facts, block, changed, page, refresh
 from orchestra.files.yaml import parse_yaml
@@ -31,10 +31,10 @@ from orchestra.system.environment import cores, quiet
 from orchestra.system.storage import check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
 from orchestra.types import Category
-from tasks.experiments.runner import Learning, seed_overrides
+from tasks.experiments.runner import Learning, assignments, seed_overrides
 from tasks.experiments.sealed import SealedSet, log_read
 from tasks.experiments.store import Keeper
-from tasks.platform.named import check_named
+from tasks.platform.named import check_named, check_reward
 from tasks.platform.registry import git_commit
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
@@ -140,6 +140,7 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     params = effective(root, options.all_overrides)
     # Found out now, not after an hour.
     check_named(params, root)
+    check_arms(root, params, options)
     refresh((root / README).read_text(encoding="utf-8"), "")
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
@@ -168,6 +169,15 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     finally:
         recorder.finish(recorder.parent, error)
     return EXIT_ERROR if learning.failures else 0
+
+
+def check_arms(root: Path, params: Params, options: Options) -> None:
+    """Try the settings and the reward of every arm; raises `ConfigError` with the first arm that a training refuses."""
+    for arm in trained_arms(params, options.ablations):
+        try:
+            check_reward(effective(root, [*options.all_overrides, *assignments(arm.overrides or {})]))
+        except OrchestraError as error:
+            raise ConfigError(error.what, where=f"the arm {arm.name!r}, {error.where}", fix=error.fix) from None
 
 
 def sealed_set(split: str) -> SealedSet | None:

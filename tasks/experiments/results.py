@@ -40,7 +40,8 @@ def read_probes(folder: Path) -> ProbeResults:
 
 
 def dollars(kept: Kept) -> float | None:
-    """What a stage's episodes cost by their ledgers, simulated experts at their prices; None without episodes."""
+    """What a stage's episodes cost, simulated experts at their prices; of GRPO what its ledger booked for steps and
+    checks. None without episodes."""
     if kept.stage == "sft":
         return float(json.loads((kept.folder / "reports/sft.json").read_text(encoding="utf-8"))["spent_usd"])
     if kept.stage == "grpo":

@@ -205,7 +205,7 @@ class Learning:
         found = {SFT.name: self._result(seed, sft.minutes, spent, {TRAINED: outcomes}, probes)}
         for arm in trained_arms(self.params, self.with_ablations):
             of = f"seed {seed}{'' if arm == OURS else f' · {arm.name}'}"
-            grpo = self.stage(recorder, of, "grpo", [*seeds, *_assignments(arm.overrides or {})], start)
+            grpo = self.stage(recorder, of, "grpo", [*seeds, *assignments(arm.overrides or {})], start)
             models = {**start, "models/grpo": grpo.folder / "models/grpo"}
             outcomes, probes = self._measured(recorder, of, models, arm)
             minutes, money = sft.minutes + grpo.minutes, spent + (dollars(grpo) or 0.0)
@@ -226,7 +226,7 @@ class Learning:
         self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm
     ) -> tuple[tuple[Outcome, ...], ProbeResults]:
         """Outcomes and probes of what lies at models/grpo; MLflow gets its figures under the arm's own name."""
-        changes = [*policies([TRAINED]), *_assignments(arm.measured)]
+        changes = [*policies([TRAINED]), *assignments(arm.measured)]
         evaluated = self.stage(recorder, of, "evaluate", changes, models)
         probes = self.stage(recorder, of, "probes", changes, models)
         figures = read_metrics(evaluated.folder / "reports/evaluate.json")
@@ -239,7 +239,7 @@ class Learning:
         return SeedResult(seed=seed, minutes=minutes, dollars=spent, outcomes={**self.rules, **own}, probes=probes)
 
 
-def _assignments(changes: Mapping[str, str]) -> list[str]:
+def assignments(changes: Mapping[str, str]) -> list[str]:
     return [f"{key}={value}" for key, value in changes.items()]
 
 

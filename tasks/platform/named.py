@@ -1,5 +1,6 @@
 """Checks before the first stage that everything named in the parameters exists."""
 
+import difflib
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -17,8 +18,11 @@ from orchestra.rewards.rubrics import rubric
 from orchestra.rollout.policies.chat import PREFIX
 from orchestra.synthesis.preferences.sentences import NEUTRAL, WEIGHTS, WORDS
 from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.training.choices import CHOICES
+from orchestra.training.teacher import choice_words
 from orchestra.types import Category, ToolKind
 from tasks.evaluate import check_names
+from tasks.grpo import check_preferences
 
 FROM_DOMAINS = (Category.LOOKUP, Category.CHANGE)
 """Categories whose examples come from a domain."""
@@ -48,7 +52,7 @@ def check_named(params: Params, root: Path, *, promotes: bool = False) -> None:
             fix = "name a folder with wishes.jsonl and questions.jsonl"
             raise ConfigError(f"{params.evaluate.wording} is not there", where="evaluate.wording", fix=fix)
         read_wording(root / params.evaluate.wording)
-    _reward(params)
+    check_reward(params)
     if promotes:
         _evidence(params)
 
@@ -127,8 +131,9 @@ def _experts(params: Params, catalogue: Catalogue) -> None:
             raise ConfigError(what, where=key, fix=f"one of: {', '.join(experts)}")
 
 
-def _reward(params: Params) -> None:
-    """Weights are of reward parts, and limits on dollars of preferences that exist."""
+def check_reward(params: Params) -> None:
+    """Weights are of reward parts, limits on dollars of preferences that exist, and words to branch at the teacher's;
+    the reward has its properties for every kind of preference."""
     grpo, made = params.grpo, params.synthesize
     if unknown := unknown_weights(NEUTRAL, grpo):
         fix = "name the weight of a part in orchestra/rewards/parts.py"
@@ -139,6 +144,12 @@ def _reward(params: Params) -> None:
     if made.preferences is None and not made.extra and limited - kinds:
         what = f"no preference is of the kind {min(limited - kinds)}"
         raise ConfigError(what, where="grpo.constraint.usd", fix=f"one of: {', '.join(sorted(kinds))}")
+    for word in grpo.branch.words if grpo.branch is not None else ():
+        if word.split()[-1] not in {*CHOICES, *choice_words()}:
+            near = difflib.get_close_matches(word, CHOICES, 1)
+            fix = f"did you mean {near[0]}?" if near else f"one of: {', '.join(CHOICES)}"
+            raise ConfigError(f"no thought ends with {word}", where="grpo.branch.words", fix=fix)
+    check_preferences(grpo)
 
 
 def _evidence(params: Params) -> None:

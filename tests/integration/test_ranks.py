@@ -15,6 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from orchestra.accounting.budget import Budget
 from orchestra.files.examples import write_examples
 from orchestra.system.processes import alive, descendants
 from orchestra.types import Preference
@@ -95,7 +96,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 def measures(row: dict[str, float]) -> dict[str, float]:
     """What does not depend on the clock, nor on how the gradient is computed."""
-    computed = ("loss", "grad_norm", "entropy", "step_time", "clip_ratio")
+    # Each rank plays first episodes of its own examples, so that dollars are not quite the same.
+    computed = ("loss", "grad_norm", "entropy", "step_time", "clip_ratio", "spent_usd")
     return {
         k: v for k, v in row.items() if k.startswith("train/") and not k.removeprefix("train/").startswith(computed)
     }
@@ -109,13 +111,31 @@ def test_two_processes_learn_what_one_learns(runs: Callable[[str], tuple[Path, S
     for step, row in alone.items():
         assert row["train/grad_norm"] > 0
         assert measures(shared[step]) == measures(row)
+        assert shared[step]["train/spent_usd"] == pytest.approx(row["train/spent_usd"], rel=0.01)
         assert shared[step]["train/grad_norm"] == pytest.approx(row["train/grad_norm"], rel=1e-4)
+    assert told_usd(two) == pytest.approx(booked_usd(two)), "the ledgers of both ranks"
     before, first = load_file(one / "models/sft/model.safetensors"), load_file(one / "models/grpo/model.safetensors")
     second = load_file(two / "models/grpo/model.safetensors")
     assert first.keys() == second.keys() == before.keys()
     for name, weight in first.items():
         torch.testing.assert_close(second[name], weight, atol=2e-4, rtol=0)
     assert any(not torch.equal(first[name], weight) for name, weight in before.items())
+
+
+def kept(row: dict[str, float]) -> dict[str, float]:
+    """What a kill changes nothing of."""
+    return row | {"train/step_time": 0, "train/spent_usd": 0}
+
+
+def told_usd(root: Path) -> float:
+    """The dollars of all steps and checks."""
+    rows = [json.loads(line) for line in (root / "reports/grpo_steps.jsonl").read_text(encoding="utf-8").splitlines()]
+    return float(sum(usd for row in rows for name, usd in row.items() if name.endswith("/spent_usd")))
+
+
+def booked_usd(root: Path) -> float:
+    """The dollars in the ledgers of all ranks."""
+    return sum(float(Budget(file, None).spent_usd) for file in root.glob("work/grpo/*/ledger*.jsonl"))
 
 
 @pytest.mark.parametrize("setup", ["one", "zero3"])
@@ -139,9 +159,9 @@ def test_killed_and_started_again_it_ends_the_same(
     assert not (root / "models/grpo").exists()
     again = finish(root)
     assert "continues from step" in screen(root)
-    assert {step: row | {"train/step_time": 0} for step, row in again.items()} == {
-        step: row | {"train/step_time": 0} for step, row in steps.items()
-    }
+    assert {step: kept(row) for step, row in again.items()} == {step: kept(row) for step, row in steps.items()}
+    assert told_usd(root) == pytest.approx(booked_usd(root)) and told_usd(whole) == pytest.approx(booked_usd(whole))
+    assert told_usd(root) >= told_usd(whole), "a step that the kill cut off is paid for twice"
     ended, expected = (load_file(folder / "models/grpo/model.safetensors") for folder in (root, whole))
     assert all(torch.equal(ended[name], weight) for name, weight in expected.items())
 

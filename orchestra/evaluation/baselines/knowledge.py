@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestra.errors import CallError, ToolError
-from orchestra.rewards.outcome import verify
+from orchestra.rewards.judge import Judge, judge_of
+from orchestra.rewards.outcome import decide
 from orchestra.rollout.policies.scripted import asking
 from orchestra.tools.base import UNSURE
 from orchestra.tools.catalogue.catalogue import Catalogue
@@ -23,7 +24,7 @@ class Lesson:
 
     example: Example
     right: Mapping[str, float]
-    """1 or 0 by catalogue entry; an expert that failed is left out."""
+    """1 or 0 by catalogue entry; an expert that failed, or whose judge did, is left out."""
     unsure: frozenset[str] = frozenset()
     """The entries that said they were not sure."""
 
@@ -46,10 +47,12 @@ class Knowledge:
 async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[str, str | None]:
     """Asks every expert of every example that needs one; the cheapest right one by example id, None where none is.
 
-    Costs a call each: meant for experts that are simulated or replayed, whose answers do not change.
+    Costs a call each: meant for experts that are simulated or replayed, whose answers do not change. What no rule can
+    tell the toolkit's judge decides, as of episodes.
     """
     asked = [example for example in examples if example.needs_expert]
-    right = await at_once((_cheapest_right(example, toolkit) for example in asked), AT_ONCE)
+    judge = judge_of(toolkit, asked)
+    right = await at_once((_cheapest_right(example, toolkit, judge) for example in asked), AT_ONCE)
     return {example.id: name for example, name in zip(asked, right, strict=True)}
 
 
@@ -73,27 +76,32 @@ async def take_lessons(examples: Sequence[Example], toolkit: Toolkit, most: int 
     """
     experts = tuple(toolkit.catalogue.spec(name) for name in toolkit.catalogue.names(ToolKind.EXPERT))
     asked = lesson_questions(examples, most)
-    return await at_once((_lesson(example, experts, toolkit) for example in asked), AT_ONCE)
+    judge = judge_of(toolkit, asked)
+    return await at_once((_lesson(example, experts, toolkit, judge) for example in asked), AT_ONCE)
 
 
-async def _lesson(example: Example, experts: tuple[ToolSpec, ...], toolkit: Toolkit) -> Lesson:
+async def _lesson(example: Example, experts: tuple[ToolSpec, ...], toolkit: Toolkit, judge: Judge | None) -> Lesson:
     asked = example.model_copy(update={"toolbox": experts})
     session = ToolSession(toolkit, asked)
     try:
         replies = {spec.tool: await _reply(session, spec, example.instruction) for spec in experts}
-        right = {tool: float(verify(asked, text, session).solved) for tool, text in replies.items() if text is not None}
+        # Equal replies are judged once.
+        said = {text for text in replies.values() if text is not None}
+        known = {text: verdict for text in sorted(said) if (verdict := await decide(asked, text, session, judge))}
     finally:
         session.close()
+    right = {tool: float(known[text].solved) for tool, text in replies.items() if text in known}
     return Lesson(example, right, frozenset(tool for tool, text in replies.items() if text == UNSURE))
 
 
-async def _cheapest_right(example: Example, toolkit: Toolkit) -> str | None:
+async def _cheapest_right(example: Example, toolkit: Toolkit, judge: Judge | None) -> str | None:
     experts = example.experts
     session = ToolSession(toolkit, example)
     try:
         for spec in sorted(experts, key=lambda spec: spec.call_usd):
             text = await _reply(session, spec, example.instruction)
-            if text is not None and verify(example, text, session).solved:
+            verdict = None if text is None else await decide(example, text, session, judge)
+            if verdict is not None and verdict.solved:
                 return spec.name
     finally:
         session.close()

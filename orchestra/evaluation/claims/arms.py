@@ -51,6 +51,10 @@ TITLES = {REFERENCE: "SFT", TRAINED: "**ours**"}
 def trained_arms(params: "Params", ablations: bool) -> tuple[Arm, ...]:
     """Every arm that is trained, ours last."""
     configured = {f"grpo.{key}": str(value) for key, value in params.grpo.model_dump(mode="json").items()}
+    if params.grpo.branch is None or params.grpo.branch.later == 0:
+        configured["grpo.branch.later"] = "0"
+    if params.grpo.branch is None:
+        configured["grpo.branch"] = "null"
     extra = [arm for arm in ABLATIONS if not (arm.overrides or {}).items() <= configured.items()]
     return (OUTCOME, PUBLISHED, *(extra if ablations else ()), OURS)
 

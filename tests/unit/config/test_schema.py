@@ -74,6 +74,7 @@ def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pyte
         ("sft.epochs", True, "sft.epochs"),
         ("sft.epochs", 0, "sft.epochs"),
         ("sft.epochs", None, "sft.epochs"),
+        ("sft.warmup", 1.0, "sft.warmup"),
         ("grpo.malformed", "maybe", "grpo.malformed"),
         ("grpo.learning_rate", -1.0, "grpo.learning_rate"),
         ("grpo.group_size", 1, "grpo.group_size"),

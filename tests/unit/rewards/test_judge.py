@@ -48,6 +48,13 @@ def test_a_rule_decides_before_anything_is_paid(tmp_path: Path, monkeypatch: pyt
     assert episode.verdict is not None and episode.verdict.judged is None
 
 
+def test_an_answer_that_contains_the_reference_is_judged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving([(200, answer("Decision: TRUE"), 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        episode = attempt(judged(tmp_path), f"As far as I know, {LONG}.")
+    assert episode.solved and len(double.asked) == 1
+
+
 def test_the_verdict_holds_prompt_reply_and_price_and_is_no_cost_of_the_episode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,17 @@ def brevity() -> Iterator[None]:
     del FEATURES["turns"]
 
 
+@pytest.fixture
+def lavish() -> Iterator[None]:
+    @feature("lavish", weight="spending")
+    def lavish(episode: Episode) -> float:
+        """Dollars with the wrong sign."""
+        return float(episode.cost_usd)
+
+    yield
+    del FEATURES["lavish"]
+
+
 @pytest.mark.usefixtures("brevity")
 def test_it_is_paid_weighed_checked_and_logged() -> None:
     rewards = group_rewards(GROUP, BRIEF)
@@ -53,6 +64,15 @@ def test_a_part_that_pays_outside_its_weight_is_refused_before_a_training() -> N
     bad = BRIEF.model_copy(update={"weights": {"brevity": 1.5}})
     with pytest.raises(DataError, match=r"the weight of brevity is 1\.5"):
         check_weights([bad], SETTINGS)
+
+
+@pytest.mark.usefixtures("lavish")
+def test_a_part_that_pays_for_dollars_is_refused_as_the_fault_of_the_reward() -> None:
+    spending = BRIEF.model_copy(update={"weights": {"spending": 1.0}})
+    with pytest.raises(
+        DataError, match=r"^the reward: brief: .* becomes more expensive has .* — change the reward's keys"
+    ):
+        check_weights([spending], SETTINGS.model_copy(update={"unit": "group"}))
 
 
 def test_a_weight_without_a_part_is_refused_before_a_training() -> None:

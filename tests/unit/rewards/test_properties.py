@@ -108,6 +108,13 @@ def test_the_weights_that_this_repository_states_pass() -> None:
     check_weights([stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)], SETTINGS)
 
 
+@pytest.mark.parametrize("usd", [1e-6, 0.058, 0.9, 1000.0])
+@pytest.mark.parametrize("spent", ["solved", "all"])
+def test_a_fixed_unit_of_any_size_passes(usd: float, spent: str) -> None:
+    fixed = {"unit": "fixed", "unit_usd": usd, "unit_s": 10 * usd, "unit_ceiling": 1.0, "spent": spent}
+    check_weights([STATED], SETTINGS.model_copy(update=fixed))
+
+
 def test_weights_too_small_for_the_homogeneity_filter_are_noted() -> None:
     small = STATED.model_copy(update={"compute": 0.1, "latency": 0.05, "tools": {}})
     notes = check_weights([small, STATED], SETTINGS.model_copy(update={"min_group_std": 0.1, "homogeneity": "group"}))

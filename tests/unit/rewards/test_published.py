@@ -78,6 +78,13 @@ def test_one_setting_brings_the_published_reward_back_whatever_the_others_say() 
     assert {name: getattr(again, name) for name in EQUATIONS} == EQUATIONS
 
 
+def test_what_the_equations_do_not_fix_stays_as_it_is() -> None:
+    changed = load_params(ROOT / "params.yaml").grpo.model_copy(
+        update={"published": True, "reward": "efficiency", "num_iterations": 2}
+    )
+    assert (changed.resolved().reward, changed.resolved().num_iterations) == ("efficiency", 2)
+
+
 def test_switches_at_their_defaults_leave_no_trace_in_a_record() -> None:
     assert PUBLISHED.model_dump() == {}
     published = load_params(ROOT / "params.yaml").grpo.model_copy(update={"published": True}).resolved()

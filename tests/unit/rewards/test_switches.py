@@ -327,6 +327,17 @@ def test_with_fixed_units_the_reward_can_be_utility(
         assert value(reward) == pytest.approx(utility(outcome(one, asked), wish, measure), rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize("ceiling", [1.0, RewardParams().unit_ceiling, 5.0])
+@pytest.mark.parametrize("spent", ["solved", "all"])
+def test_a_dollar_is_worth_what_it_is_in_utility_over_the_ceiling(ceiling: float, spent: Any) -> None:
+    shape = RewardParams(unit="fixed", unit_usd=0.1, unit_s=10, unit_ceiling=ceiling, spent=spent, liked="share")
+    made = [episode(cost_usd=usd, latency_s=1) for usd in (0.02, 0.07)]
+    one, other = (value(reward) for reward in group_rewards(made, CHEAP, shape=shape))
+    asked = example(preference=CHEAP)
+    less, more = (utility(outcome(each, asked), CHEAP, Unit(cost_usd=0.1, latency_s=10)) for each in made)
+    assert (one - other) * ceiling == pytest.approx(less - more)
+
+
 @pytest.mark.parametrize("given_ones", [{}, {"unit_usd": 1.0}, {"unit_s": 1.0}])
 def test_fixed_units_are_given_where_they_are_used(given_ones: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="both given where unit is fixed"):

@@ -1,20 +1,26 @@
 """Routers learn from training questions only, read prices, and trace a frontier with their knob."""
 
 import asyncio
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.accounting.budget import Budget
+from orchestra.config.judge import JudgeSettings
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, frontier, rivals
-from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons
+from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons, who_is_right
 from orchestra.evaluation.baselines.routers import Neighbours, cascade, knn_router, pick, play
 from orchestra.rollout.policies.base import Conversation
 from orchestra.tools.base import UNSURE
-from orchestra.types import Category, Example, Preference, ToolCall, ToolKind, ToolSpec, Turn
-from tests.support.worlds import catalogue, codec, example, toolkit
+from orchestra.tools.experts.judging import KEY, URL, JudgeEndpoint
+from orchestra.types import Category, Component, Example, Preference, ToolCall, ToolKind, ToolSpec, Turn, Verifier
+from tests.support.endpoint import answer, serving
+from tests.support.worlds import PRICE, catalogue, codec, example, toolkit
 
 MUSIC = ("who composed the {} symphony?", "in which key is the {} sonata?", "which chord ends the {} hymn?")
 LAW = ("which court decided {} v. the Crown?", "which statute overruled the {} verdict?")
@@ -147,6 +153,46 @@ def test_lessons_hold_what_every_expert_said(tmp_path: Path) -> None:
     said = {name: tools.expert(name).reply("who wrote Opal?") for name in catalogue().names(ToolKind.EXPERT)}
     assert lesson.right == {name: float(reply == "Tesk") for name, reply in said.items()}
     assert lesson.unsure == {name for name, reply in said.items() if reply == UNSURE}
+
+
+def test_what_no_rule_can_tell_the_judge_decides_under_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget(tmp_path / "ledger.jsonl", Decimal(1))
+    endpoint = JudgeEndpoint(JudgeSettings(model="judge-2025-01-31", price="openai/o3-mini"), PRICE)
+    tools = toolkit(tmp_path, budget=budget, judge=endpoint)
+    experts = catalogue().names(ToolKind.EXPERT)
+    asked = question("who wrote Opal?", *experts)
+    judged = Verifier(kind="judge", answer="it was written by the composer whom everybody calls Tesk")
+    item = asked.model_copy(update={"verifier": judged})
+
+    def verdict(request: dict[str, Any]) -> tuple[int, Any, float]:
+        return 200, answer(f"Decision: {'TRUE' if 'Answer: Tesk' in request['messages'][0]['content'] else 'FALSE'}"), 0
+
+    monkeypatch.setenv(KEY, "sk-judge-secret")
+    said = {name: tools.expert(name).reply("who wrote Opal?") for name in experts}
+    with serving(verdict) as double:
+        monkeypatch.setenv(URL, double.url)
+        (lesson,) = asyncio.run(take_lessons([item], tools))
+        assert len(double.asked) == len(set(said.values())), "equal replies are judged once"
+        right = asyncio.run(who_is_right([item], tools))
+    assert lesson.right == {name: float(reply == "Tesk") for name, reply in said.items()}
+    assert right == asyncio.run(who_is_right([asked], tools)) and right["e1"] is not None
+    assert budget.by_component()[Component.JUDGE].cost_usd > 0
+
+
+def test_an_expert_whose_judge_failed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "sk-judge-secret")
+    monkeypatch.setattr("orchestra.tools.chat.client.RETRIED", frozenset[int]())
+    endpoint = JudgeEndpoint(JudgeSettings(model="judge-2025-01-31", price="openai/o3-mini"), PRICE)
+    tools = toolkit(tmp_path, budget=Budget(tmp_path / "ledger.jsonl", Decimal(1)), judge=endpoint)
+    asked = question("who wrote Opal?", *catalogue().names(ToolKind.EXPERT))
+    item = asked.model_copy(update={"verifier": Verifier(kind="judge", answer="what nobody ever says about this")})
+    with serving([(500, "down", 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        (lesson,) = asyncio.run(take_lessons([item], tools))
+        assert asyncio.run(who_is_right([item], tools)) == {"e1": None}
+    assert lesson.right == {}
 
 
 def test_names_with_a_knob_are_rules_and_others_are_errors() -> None:

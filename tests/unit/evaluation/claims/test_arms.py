@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.config.overrides import effective
 from orchestra.config.schema import load_params
 from orchestra.evaluation.claims.arms import ABLATIONS, ARMS, OURS, markdown, side_by_side, trained_arms
 from orchestra.evaluation.claims.claims import SeedResult, show
 from orchestra.evaluation.outcomes import Outcome
 from orchestra.evaluation.probes.trials import ProbeResults
+from orchestra.rewards.properties import check_weights
+from orchestra.synthesis.preferences.sentences import WORDS, stated
 from tests.support.worlds import NEUTRAL, ROOT, example
 
 EXAMPLES = {name: example(name) for name in ("e0", "e1", "e2", "e3")}
@@ -35,6 +38,26 @@ def test_every_arm_is_a_valid_change_of_the_parameters(tmp_path: Path) -> None:
         assert (load_params(file).grpo != load_params(ROOT / "params.yaml").grpo) is bool(
             arm.overrides
         ) or arm in ABLATIONS
+
+
+PROFILES = ["params.yaml", *(str(file.relative_to(ROOT)) for file in ROOT.glob("models/recipes/*/params.yaml"))]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_reward_of_every_arm_is_accepted_with_every_profile(profile: str) -> None:
+    params = load_params(ROOT / profile)
+    for arm in trained_arms(params, True):
+        changed = effective(ROOT / profile, [f"{key}={value}" for key, value in (arm.overrides or {}).items()])
+        check_weights([stated(kind, "", ["a", "b", "c"], "a") for kind in ("neutral", *WORDS)], changed.grpo.resolved())
+
+
+def test_without_branches_their_arms_are_ours() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert params.grpo.branch is not None
+    branched = {"first choices alone", "sampled, not branched"}
+    for branch, gone in ((None, branched), (params.grpo.branch.model_copy(update={"later": 0.0}), {min(branched)})):
+        other = params.model_copy(update={"grpo": params.grpo.model_copy(update={"branch": branch})})
+        assert {arm.name for arm in trained_arms(params, True) if arm not in trained_arms(other, True)} == gone
 
 
 def test_ours_comes_last_and_what_is_configured_is_no_ablation() -> None:

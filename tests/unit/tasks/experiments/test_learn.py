@@ -12,8 +12,10 @@ from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.evaluation.baselines.base import rivals
+from orchestra.evaluation.claims import arms
 from orchestra.evaluation.claims.arms import ABLATIONS, ARMS, Arm
 from orchestra.evaluation.claims.claims import Claim
+from orchestra.system.workspace import Screen
 from tasks.experiments import learn
 from tasks.experiments.learn import Options, claim_metrics, differences, effective
 from tasks.experiments.runner import arm_metric, policies, seed_overrides
@@ -105,6 +107,19 @@ def test_seeds_and_policies_are_valid_overrides(root: Path) -> None:
 def test_what_an_arm_changes_is_in_the_shipped_parameters(root: Path, arm: Arm) -> None:
     apply(root / "params.yaml", [f"{key}={value}" for key, value in {**(arm.overrides or {}), **arm.measured}.items()])
     load_params(root / "params.yaml")
+
+
+def test_an_arm_that_no_training_takes_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Arm(name="clipped", overrides={"grpo.clip_low": "2"})
+    misspelt = Arm(name="tried", overrides={"grpo.branch.words": "[cheapest, strongst]"})
+    for arm, says in (
+        (wrong, "the arm 'clipped', --set: "),
+        (misspelt, "the arm 'tried', grpo.branch.words: no thought"),
+    ):
+        monkeypatch.setattr(arms, "ABLATIONS", (*ABLATIONS, arm))
+        with pytest.raises(ConfigError, match=f"^{says}") as caught:
+            learn.learn(ROOT, Options.parse(["--ablations"]), Screen())
+        assert "\n" not in str(caught.value)
 
 
 def test_every_arm_has_metrics_of_its_own_and_ours_are_those_of_the_trained_policy() -> None:

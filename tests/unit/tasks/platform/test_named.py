@@ -57,6 +57,11 @@ def test_a_base_of_the_hub_is_wanted_now_where_it_cannot_be_downloaded(profile: 
         ({"world__price_date": "1999-01-01"}, "no price for .* on 1999-01-01"),
         ({"world__judge": JUDGE | {"price": "nobody/nothing"}}, "no price for nobody/nothing"),
         ({"world__judge": JUDGE | {"rubric": "kind"}}, "no rubric named kind"),
+        (
+            {"grpo__branch": {"at": "word", "words": ["cheapest", "strongst"]}},
+            r"grpo\.branch\.words: no thought ends with strongst — did you mean strongest\?",
+        ),
+        ({"grpo__branch": {"at": "word", "words": ["answer", "zzz"]}}, "no thought ends with zzz — one of: cheapest, "),
         ({"synthesize__price_dates": ["1999-01-01"]}, "no price for .* on 1999-01-01"),
         ({"synthesize__extra": [{"file": "data/extra/none.jsonl"}]}, "synthesize.extra: data/extra/none.jsonl is not"),
         ({"synthesize__preferences": "data/extra/none.jsonl"}, "synthesize.preferences: .* is not there"),
