@@ -17,6 +17,7 @@ from orchestra.domains.compare import judge, mentions, run_calls
 from orchestra.domains.session import Domain, short
 from orchestra.domains.spec import SLOT, Intent, Scalar
 from orchestra.errors import DataError, ToolError
+from orchestra.synthesis.draft import RanOut
 from orchestra.synthesis.partition import WHOLE, SetPart
 from orchestra.tools.experts.simulated import question_key
 from orchestra.types import Split, ToolCall, User, asked
@@ -80,7 +81,7 @@ def domain_tasks(
     """`count` distinct verified tasks of a split (of one category, if given), the same ones for the same seed. No two
     shares have a task in common.
 
-    Memory does not grow but for 8 bytes a task. Raises `DataError` when the domain has not that many.
+    Memory does not grow but for 8 bytes a task. Raises `RanOut` when the domain has not that many.
     """
     rng = random.Random(f"{domain.name}/{split}/{category}/{share.seed(seed)}")
     draws = _draws(domain, split, category, rng) if share.whole else _owned(domain, split, category, rng, share)
@@ -89,7 +90,7 @@ def domain_tasks(
     while len(seen) < count:
         drawn = next(draws, None) if misses <= MAX_MISSES else None
         if drawn is None:
-            raise DataError(
+            raise RanOut(
                 f"only {len(seen)} different {split} tasks found, {count} asked for",
                 where=f"domain {domain.name}",
                 fix="ask for fewer, name more domains, or give it more entries, intents or wordings",
