@@ -3,13 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestra.errors import DataError
 from orchestra.tools.search.corpus import Document
 from orchestra.types import Category, ToolCall, User
-
-
-class RanOut(DataError):
-    """There are no more different tasks."""
 
 
 @dataclass(frozen=True)

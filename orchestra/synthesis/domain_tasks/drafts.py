@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from orchestra.errors import DataError
-from orchestra.synthesis.draft import Draft, RanOut
+from orchestra.synthesis.draft import Draft
 from orchestra.synthesis.partition import WHOLE, SetPart
 from orchestra.types import Category, Split
 
@@ -34,27 +34,31 @@ def domain_drafts(
     A domain that has fewer gives all it has, and the others go on; `used_up` gets its name with how many that were.
     Raises `DataError` when all have run out; nothing is drawn before it is asked for.
     """
+    from orchestra.synthesis.domain_tasks.tasks import filled
+
     domains = [domain for domain in domains if domain.intents]
     if not domains:
         raise DataError("lookups and changes need a domain", where="params.yaml", fix="name one in world.domains")
+    for domain in domains:
+        filled(domain)  # A domain that is wrong is no small one.
     found = {} if used_up is None else used_up
     try:
         yield from in_turn([_of(domain, seed, split, category, count, share, found) for domain in domains])
-    except RanOut:
+    except DataError:
         what = f"only {sum(found.values())} different {split} tasks of the category {category.value}"
         fix = "name more domains, give them more entries, intents or wordings, or lower that share of synthesize.mix"
         raise DataError(what, where=f"domain {', '.join(found)}", fix=fix) from None
 
 
 def in_turn(streams: list[Iterator[T]]) -> Iterator[T]:
-    """From the streams in turn, each until it raises `RanOut`; what the last of them raises is raised."""
+    """From the streams in turn, each until it raises `DataError`; what the last of them raises is raised."""
     while streams:
         for stream in list(streams):
             try:
                 yield next(stream)
             except StopIteration:
                 return
-            except RanOut:
+            except DataError:
                 streams.remove(stream)
                 if not streams:
                     raise
@@ -70,7 +74,7 @@ def _of(
         for task in domain_tasks(domain, seed, count, split, DOMAIN_CATEGORIES[category], share):
             given += 1
             yield draft_of(domain, task)
-    except RanOut:
+    except DataError:
         used_up[domain.name] = given
         raise
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 from orchestra.domains.compare import mentions
 from orchestra.domains.session import Domain
+from orchestra.errors import DataError
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, refuted
-from orchestra.synthesis.draft import RanOut
 from orchestra.types import Category, Example, ToolCall, User
 
 MAX_WORDS = 60
@@ -55,8 +55,8 @@ def evolved(
 ) -> Iterator[DomainTask]:
     """`count` distinct tasks (of one category, if given) proven by execution, the same for the same seed and parents.
 
-    The parents must be of the domain and of one split; those with a user are not used. Raises `RanOut` when they do
-    not give that many.
+    The parents must be of the domain and of one split; those with a user are not used. Raises `DataError` when they
+    do not give that many.
     """
     plain = [parent for parent in parents if parent.domain == domain.name and parent.user is None]
     parts = [domain.name, "evolved", *([category] if category else []), str(seed)]
@@ -66,7 +66,7 @@ def evolved(
     while len(seen) < count:
         task = pool.propose(rng.choice(KINDS), rng) if plain and misses <= MISSES else None
         if not plain or misses > MISSES:
-            raise RanOut(
+            raise DataError(
                 f"only {len(seen)} evolved tasks found, {count} asked for",
                 where=f"domain {domain.name}",
                 fix="ask for fewer, or give more examples to evolve",

@@ -17,7 +17,6 @@ from orchestra.domains.compare import judge, mentions, run_calls
 from orchestra.domains.session import Domain, short
 from orchestra.domains.spec import SLOT, Intent, Scalar
 from orchestra.errors import DataError, ToolError
-from orchestra.synthesis.draft import RanOut
 from orchestra.synthesis.partition import WHOLE, SetPart
 from orchestra.tools.experts.simulated import question_key
 from orchestra.types import Split, ToolCall, User, asked
@@ -81,7 +80,7 @@ def domain_tasks(
     """`count` distinct verified tasks of a split (of one category, if given), the same ones for the same seed. No two
     shares have a task in common.
 
-    Memory does not grow but for 8 bytes a task. Raises `RanOut` when the domain has not that many.
+    Memory does not grow but for 8 bytes a task. Raises `DataError` when the domain has not that many.
     """
     rng = random.Random(f"{domain.name}/{split}/{category}/{share.seed(seed)}")
     draws = _draws(domain, split, category, rng) if share.whole else _owned(domain, split, category, rng, share)
@@ -90,7 +89,7 @@ def domain_tasks(
     while len(seen) < count:
         drawn = next(draws, None) if misses <= MAX_MISSES else None
         if drawn is None:
-            raise RanOut(
+            raise DataError(
                 f"only {len(seen)} different {split} tasks found, {count} asked for",
                 where=f"domain {domain.name}",
                 fix="ask for fewer, name more domains, or give it more entries, intents or wordings",
@@ -232,12 +231,12 @@ def sides(domain: Domain) -> dict[str, Split]:
 def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:
     """Each intent (of a category, if given) with its slot rows of the split; intents without any are left out."""
     return [
-        (intent, rows[split]) for intent, rows in _filled(domain) if rows[split] and category in (None, intent.category)
+        (intent, rows[split]) for intent, rows in filled(domain) if rows[split] and category in (None, intent.category)
     ]
 
 
 @lru_cache(maxsize=16)
-def _filled(domain: Domain) -> tuple[tuple[Intent, dict[Split, list[Slots]]], ...]:
+def filled(domain: Domain) -> tuple[tuple[Intent, dict[Split, list[Slots]]], ...]:
     """Each intent with its slot rows by split. Raises `DataError` when an entity whose own hash does not decide (an
     order) goes with deciding ones (customers) of both sides. Kept, since every category of both splits draws from it.
     """
