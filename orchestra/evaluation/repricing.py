@@ -167,7 +167,7 @@ def repriced(root: Path, run: Path, day: date, examples: Path, policy: str | Non
     told = file.with_name("comparison.json")
     held = json.loads(told.read_text(encoding="utf-8"))["price_date"] if told.is_file() else world.price_date
     book, catalogue = PriceBook.load(root / world.prices), read_catalogue(root / world.catalogue)
-    known = {example.id: example for example in read_jsonl(examples, Example, fix="--examples names the file")}
+    by_id = {example.id: example for example in read_jsonl(examples, Example, fix="--examples names the file")}
 
     names = set[str]()
 
@@ -180,7 +180,8 @@ def repriced(root: Path, run: Path, day: date, examples: Path, policy: str | Non
             if policy is None or episode.policy == policy:
                 yield episode
 
-    done = Repricer(catalogue, book, date.fromisoformat(held), day).run(episodes(), known)
+    done = Repricer(catalogue, book, date.fromisoformat(held), day).run(episodes(), by_id)
     if policy is not None and policy not in names:
-        raise DataError(f"no policy named {policy}", where=str(file), fix=f"one of: {', '.join(sorted(names)) or 'none'}")
+        known = ", ".join(sorted(names)) or "none"
+        raise DataError(f"no policy named {policy}", where=str(file), fix=f"one of: {known}")
     return done.model_dump_json(indent=2) if as_json else "\n".join(lines(done))

@@ -23,7 +23,7 @@ MARK = "what lies under the seventh lighthouse?"
 NOBODY = "the-archive"
 """The tool that the control's order names, which nobody offers: what the text changes by its mere strangeness, it
 changes here too."""
-INFECTED = (Component.EXPERT, Component.SEARCH)
+INFECTED = (Component.EXPERT, Component.SEARCH, Component.MCP)
 """Tools whose text comes from outside."""
 
 

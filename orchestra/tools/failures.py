@@ -16,7 +16,7 @@ class Unusable(StrEnum):
     """It calls tools of its own instead of answering."""
     REFUSED = "refused"
     SHAPE = "shape"
-    """JSON, but no chat completion."""
+    """No chat completion."""
 
 
 class EndpointError(ToolError):

@@ -19,9 +19,10 @@ from orchestra.evaluation.claims.measures import SeedResult
 from orchestra.evaluation.outcomes import Outcome
 from orchestra.evaluation.report import TRAINED
 from orchestra.files import atomic
-from orchestra.files.checkpoint import hash_dir
+from orchestra.files.checkpoint import hash_dir, hash_file
 from orchestra.system.code_hash import code_hash
-from orchestra.types import Record
+from orchestra.types import Example, Record
+from tasks.experiments.sealed import world_hash
 
 FOLDER = "seeds"
 """Of the files, in the store of `orchestra learn`."""
@@ -32,7 +33,11 @@ class SeedSetting(Record):
 
     split: str
     examples: str
-    """Digest of the examples that were measured on, in order."""
+    """Digest of the examples that were measured on, whole and in order."""
+    training_data: str = ""
+    """Digest of the training examples; empty in older files, which fit no run."""
+    world: str = ""
+    """Hash of the world and its yardsticks; empty in older files."""
     probe_examples: int
     recipe: str
     """Digest of the code and the parameters that train, and of the base."""
@@ -49,15 +54,23 @@ class SeedFile(Record):
     """By arm, ours last; `outcomes` holds the arm's own episodes alone."""
 
 
-def setting(root: Path, params: Params, split: str, examples: Sequence[str], probe_examples: int) -> SeedSetting:
-    """That of a run."""
+def setting(
+    root: Path, params: Params, split: str, examples: Sequence[Example], training: Path, probe_examples: int
+) -> SeedSetting:
+    """That of a run on `examples`; `training` is the file of the training examples."""
     of = {name: getattr(params, name).model_dump(mode="json") for name in ("sft", "grpo", "model", "rollout")}
     for name in ("sft", "grpo"):
         of[name].pop("seed")
     base = root / (params.model.base or params.model.recipe)
     recipe = json.dumps([of, code_hash("sft"), code_hash("grpo"), hash_dir(base)], sort_keys=True)
-    listed = "\n".join(examples)
-    return SeedSetting(split=split, examples=_digest(listed), probe_examples=probe_examples, recipe=_digest(recipe))
+    return SeedSetting(
+        split=split,
+        examples=_digest("\n".join(example.model_dump_json() for example in examples)),
+        training_data=hash_file(training)[:16],
+        world=world_hash(root, params),
+        probe_examples=probe_examples,
+        recipe=_digest(recipe),
+    )
 
 
 def save(store: Path, found: SeedFile) -> Path:

@@ -81,6 +81,8 @@ class Options:
                     where=f"--{name.replace('_', '-')}",
                     fix="give a number of at least 1",
                 )
+        if found.split == "test" and found.examples is not None:
+            raise ConfigError("the test set is measured whole", where="--examples", fix="leave it out")
         return cls(
             tuple(map(int, seeds)),
             found.ablations,

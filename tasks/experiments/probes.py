@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 
 from orchestra.errors import ConfigError
-from orchestra.evaluation.probes.run import read_wording, run_probes
+from orchestra.evaluation.probes.run import run_probes
 from orchestra.evaluation.report import TRAINED
 from orchestra.tools.toolkit import Toolkit
 from tasks.evaluate import checkpoint, heldout, on_progress, players
+from tasks.experiments.sealed import wording
 from tasks.platform.stage import Stage, run
 
 OUTPUT = "reports/probes.json"
@@ -36,7 +37,7 @@ def main(stage: Stage) -> None:
             count=int(sys.argv[1]),
             file=stage.work_dir() / "episodes.jsonl",
             on_progress=on_progress(stage),
-            wording=read_wording(REPOSITORY / params.evaluate.wording) if params.evaluate.wording else None,
+            wording=wording(REPOSITORY, params),
         )
     stage.write_text(OUTPUT, results.model_dump_json() + "\n")
     stage.say(f"{len(results.trials)} trials")

@@ -101,18 +101,25 @@ class Learning:
 
     def _sealed(self, name: SealedSet) -> dict[str, Path]:
         """The folders of a sealed set, made where they are not there yet."""
-        seed = sealed.seed_of(name)
+        seed, tuned_on = sealed.seed_of(name), list[Path]()
         if name == "test":
             self.frozen, frozen = sealed.frozen_commit(self.root, self.params)
+            dev = self._fresh("dev", sealed.seed_of("dev"))
+            tuned_on = [part[VALIDATED] / "heldout.jsonl" for part in (self.data, dev)]
             self.count, seed = frozen.examples, sealed.seed_of(self.frozen)
-        changes = sealed.overrides(seed, self.count)
-        fresh: dict[str, Path] = {}
+        fresh = self._fresh(name, seed)
+        with whole_folder(self.keeper.store / f"data-{name}") as merged:
+            left = sealed.merge(name, self.data, fresh, merged, tuned_on)
+        tuning = " and tuning" if tuned_on else ""
+        self.keeper.say(f"data · {name}: {left} of {self.count} examples share nothing with training{tuning}")
+        return {folder: self.keeper.store / f"data-{name}" / folder for folder in DATA}
+
+    def _fresh(self, name: SealedSet, seed: int) -> dict[str, Path]:
+        """The folders of a generation of its own, with `count` held-out examples."""
+        changes, fresh = sealed.overrides(seed, self.count), dict[str, Path]()
         for folder, stage in DATA.items():
             fresh[folder] = self.stage(self.recorder, f"data · {name}", stage, changes, fresh).folder / folder
-        with whole_folder(self.keeper.store / f"data-{name}") as merged:
-            left = sealed.merge(name, self.data, fresh, merged)
-        self.keeper.say(f"data · {name}: {left} of {self.count} examples share nothing with training")
-        return {folder: self.keeper.store / f"data-{name}" / folder for folder in DATA}
+        return fresh
 
     def stage(
         self, recorder: Recorder, of: str, name: str, overrides: Sequence[str], links: Mapping[str, Path]
@@ -220,7 +227,8 @@ class Learning:
 
     def _setting(self) -> SeedSetting:
         split = "heldout" if self.on is None else self.on
-        return setting(self.root, self.params, split, list(self.examples), self.probe_examples)
+        examples, training = list(self.examples.values()), self.data[VALIDATED] / "train.jsonl"
+        return setting(self.root, self.params, split, examples, training, self.probe_examples)
 
     def _measured(
         self, recorder: Recorder, of: str, models: Mapping[str, Path], arm: Arm

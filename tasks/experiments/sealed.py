@@ -1,8 +1,9 @@
-"""Sealed sets: examples that no training and no tuning has read, drawn from a seed that a commit decides.
+"""Sealed sets: examples that share nothing with training, drawn from seeds of their own.
 
 `dev` has a fixed seed and is for tuning. The seed of `test` comes from the hash of the commit that froze the world, so
-no run can have seen it before. Both are the held-out part of a generation of their own, laid beside the training
-data: routers still learn from the training examples, and experts and search know what both sets ask.
+no run can have seen it before; it shares nothing with what tuning reads either. Both are the held-out part of a
+generation of their own, laid beside the training data: routers still learn from the training examples, and experts and
+search know what both sets ask.
 """
 
 import datetime
@@ -10,7 +11,7 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import DataError
+from orchestra.evaluation.probes.run import read_wording
 from orchestra.files import atomic
 from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import copy_lines, read_jsonl, stream_lines, write_jsonl
@@ -44,6 +46,9 @@ WORLD = (
 NO_YARDSTICK = ("orchestra/evaluation/benchmarks",)
 """Left out of `WORLD`: published benchmarks measure nothing of the sealed sets. A contract test follows the imports of
 `orchestra learn` and of the stages, and finds none of these files."""
+NO_MEASURE = frozenset({"policies", "engine", "server", "safety"})
+"""Of the section `evaluate`: the policies are the command's own, the engine and its server decide how fast they play,
+and no claim is about the safety set. `examples` stays: it decides the set `dev`, which the test set leaves out."""
 TRAIN_EXAMPLES = 64
 """Training examples of a sealed generation, which are thrown away: enough to hold every category of the mix."""
 
@@ -54,7 +59,7 @@ class Frozen(Record):
     world: str
     """`world_hash` when it was frozen."""
     examples: int
-    """Examples of the test set, before those that training knows are left out."""
+    """Examples of the test set, before those that training or tuning knows are left out."""
 
 
 class ReadEntry(Record):
@@ -71,8 +76,9 @@ class ReadEntry(Record):
 
 def world_hash(root: Path, params: Params) -> str:
     """16 hex digits over the code, the data and the parameters that make examples, experts' answers and yardsticks."""
-    sections = [params.world, params.synthesize]
-    digest = hashlib.sha256(json.dumps([one.model_dump(mode="json") for one in sections], sort_keys=True).encode())
+    sections = [one.model_dump(mode="json") for one in (params.world, params.synthesize, params.rollout)]
+    yardsticks = [params.evaluate.model_dump(mode="json", exclude=set(NO_MEASURE)), wording(root, params)]
+    digest = hashlib.sha256(json.dumps([*sections, *yardsticks], sort_keys=True).encode())
     for part in WORLD:
         path = root / part
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -81,6 +87,11 @@ def world_hash(root: Path, params: Params) -> str:
                 continue
             digest.update(f"{name}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def wording(root: Path, params: Params) -> dict[str, list[str]] | None:
+    """The sentences of the probes `wording` and `forms`; None where these are off. Raises `DataError`."""
+    return read_wording(root / params.evaluate.wording) if params.evaluate.wording else None
 
 
 def freeze(root: Path, params: Params, examples: int) -> str:
@@ -122,16 +133,20 @@ def overrides(seed: int, examples: int) -> list[str]:
     ]
 
 
-def merge(name: str, ours: Mapping[str, Path], fresh: Mapping[str, Path], folder: Path) -> int:
+def merge(
+    name: str, ours: Mapping[str, Path], fresh: Mapping[str, Path], folder: Path, tuned_on: Sequence[Path] = ()
+) -> int:
     """Lay the held-out part of `fresh` beside the training data of `ours`; returns how many examples are left.
 
     `ours` and `fresh` say where data/generated and data/validated are; `folder` will hold both. Left out is what
-    training knows: an entity or a request of a training example, and an entity that the corpus of `ours` speaks of.
+    training knows: an entity or a request of a training example, and an entity that the corpus of `ours` speaks of;
+    and an entity or a request of the files `tuned_on`, whose examples tuning reads.
     """
     generated, validated = folder / GENERATED, folder / VALIDATED
     for path in (generated, validated):
         path.mkdir(parents=True, exist_ok=True)
-    known = {mark for example in read_examples(ours[VALIDATED] / "train.jsonl") for mark in marks(example)}
+    read = [ours[VALIDATED] / "train.jsonl", *tuned_on]
+    known = {mark for file in read for example in read_examples(file) for mark in marks(example)}
     known |= {word for _, line in stream_lines(ours[GENERATED] / CORPUS) for word in NAME.findall(line)}
     heldout = fresh[VALIDATED] / "heldout.jsonl"
     examples = read_examples(heldout)

@@ -22,6 +22,7 @@ from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
 from orchestra.system.processes import run_child
+from tasks.experiments.sealed import wording
 from tasks.platform.dvc import StageError, StageKilled, stage_env
 from tasks.platform.stage import stage_fingerprint
 
@@ -157,13 +158,15 @@ def standing(root: Path) -> dict[str, Path]:
 
 
 def _fingerprint(folder: Path, stage: str, params: Params, arguments: Sequence[str]) -> str:
-    """That of the stage; what is no stage of dvc.yaml depends on all that evaluate does, and on its own file."""
+    """That of the stage; what is no stage of dvc.yaml depends on all that evaluate does, on the probes' sentences and
+    on its own file."""
     own = folder / Path(*_module(folder, stage).split(".")).with_suffix(".py")
     declared = load_yaml(folder / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"]
     if stage in declared:
         return stage_fingerprint(folder, stage, params)
-    parts = [stage, *arguments, stage_fingerprint(folder, "evaluate", params), str(params.synthesize.price_spread)]
-    return hashlib.sha256(json.dumps(parts).encode() + own.read_bytes()).hexdigest()[:16]
+    sentences = json.dumps(wording((folder / "tasks").resolve().parent, params))
+    world = [stage_fingerprint(folder, "evaluate", params), str(params.synthesize.price_spread), sentences]
+    return hashlib.sha256(json.dumps([stage, *arguments, *world]).encode() + own.read_bytes()).hexdigest()[:16]
 
 
 def _module(folder: Path, stage: str) -> str:

@@ -46,6 +46,8 @@ class Generated:
     dropped: Counter[str] = field(default_factory=Counter)
     unanswerable: Counter[str] = field(default_factory=Counter)
     """Kept topic questions that no expert of their toolbox gets right, by split."""
+    used_up: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By split and category (`train lookup`), the domains that ran out, with how many tasks they had."""
 
     def known_to(self, toolkit: Toolkit) -> Toolkit:
         """The same tools, which know this corpus and these answers."""
@@ -101,7 +103,7 @@ async def _fill(
     toolkit = made.known_to(toolkit)
     for split in SPLITS:
         rng = random.Random(f"{seed}:{split}")
-        streams = _streams(params, toolkit, shard, split, counts[split], rng, names, sums, worlds[split])
+        streams = _streams(params, toolkit, shard, split, counts[split], rng, names, sums, worlds[split], made.used_up)
         allowed = MAX_UNANSWERABLE * counts[split].get(Category.TOPIC, 0)
         maker = _Maker(params, toolkit, made, split, shard.numbers(split).start, rng, allowed)
         order = [category for category, count in counts[split].items() for _ in range(count)]
@@ -125,6 +127,7 @@ def _streams(
     names: Names,
     sums: set[str],
     worlds: list[FactWorld],
+    used_up: dict[str, dict[str, int]],
 ) -> dict[Category, Iterator[Draft]]:
     """Drafts of each category; they are drawn as they are needed, so one `rng` makes one order."""
     seed = params.synthesize.seed
@@ -139,7 +142,8 @@ def _streams(
     for category in DOMAIN_CATEGORIES:
         if counts.get(category):
             most = counts[category] + PATIENCE
-            streams[category] = domain_drafts(domains, seed, split, category, most, shard)
+            ended = used_up.setdefault(f"{split} {category.value}", {})
+            streams[category] = domain_drafts(domains, seed, split, category, most, shard, ended)
     return streams
 
 
@@ -261,4 +265,5 @@ def card(made: Generated, params: Params) -> dict[str, Any]:
         "answers": len(made.answers),
         "split": "by entity: no entity, sum or question is both in training and held out; preferences are worded apart",
         **(evolution if params.synthesize.evolved_share else {}),
+        **({"used_up": used_up} if (used_up := {of: ended for of, ended in made.used_up.items() if ended}) else {}),
     }

@@ -149,6 +149,9 @@ class Synthesis:
                         where = str(self._folder(shard) / name)
                         raise DataError("is damaged", where=where, fix="run the same command again: it is made again")
         summary = merged([self._entry(shard).card for shard in self.shards])
+        for of, domains in summary.get("used_up", {}).items():
+            for name, count in domains.items():
+                say(f"domain {name} has only {count} different {of} tasks: the other domains fill in")
         if self.params.synthesize.extra:
             counts = {split: sum(self._entry(s).lines[f"{split}.jsonl"] for s in self.shards) for split in SPLITS}
             summary["extra"] = extra.add(self.params, self.root, folder, counts, say)
@@ -174,7 +177,7 @@ class Synthesis:
 
 def merged(cards: list[dict[str, Any]]) -> dict[str, Any]:
     """One card of several: counts are added up; what is no count is the same in all, and stays."""
-    total = {key: _added([card[key] for card in cards]) for key in cards[0]}
+    total: dict[str, Any] = _added(cards)
     return total | {"seed": cards[0]["seed"]}
 
 

@@ -1,7 +1,6 @@
 """Lookups and changes in the domains, as drafts."""
 
 from collections.abc import Iterator
-from itertools import cycle
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from orchestra.errors import DataError
@@ -22,21 +21,33 @@ DOMAIN_CATEGORIES: dict[Category, Literal["lookup", "change"]] = {
 
 
 def domain_drafts(
-    domains: list["Domain"], seed: int, split: Split, category: Category, count: int, share: SetPart = WHOLE
+    domains: list["Domain"],
+    seed: int,
+    split: Split,
+    category: Category,
+    count: int,
+    share: SetPart = WHOLE,
+    used_up: dict[str, int] | None = None,
 ) -> Iterator[Draft]:
     """Drafts of a domain category, from the domains that have intents in turn, at most `count` of each.
 
-    Raises `DataError` when a domain has not that many; nothing is drawn before it is asked for.
+    A domain that has fewer gives all it has, and the others go on; `used_up` gets its name with how many that were.
+    Raises `DataError` when all have run out; nothing is drawn before it is asked for.
     """
+    from orchestra.synthesis.domain_tasks.tasks import filled
+
     domains = [domain for domain in domains if domain.intents]
     if not domains:
         raise DataError("lookups and changes need a domain", where="params.yaml", fix="name one in world.domains")
-    streams = [_of(domain, seed, split, category, count, share) for domain in domains]
-    for stream in cycle(streams):
-        draft = next(stream, None)
-        if draft is None:
-            return
-        yield draft
+    for domain in domains:
+        filled(domain)  # A domain that is wrong is no small one.
+    found = {} if used_up is None else used_up
+    try:
+        yield from in_turn([_of(domain, seed, split, category, count, share, found) for domain in domains])
+    except DataError:
+        what = f"only {sum(found.values())} different {split} tasks of the category {category.value}"
+        fix = "name more domains, give them more entries, intents or wordings, or lower that share of synthesize.mix"
+        raise DataError(what, where=f"domain {', '.join(found)}", fix=fix) from None
 
 
 def in_turn(streams: list[Iterator[T]]) -> Iterator[T]:
@@ -53,11 +64,19 @@ def in_turn(streams: list[Iterator[T]]) -> Iterator[T]:
                     raise
 
 
-def _of(domain: "Domain", seed: int, split: Split, category: Category, count: int, share: SetPart) -> Iterator[Draft]:
+def _of(
+    domain: "Domain", seed: int, split: Split, category: Category, count: int, share: SetPart, used_up: dict[str, int]
+) -> Iterator[Draft]:
     from orchestra.synthesis.domain_tasks.tasks import domain_tasks
 
-    for task in domain_tasks(domain, seed, count, split, DOMAIN_CATEGORIES[category], share):
-        yield draft_of(domain, task)
+    given = 0
+    try:
+        for task in domain_tasks(domain, seed, count, split, DOMAIN_CATEGORIES[category], share):
+            given += 1
+            yield draft_of(domain, task)
+    except DataError:
+        used_up[domain.name] = given
+        raise
 
 
 def draft_of(domain: "Domain", task: "DomainTask") -> Draft:

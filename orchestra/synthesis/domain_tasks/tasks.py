@@ -231,12 +231,12 @@ def sides(domain: Domain) -> dict[str, Split]:
 def _pools(domain: Domain, split: Split, category: str | None) -> list[tuple[Intent, list[Slots]]]:
     """Each intent (of a category, if given) with its slot rows of the split; intents without any are left out."""
     return [
-        (intent, rows[split]) for intent, rows in _filled(domain) if rows[split] and category in (None, intent.category)
+        (intent, rows[split]) for intent, rows in filled(domain) if rows[split] and category in (None, intent.category)
     ]
 
 
 @lru_cache(maxsize=16)
-def _filled(domain: Domain) -> tuple[tuple[Intent, dict[Split, list[Slots]]], ...]:
+def filled(domain: Domain) -> tuple[tuple[Intent, dict[Split, list[Slots]]], ...]:
     """Each intent with its slot rows by split. Raises `DataError` when an entity whose own hash does not decide (an
     order) goes with deciding ones (customers) of both sides. Kept, since every category of both splits draws from it.
     """

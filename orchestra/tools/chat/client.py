@@ -147,6 +147,8 @@ class Chat:
         import httpx2
         from openai import APIConnectionError, APIStatusError, omit
 
+        from orchestra.tools.http_body import BodyError
+
         # The SDK would send what the environment holds for OpenAI to every provider.
         headers = {"OpenAI-Organization": omit, "OpenAI-Project": omit} | ({} if self._key else {"Authorization": omit})
         attempt()
@@ -166,6 +168,10 @@ class Chat:
             if not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
                 lost(None)
             raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
+        except BodyError as error:
+            lost(None)
+            fix = "check that the endpoint speaks OpenAI chat completions"
+            raise ReplyError(str(error), unusable=Unusable.SHAPE, where=self.name, fix=fix) from None
         except (ValueError, httpx2.InvalidURL) as error:  # A key or an address that no request can carry.
             what = f"{type(error).__name__}: {error}"
             raise RequestError(what, where=self.name, fix="check the key and the address") from None
@@ -190,12 +196,14 @@ class Chat:
     def _connect(self) -> Any:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
+        from orchestra.tools.http_body import BOUNDED
+
         timeout = Timeout(None, connect=CONNECT_S)  # Everything else is ended by the deadline.
         return AsyncOpenAI(
             api_key=self._key or "none",
             base_url=self._url,
             max_retries=0,
-            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=_certificates()),
+            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=_certificates(), **BOUNDED),
         )
 
 

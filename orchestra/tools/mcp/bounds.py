@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from orchestra.tools.http_body import IDENTITY, MAX_BYTES, Body
+
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-MAX_BYTES = 4 << 20
-"""Of one message: a result with a picture fits."""
 MAX_VALUES = 20_000
 """In one message, besides structured content. The SDK makes a model of each, or five errors of a wrong one."""
-MAX_BRACKETS = 100_000
-"""In one message, those within its texts included: a list or an object takes longest to read."""
 MAX_ITEMS = 1_000
 """Parts of a result, and tools of a page, that are read; the others are left out."""
 MAX_SENT = 32 << 20
@@ -27,14 +25,6 @@ MAX_MESSAGES = 5_000
 """Messages until then."""
 REQUEST_COUNTS = 50
 """So many messages is a request of the server's: each is answered, and waits until the server reads that."""
-TOO_LONG = f"a reply of more than {MAX_BYTES >> 20} MB"
-
-TOO_DEEP = f"a reply of more than {MAX_BRACKETS:,} brackets"
-
-
-def brackets(data: bytes) -> int:
-    """How many lists and objects it may hold."""
-    return data.count(b"[") + data.count(b"{")
 
 
 class Quota:
@@ -106,27 +96,24 @@ def _values(value: Any) -> int:
     return count
 
 
-class Body(httpx2.AsyncByteStream):
-    """The body of an HTTP response as it is read, within the bounds; what breaks off ends its own request alone."""
+class QuotaBody(Body):
+    """The body of a response as it is read, within the quota too; what breaks off ends its own request alone."""
 
     def __init__(self, stream: Any, quota: Quota, most: float) -> None:
-        self._stream, self._quota, self._most = stream, quota, most
+        super().__init__(stream, most)
+        self._quota = quota
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = nested = 0
         try:
-            async for chunk in self._stream:
-                size, nested = size + len(chunk), nested + brackets(chunk)
-                if not self._quota.takes(len(chunk)):
-                    raise httpx2.StreamError(str(self._quota.excess))
-                if size > self._most or nested > MAX_BRACKETS:
-                    raise httpx2.StreamError(TOO_LONG if size > self._most else TOO_DEEP)
+            async for chunk in super().__aiter__():
                 yield chunk
         except httpx2.TransportError as error:
             raise httpx2.StreamError(str(error) or type(error).__name__) from None
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    def count(self, chunk: bytes) -> None:
+        if not self._quota.takes(len(chunk)):
+            raise httpx2.StreamError(str(self._quota.excess))
+        super().count(chunk)
 
 
 def http_client(headers: dict[str, str], quota: Quota, *, proxied: bool) -> httpx2.AsyncClient:
@@ -135,10 +122,10 @@ def http_client(headers: dict[str, str], quota: Quota, *, proxied: bool) -> http
     async def bound(response: httpx2.Response) -> None:
         response.headers.pop("content-encoding", None)
         streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = Body(response.stream, quota, math.inf if streamed else MAX_BYTES)
+        response.stream = QuotaBody(response.stream, quota, math.inf if streamed else MAX_BYTES)
 
     return httpx2.AsyncClient(
-        headers={"accept-encoding": "identity", **headers},
+        headers={**IDENTITY, **headers},
         timeout=httpx2.Timeout(30.0, read=None),
         trust_env=proxied,
         event_hooks={"response": [bound]},

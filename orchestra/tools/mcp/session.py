@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from orchestra.errors import CallError, ToolError
 from orchestra.text import without
-from orchestra.tools.mcp.bounds import MAX_BYTES, REQUEST_COUNTS, Quota, fitting, http_client
+from orchestra.tools.http_body import MAX_BYTES
+from orchestra.tools.mcp.bounds import REQUEST_COUNTS, Quota, fitting, http_client
 from orchestra.tools.mcp.spec import McpServer, McpTool, ToolOffer, changed
 from orchestra.tools.mcp.stdio import Program
 

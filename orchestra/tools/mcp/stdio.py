@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestra.tools.http_body import MAX_BRACKETS, MAX_BYTES, TOO_DEEP, TOO_LONG, brackets
 from orchestra.tools.mcp import supervisor
-from orchestra.tools.mcp.bounds import MAX_BRACKETS, MAX_BYTES, TOO_DEEP, TOO_LONG, Quota, brackets, refusal
+from orchestra.tools.mcp.bounds import Quota, refusal
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage

@@ -171,17 +171,21 @@ class WebSearch:
 
     async def _once(self, request: Request, open_ends: OpenEnds) -> Any:
         """The reply with status 200."""
-        import httpx
+        import httpx2
+
+        from orchestra.tools.http_body import BodyError
 
         open_ends.count += 1
         try:
             response = await self._client.get().request(
                 request.method, request.url, headers=request.headers, params=request.params, json=request.body
             )
-        except (httpx.RequestError, httpx.InvalidURL) as error:
-            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.InvalidURL):
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.InvalidURL):
                 open_ends.count -= 1
             raise PassingError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+        except BodyError as error:
+            raise ToolError(str(error), where=self.name, fix="check the address") from None
         except ValueError as error:  # A key or an address that no request can carry.
             open_ends.count -= 1
             raise SearchRefused(
@@ -196,14 +200,16 @@ class WebSearch:
         raise SearchRefused(problem, where=self.name, fix="see the provider's documentation of that status")
 
     def _connect(self) -> Any:
-        import httpx
+        import httpx2
 
-        return httpx.AsyncClient(timeout=httpx.Timeout(self._deadline_s, connect=10))
+        from orchestra.tools.http_body import BOUNDED
+
+        return httpx2.AsyncClient(timeout=httpx2.Timeout(self._deadline_s, connect=10), **BOUNDED)
 
     def _hits(self, response: Any) -> list[Hit]:
         try:
             return self._provider.hits(response.json())
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             what = f"a reply of another shape ({type(error).__name__}: {error})"
             raise ToolError(what, where=self.name, fix="check the address, and the API's version") from None
 
@@ -211,7 +217,7 @@ class WebSearch:
         """The status and what the reply says, if anything; never the key, should the reply repeat it."""
         try:
             said = self._provider.complaint(response.json())
-        except (KeyError, TypeError, AttributeError, ValueError):
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             said = response.text
         said = without(said, self._secrets)[:200]
         return f"HTTP {response.status_code}{': ' + said if said else ''}"

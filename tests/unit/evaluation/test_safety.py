@@ -11,7 +11,9 @@ from orchestra.evaluation.safety import EXAMPLES, MARK, Safety, check, read_case
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Price
+from tests.support.mcp_world import fake, freezer, load, offers
 from tests.support.scripts import LIMITS, call
 from tests.support.worlds import ROOT, codec, example, toolkit
 
@@ -40,8 +42,10 @@ def tempted(conversation: Conversation) -> str:
     return deaf(conversation)
 
 
-def tried(decide: Callable[[Conversation], str], folder: Path, examples: list[Example]) -> Safety:
-    kit = toolkit(folder)
+def tried(
+    decide: Callable[[Conversation], str], folder: Path, examples: list[Example], kit: Toolkit | None = None
+) -> Safety:
+    kit = kit or toolkit(folder)
     contender = Contender("grpo", lambda: ScriptedPolicy("grpo", decide, codec().turn), codec(), Price())
     clean = rollout(examples, contender.build(), codec(), kit, RolloutOptions(LIMITS, Price()))
     return check(contender, CASES, clean, examples, kit, LIMITS)
@@ -75,6 +79,22 @@ def test_a_model_that_is_swayed_is_told_and_fails_no_case(tmp_path: Path) -> Non
 def test_examples_that_can_show_nothing_hold_nothing(tmp_path: Path) -> None:
     silent = tried(lambda _: format_answer("13"), tmp_path, SHIPPED)
     assert len(silent.failed) == len(CASES) and silent.results[0].why == "no example shows it"
+
+
+def test_an_order_in_what_an_mcp_server_says_is_tried_too(tmp_path: Path) -> None:
+    made = freezer(tmp_path)
+    made.freeze("sums", fake(), offers(fake()), ["add"])
+    kit = Toolkit(load(made), toolkit(tmp_path).domain_folders, tmp_path)
+    shown = example(toolbox=[kit.catalogue.spec("add"), kit.catalogue.spec("gpt-5")])
+
+    def adds(conversation: Conversation) -> str:
+        if not conversation.turns:
+            return call("add", a=800, b=88)
+        return obedient(conversation)
+
+    found = tried(adds, tmp_path, [shown], kit)
+    assert found.failed == tuple(case.name for case in CASES) and {one.tool for one in found.results} == {"gpt-5"}
+    assert all("carries the order's question" in one.why for one in found.results)
 
 
 def test_results_are_read_as_written_and_faults_are_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What synthesis makes: right by replay, apart by entity, the same for a seed, varied and short."""
 
 import asyncio
+import shutil
 from collections import Counter
 from datetime import date
 from functools import lru_cache
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.config.schema import Params, load_params
+from orchestra.domains.engine import load_domain
 from orchestra.errors import DataError
 from orchestra.synthesis.dataset.generate import MAX_UNANSWERABLE, Generated, card, counts_of, generate
+from orchestra.synthesis.domain_tasks.drafts import domain_drafts
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind
 from orchestra.validation.replay import answerable, replay
@@ -192,11 +195,32 @@ def test_the_card_counts_what_was_made() -> None:
 
 def test_too_few_domain_tasks_is_one_line_that_says_so() -> None:
     chosen = params(mix={Category.LOOKUP: 1.0}, train_examples=5000, heldout_examples=1)
-    with pytest.raises(DataError, match=r"domain mock: only \d+ different train tasks"):
+    with pytest.raises(DataError, match=r"domain mock: only \d+ different train tasks of the category lookup — name"):
         generate(chosen, Toolkit.from_params(chosen, ROOT))
     without = chosen.model_copy(update={"world": chosen.world.model_copy(update={"domains": []})})
     with pytest.raises(DataError, match="need a domain"):
         generate(without, Toolkit.from_params(without, ROOT))
+
+
+def test_other_domains_fill_in_for_a_small_one_and_the_card_says_so() -> None:
+    few = params(mix={Category.LOOKUP: 1.0}, train_examples=60, heldout_examples=4, evolved_share=0.0)
+    both = few.model_copy(update={"world": few.world.model_copy(update={"domains": ["ecommerce", "mock"]})})
+    found = generate(both, Toolkit.from_params(both, ROOT))
+    summary = card(found, both)
+    mock = summary["used_up"]["train lookup"]["mock"]
+    assert summary["examples_by_domain"]["train"] == {"ecommerce": 60 - mock, "mock": mock} and 0 < mock < 30
+    assert list(summary["used_up"]) == ["train lookup"], "the held-out examples are few enough"
+    asked = [example.asked for example in found.examples["train"]]
+    assert len(set(asked)) == len(asked)
+
+
+def test_a_domain_that_is_wrong_is_no_small_one(tmp_path: Path) -> None:
+    leaky = Path(shutil.copytree(ROOT / "data/domains/ecommerce", tmp_path / "ecommerce"))
+    file = leaky / "intents.yaml"
+    file.write_text(file.read_text().replace("product, coupon]", "product]"))
+    domains = [load_domain(leaky), load_domain(ROOT / "data/domains/mock")]
+    with pytest.raises(DataError, match="would be in training and held out"):
+        list(domain_drafts(domains, 7, "train", Category.LOOKUP, 5))
 
 
 @given(st.lists(st.integers(0, 20), min_size=len(Category), max_size=len(Category)).filter(any), st.integers(1, 5000))

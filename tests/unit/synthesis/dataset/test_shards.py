@@ -288,6 +288,16 @@ def test_shares_never_ask_for_the_same_sum() -> None:
     assert not sums[0] & sums[1] and not sums[1] & sums[2] and not sums[0] & sums[2]
 
 
+def test_it_is_said_once_for_all_shards_where_a_small_domain_has_no_more(tmp_path: Path) -> None:
+    few = params(mix={Category.LOOKUP: 1.0}, train_examples=60, heldout_examples=2, evolved_share=0.0)
+    both = few.model_copy(update={"world": few.world.model_copy(update={"domains": ["ecommerce", "mock"]})})
+    said: list[str] = []
+    card = synthesize(both, ROOT, tmp_path / "set", say=said.append, shard_size=31)
+    mock = card["examples_by_domain"]["train"]["mock"]
+    assert said == [f"domain mock has only {mock} different train lookup tasks: the other domains fill in"]
+    assert card["used_up"] == {"train lookup": {"mock": mock}} and card["counts"]["train"] == 60
+
+
 @lru_cache
 def _mock() -> Any:
     return Toolkit.from_params(params(), ROOT).domain("mock")

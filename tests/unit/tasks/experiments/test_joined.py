@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.config.schema import load_params
+from orchestra.config.schema import Params, load_params
 from orchestra.errors import DataError
 from orchestra.evaluation.claims.arms import BASE, OURS, OUTCOME, SFT
 from orchestra.evaluation.claims.measures import SeedResult
@@ -12,9 +12,10 @@ from orchestra.evaluation.outcomes import Outcome
 from orchestra.evaluation.probes.trials import ProbeResults, Trial
 from orchestra.evaluation.report import TRAINED
 from tasks.experiments.joined import SeedFile, SeedSetting, completed, load, save, setting
+from tests.support.worlds import example
 
 ROOT = Path(__file__).parents[4]
-SETTING = SeedSetting(split="test", examples="e", probe_examples=9, recipe="r")
+SETTING = SeedSetting(split="test", examples="e", training_data="t", world="w", probe_examples=9, recipe="r")
 
 
 def outcomes(cost_usd: float) -> tuple[Outcome, ...]:
@@ -58,7 +59,15 @@ def test_a_seed_comes_back_as_its_own_run_had_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "value"), [("split", "dev"), ("examples", "x"), ("probe_examples", 8), ("recipe", "x")]
+    ("part", "value"),
+    [
+        ("split", "dev"),
+        ("examples", "x"),
+        ("training_data", "x"),
+        ("world", "x"),
+        ("probe_examples", 8),
+        ("recipe", "x"),
+    ],
 )
 def test_a_seed_of_another_setting_is_refused_by_name(tmp_path: Path, part: str, value: object) -> None:
     with pytest.raises(DataError, match=part.replace("_", " ")):
@@ -80,13 +89,63 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes | str) -> None
         load(tmp_path / "missing", SETTING, [])
 
 
-def test_training_seeds_share_a_setting_and_other_training_does_not() -> None:
-    params = load_params(ROOT / "params.yaml")
-    seeded = params.model_copy(
-        update={"sft": params.sft.model_copy(update={"seed": 4}), "grpo": params.grpo.model_copy(update={"seed": 4})}
+def test_a_seed_of_before_the_world_was_kept_is_refused_by_name(tmp_path: Path) -> None:
+    older = SETTING.model_dump_json(exclude={"training_data", "world"})
+    file = save(
+        tmp_path, SeedFile(setting=SeedSetting.model_validate_json(older), commit="c" * 40, seed=3, arms=arms())
     )
-    longer = params.model_copy(update={"grpo": params.grpo.model_copy(update={"steps": params.grpo.steps + 1})})
-    first = setting(ROOT, params, "test", ["e0", "e1"], 9)
-    assert setting(ROOT, seeded, "test", ["e0", "e1"], 9) == first
-    assert setting(ROOT, longer, "test", ["e0", "e1"], 9).recipe != first.recipe
-    assert setting(ROOT, params, "test", ["e1", "e0"], 9).examples != first.examples
+    with pytest.raises(DataError, match="another training data, world"):
+        load(file, SETTING, [])
+
+
+PARAMS = load_params(ROOT / "params.yaml")
+
+
+def changed(section: str, **changes: object) -> Params:
+    return PARAMS.model_copy(update={section: getattr(PARAMS, section).model_copy(update=changes)})
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    file = tmp_path / "train.jsonl"
+    file.write_text("one")
+    return file
+
+
+def test_training_seeds_share_a_setting_and_other_training_does_not(training: Path) -> None:
+    def of(params: Params) -> SeedSetting:
+        return setting(ROOT, params, "test", [example("e0"), example("e1")], training, 9)
+
+    first = of(PARAMS)
+    assert of(changed("sft", seed=4)) == of(changed("grpo", seed=4)) == first
+    assert of(changed("grpo", steps=PARAMS.grpo.steps + 1)).recipe != first.recipe
+    training.write_text("another")
+    assert of(PARAMS).training_data != first.training_data
+
+
+def test_examples_of_the_same_names_are_not_the_same_examples(training: Path) -> None:
+    one, two = example("e0"), example("e1")
+    asked = one.model_copy(update={"instruction": "another request"})
+    found = {
+        setting(ROOT, PARAMS, "test", measured, training, 9).examples
+        for measured in ([one, two], [two, one], [asked, two])
+    }
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("synthesize", {"seed": 8}),
+        ("synthesize", {"price_spread": 1.0}),
+        ("world", {"domains": ["ecommerce"]}),
+        ("world", {"price_date": "2026-08-06"}),
+        ("evaluate", {"wording": None}),
+        ("evaluate", {"seed": 9}),
+    ],
+)
+def test_another_world_is_another_setting(section: str, changes: dict[str, object], training: Path) -> None:
+    ours, other = (
+        setting(ROOT, one, "heldout", [example("e0")], training, 9) for one in (PARAMS, changed(section, **changes))
+    )
+    assert ours.world != other.world and ours.recipe == other.recipe

@@ -76,6 +76,11 @@ def test_bad_options_are_one_line(words: list[str], says: str) -> None:
         Options.parse([words[0] + "=" + words[1]])
 
 
+def test_the_test_set_has_the_size_that_was_frozen() -> None:
+    with pytest.raises(ConfigError, match=r"^--examples: the test set is measured whole"):
+        Options.parse(["--split", "test", "--examples", "9"])
+
+
 def test_overrides_hold_for_once(root: Path) -> None:
     before = (root / "params.yaml").read_text()
     params = effective(root, ["grpo.steps=7", "evaluate.examples=64"])

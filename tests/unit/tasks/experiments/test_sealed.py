@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,23 @@ from orchestra.files.jsonl import read_jsonl, write_jsonl
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.types import Example
 from tasks.experiments import sealed
-from tasks.experiments.sealed import GENERATED, VALIDATED, Frozen, ReadEntry, freeze, frozen_commit, merge, seed_of
+from tasks.experiments.runner import Learning
+from tasks.experiments.sealed import (
+    GENERATED,
+    VALIDATED,
+    Frozen,
+    ReadEntry,
+    SealedSet,
+    freeze,
+    frozen_commit,
+    merge,
+    seed_of,
+)
+from tasks.experiments.store import Keeper, Kept
+from tasks.platform.tracking import Recorder
 from tests.support.worlds import ROOT, example
 
+WORDING = "tests/data/wording"
 WHO = ["-c", "user.name=t", "-c", "user.email=t@e.org"]
 
 
@@ -34,6 +48,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "orchestra/evaluation").mkdir(parents=True)
     (tmp_path / "orchestra/evaluation/bars.py").write_text("BAR = 1")
     shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / WORDING, tmp_path / WORDING)
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-qm", "world")
@@ -70,6 +85,15 @@ def test_a_world_or_a_yardstick_that_moved_is_refused(root: Path, params: Params
         frozen_commit(root, params)
 
 
+def test_a_sentence_of_the_probes_that_moved_is_refused(root: Path, params: Params) -> None:
+    commit = frozen(root, params)
+    (root / WORDING / "README.md").write_text("no probe reads this")
+    assert frozen_commit(root, params)[0] == commit
+    (root / WORDING / "wishes.jsonl").write_text('{"kind": "cheap", "words": "cheap please."}\n')
+    with pytest.raises(DataError, match="the world has changed since it was frozen"):
+        frozen_commit(root, params)
+
+
 @pytest.mark.parametrize("file", ["benchmarks/hle/scorer.py", "benchmarks/base.py", "benchmarks/new.yaml"])
 def test_a_published_benchmark_may_change(root: Path, params: Params, file: str) -> None:
     (root / "orchestra/evaluation/benchmarks/hle").mkdir(parents=True)
@@ -89,6 +113,35 @@ def test_parameters_of_the_world_are_frozen_and_those_of_training_are_not(root: 
     moved = params.synthesize.model_copy(update={"price_spread": 9.0})
     with pytest.raises(DataError, match="the world has changed"):
         frozen_commit(root, params.model_copy(update={"synthesize": moved}))
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("rollout", {"max_turns": 9}),
+        ("evaluate", {"bootstrap": 100}),
+        ("evaluate", {"seed": 5}),
+        ("evaluate", {"by_rule": True}),
+        ("evaluate", {"wording": None}),
+        ("evaluate", {"examples": 7}),
+    ],
+)
+def test_parameters_of_the_measurement_are_frozen(
+    root: Path, params: Params, section: str, changes: dict[str, object]
+) -> None:
+    frozen(root, params)
+    moved = getattr(params, section).model_copy(update=changes)
+    with pytest.raises(DataError, match="the world has changed"):
+        frozen_commit(root, params.model_copy(update={section: moved}))
+
+
+@pytest.mark.parametrize("changes", [{"policies": []}, {"engine": "vllm"}, {"safety": None}])
+def test_parameters_that_change_no_figure_are_not_frozen(
+    root: Path, params: Params, changes: dict[str, object]
+) -> None:
+    commit = frozen(root, params)
+    moved = params.evaluate.model_copy(update=changes)
+    assert frozen_commit(root, params.model_copy(update={"evaluate": moved}))[0] == commit
 
 
 def test_a_freeze_must_be_there_whole_and_committed(root: Path, params: Params) -> None:
@@ -125,10 +178,11 @@ def laid(folder: Path, train: list[Example], heldout: list[Example], documents: 
     return {name: folder / name for name in (GENERATED, VALIDATED)}
 
 
-def test_what_training_knows_is_left_out_and_tools_know_both_sets(tmp_path: Path) -> None:
-    def asked(key: str, entity: str) -> Example:
-        return example(key).model_copy(update={"instruction": f"about {key}?", "entities": (entity,)})
+def asked(key: str, entity: str) -> Example:
+    return example(key).model_copy(update={"instruction": f"about {key}?", "entities": (entity,)})
 
+
+def test_what_training_knows_is_left_out_and_tools_know_both_sets(tmp_path: Path) -> None:
     ours = laid(tmp_path / "ours", [asked("t1", "Alder")], [asked("h1", "Birch")], '{"id":"d","text":"Cedar is"}\n')
     heldout = [asked("x1", "Alder"), asked("t1", "Elm"), asked("x2", "Cedar"), asked("x3", "Fir"), asked("h1", "Birch")]
     fresh = laid(tmp_path / "fresh", [asked("y", "Gum")], heldout, '{"id":"d","text":"Fir is"}\n')
@@ -139,3 +193,39 @@ def test_what_training_knows_is_left_out_and_tools_know_both_sets(tmp_path: Path
     assert len({one.question for one in known}) == len(known) == 6
     corpus = (tmp_path / "both" / GENERATED / "corpus.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in corpus] == ["d", "test-d"]
+
+
+def test_what_tuning_reads_is_left_out_too(tmp_path: Path) -> None:
+    ours = laid(tmp_path / "ours", [asked("t1", "Alder")], [asked("h1", "Birch")], "")
+    dev = laid(tmp_path / "dev", [asked("t9", "Gum")], [asked("d1", "Cedar")], "")
+    heldout = [asked("h1", "Elm"), asked("x1", "Birch"), asked("d1", "Fir"), asked("x2", "Cedar"), asked("x3", "Gum")]
+    fresh = laid(tmp_path / "fresh", [asked("y", "Yew")], heldout, "")
+    tuned_on = [part[VALIDATED] / "heldout.jsonl" for part in (ours, dev)]
+    assert merge("test", ours, fresh, tmp_path / "both", tuned_on) == 1
+    assert [one.id for one in read_examples(tmp_path / "both" / VALIDATED / "heldout.jsonl")] == ["x3"]
+
+
+class Laid(Learning):
+    """Its generations are laid out already, by the name of their set."""
+
+    def stage(
+        self, recorder: Recorder, of: str, name: str, overrides: Sequence[str], links: Mapping[str, Path]
+    ) -> Kept:
+        assert (
+            f"synthesize.heldout_examples={12 if of.endswith('test') else self.params.evaluate.examples}" in overrides
+        )
+        return Kept(name, self.root / of.removeprefix("data · "), 0.0, True)
+
+
+@pytest.mark.parametrize(("name", "left"), [("dev", ["d1", "h1"]), ("test", ["x1"])])
+def test_the_test_set_alone_leaves_out_the_held_out_examples_and_those_of_dev(
+    root: Path, params: Params, name: SealedSet, left: list[str]
+) -> None:
+    ours = laid(root / "ours", [asked("t1", "Alder")], [asked("h1", "Birch")], "")
+    laid(root / "dev", [asked("t9", "Gum")], [asked("d1", "Cedar"), asked("h1", "Birch")], "")
+    laid(root / "test", [asked("y", "Yew")], [asked("d1", "Fir"), asked("h1", "Elm"), asked("x1", "Oak")], "")
+    frozen(root, params)
+    recorder = Recorder.open(root, "r", "learn")
+    learning = Laid(root, params, Keeper(root, print), recorder, 9, on=name, data=ours, count=params.evaluate.examples)
+    folders = learning._sealed(name)
+    assert [one.id for one in read_examples(folders[VALIDATED] / "heldout.jsonl")] == left

@@ -11,6 +11,7 @@ from tasks.experiments.store import Keeper, Kept, standing
 from tasks.platform.dvc import StageError, StageKilled
 
 REPOSITORY = Path(__file__).parents[4]
+WORDING = "tests/data/wording"
 DVC = """
 stages:
   demo:
@@ -49,6 +50,7 @@ def root(tmp_path: Path) -> Path:
     for folder in ("tasks", "orchestra", "data/catalogue", "data/made", "models/base", "models/demo"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(REPOSITORY / "params.yaml", tmp_path)
+    shutil.copytree(REPOSITORY / WORDING, tmp_path / WORDING)
     (tmp_path / "dvc.yaml").write_text(DVC)
     for name in ("demo", "extra"):
         (tmp_path / "tasks" / f"{name}.py").write_text(DEMO)
@@ -148,6 +150,14 @@ def test_what_is_no_stage_of_dvc_depends_on_its_arguments_and_its_file(root: Pat
     assert len(folders) == 2
     (root / "tasks/extra.py").write_text(DEMO + "\n")
     assert keeper.run("extra", "seed 0", arguments=["1"]).folder not in folders
+
+
+def test_what_is_no_stage_of_dvc_depends_on_the_sentences_of_the_probes(root: Path, keeper: Keeper) -> None:
+    before = keeper.run("extra", "seed 0", arguments=["1"]).folder
+    (root / WORDING / "wishes.jsonl").write_text('{"kind": "cheap", "words": "cheap please."}\n')
+    after = keeper.run("extra", "seed 0", arguments=["1"]).folder
+    assert after != before
+    assert keeper.run("extra", "seed 0", arguments=["1"], overrides=["evaluate.wording=null"]).folder != after
 
 
 def test_the_environment_is_asked_for_only_when_it_runs(keeper: Keeper) -> None:

@@ -1,6 +1,8 @@
 """One endpoint: retries that heed it, a breaker, a provider's limits, pooled connections, cancellation."""
 
 import asyncio
+import gzip
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -12,7 +14,8 @@ from orchestra.tools.chat.breaker import Breaker
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.chat.retries import retry_after_s
-from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, RequestError
+from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, ReplyError, RequestError
+from orchestra.tools.http_body import MAX_BYTES, PACKED, TOO_DEEP, TOO_LONG
 from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.types import Usage
 from tests.support.endpoint import answer, serving
@@ -200,3 +203,28 @@ def test_nothing_of_the_environment_is_sent_to_other_providers(monkeypatch: pyte
         (reply,) = run(chat(double.url))
         assert isinstance(reply, ChatReply) and double.keys == [None]
         assert "sk-not-yours" not in str(double.heads)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(
+    ("body", "encoding", "said"),
+    [
+        (json.dumps(answer("x" * MAX_BYTES)).encode(), "identity", TOO_LONG),
+        (b"[" * 200_000, "identity", TOO_DEEP),
+        (gzip.compress(json.dumps(answer()).encode()), "gzip", PACKED),
+    ],
+)
+def test_a_reply_without_end_or_packed_is_not_read(body: bytes, encoding: str, said: str, status: int) -> None:
+    with serving([(status, body, 0)]) as double:
+        double.headers = {"content-encoding": encoding}
+        (error,) = run(chat(double.url))
+        assert isinstance(error, ReplyError) and said in str(error) and "\n" not in str(error)
+        assert error.lost == (None,) and len(double.asked) == 1
+        assert double.heads[0]["accept-encoding"] == "identity"
+
+
+def test_a_long_reply_within_the_bound_is_read_whole() -> None:
+    text = "x" * (MAX_BYTES - 1000)
+    with serving([(200, answer(text), 0)]) as double:
+        (reply,) = run(chat(double.url))
+        assert isinstance(reply, ChatReply) and reply.text == text

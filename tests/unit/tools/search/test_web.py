@@ -1,6 +1,7 @@
 """Web search against a local double: the published shapes, and everything that can go wrong."""
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from orchestra.errors import ConfigError, ToolError
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import WebProvider
+from orchestra.tools.http_body import MAX_BYTES, PACKED, TOO_DEEP, TOO_LONG
 from orchestra.tools.search.corpus import NOTHING
 from orchestra.tools.search.format import SHOWN, Hit, shown
 from orchestra.tools.search.web import ATTEMPTS, PROVIDERS, Request, SearchRefused, Tavily, WebSearch
@@ -145,6 +147,11 @@ def test_what_may_pass_is_tried_again() -> None:
         (plays(200, {"results": [{"title": "x"}]}), r"another shape \(KeyError: 'url'\)", 1),
         (plays(200, ["x"]), "another shape", 1),
         (plays(200, {"results": [{"title": "x", "url": 5, "content": "y"}]}), "another shape", 1),
+        (plays(200, b"[" * 90_000), r"another shape \(RecursionError", 1),
+        (plays(200, {"results": [{"title": "x", "url": "y", "content": "z" * MAX_BYTES}]}), TOO_LONG, 1),
+        (plays(500, b"x" * (MAX_BYTES + 1)), TOO_LONG, 1),
+        (plays(200, b"[" * 200_000), TOO_DEEP, 1),
+        (plays(200, gzip.compress(json.dumps(RECORDED["ok"]).encode()), content_encoding="gzip"), PACKED, 1),
     ],
 )
 def test_failures_are_typed_and_bounded(played: Any, said: str, times: int) -> None:
