@@ -110,7 +110,7 @@ class Learning:
         fresh = self._fresh(name, seed)
         with whole_folder(self.keeper.store / f"data-{name}") as merged:
             left = sealed.merge(name, self.data, fresh, merged, tuned_on)
-        tuning = " and tuning" if tuned_on else ""
+        tuning = ", and ask nothing that tuning reads" if tuned_on else ""
         self.keeper.say(f"data · {name}: {left} of {self.count} examples share nothing with training{tuning}")
         return {folder: self.keeper.store / f"data-{name}" / folder for folder in DATA}
 

@@ -1,7 +1,7 @@
 """Sealed sets: examples that share nothing with training, drawn from seeds of their own.
 
 `dev` has a fixed seed and is for tuning. The seed of `test` comes from the hash of the commit that froze the world, so
-no run can have seen it before; it shares nothing with what tuning reads either. Both are the held-out part of a
+no run can have seen it before; it repeats no request that tuning reads. Both are the held-out part of a
 generation of their own, laid beside the training data: routers still learn from the training examples, and experts and
 search know what both sets ask.
 """
@@ -140,13 +140,13 @@ def merge(
 
     `ours` and `fresh` say where data/generated and data/validated are; `folder` will hold both. Left out is what
     training knows: an entity or a request of a training example, and an entity that the corpus of `ours` speaks of;
-    and an entity or a request of the files `tuned_on`, whose examples tuning reads.
+    and a request of the files `tuned_on`, which tuning reads. Entities of these recur: nobody trains on them.
     """
     generated, validated = folder / GENERATED, folder / VALIDATED
     for path in (generated, validated):
         path.mkdir(parents=True, exist_ok=True)
-    read = [ours[VALIDATED] / "train.jsonl", *tuned_on]
-    known = {mark for file in read for example in read_examples(file) for mark in marks(example)}
+    known = {mark for example in read_examples(ours[VALIDATED] / "train.jsonl") for mark in marks(example)}
+    known |= {mark for file in tuned_on for one in read_examples(file) for mark in marks(one) - set(one.entities)}
     known |= {word for _, line in stream_lines(ours[GENERATED] / CORPUS) for word in NAME.findall(line)}
     heldout = fresh[VALIDATED] / "heldout.jsonl"
     examples = read_examples(heldout)

@@ -195,14 +195,15 @@ def test_what_training_knows_is_left_out_and_tools_know_both_sets(tmp_path: Path
     assert [json.loads(line)["id"] for line in corpus] == ["d", "test-d"]
 
 
-def test_what_tuning_reads_is_left_out_too(tmp_path: Path) -> None:
+def test_a_request_that_tuning_reads_is_left_out_too(tmp_path: Path) -> None:
     ours = laid(tmp_path / "ours", [asked("t1", "Alder")], [asked("h1", "Birch")], "")
     dev = laid(tmp_path / "dev", [asked("t9", "Gum")], [asked("d1", "Cedar")], "")
     heldout = [asked("h1", "Elm"), asked("x1", "Birch"), asked("d1", "Fir"), asked("x2", "Cedar"), asked("x3", "Gum")]
     fresh = laid(tmp_path / "fresh", [asked("y", "Yew")], heldout, "")
     tuned_on = [part[VALIDATED] / "heldout.jsonl" for part in (ours, dev)]
-    assert merge("test", ours, fresh, tmp_path / "both", tuned_on) == 1
-    assert [one.id for one in read_examples(tmp_path / "both" / VALIDATED / "heldout.jsonl")] == ["x3"]
+    assert merge("test", ours, fresh, tmp_path / "both", tuned_on) == 3
+    left = [one.id for one in read_examples(tmp_path / "both" / VALIDATED / "heldout.jsonl")]
+    assert left == ["x1", "x2", "x3"], "nothing trains on the entities of those examples"
 
 
 class Laid(Learning):
@@ -218,7 +219,7 @@ class Laid(Learning):
 
 
 @pytest.mark.parametrize(("name", "left"), [("dev", ["d1", "h1"]), ("test", ["x1"])])
-def test_the_test_set_alone_leaves_out_the_held_out_examples_and_those_of_dev(
+def test_the_test_set_alone_leaves_out_the_requests_of_the_held_out_examples_and_of_dev(
     root: Path, params: Params, name: SealedSet, left: list[str]
 ) -> None:
     ours = laid(root / "ours", [asked("t1", "Alder")], [asked("h1", "Birch")], "")
