@@ -16,14 +16,14 @@ WRAPPED = (
     re.compile(r"\*\*(.*)\*\*"),
 )
 """What mathematics and emphasis are written in; it is no part of the answer."""
-STATED = re.compile(r"(?im)^[\s>#*_-]*(?:(?:the|exact|final)\s+)*answer\s*[*_]*\s*:[*_]*\s*(\S.*)$")
+STATED = re.compile(r"(?im)^[ \t>#*_-]*(?:(?:the|exact|final)[ \t]+)*answer[ \t]*[*_]*[ \t]*:[*_]*\s*(\S.*)$")
 """The line that states an answer after its explanation, also with Markdown's emphasis."""
 BOXED = "\\boxed{"
 POWER = re.compile("(?<=[0-9)])(?=[⁺⁻]?[⁰¹²³⁴-⁹])")
 """Between a number and its power: compatible characters of 2⁵ are 25."""
 MIXED = re.compile("(?<=[0-9])(?=[¼-¾⅐-⅞])")
 """Between a whole number and a fraction: those of 1½ are 11/2."""
-ALONE = re.compile(r"(?<!\S)\[ ([^\s\[\]]+) \](?!\S)")
+ALONE = re.compile(r"(?<!\S)(?<!\[ )(?:\[ )+([^\s\[\]]+)(?: \])+(?!\S)")
 """One word in square brackets, such as option [B]."""
 KEPT = "._+/:-#!"
 """Signs that count within a word, and some of them at its end: 3:1, C++, C#, 5!."""

@@ -1,13 +1,14 @@
 """When an answer counts as right, and when that cannot be known."""
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError, JudgeError
-from orchestra.rewards.answers import normalise_text, same_number
+from orchestra.rewards.answers import normalise_text, same_number, same_text
 from orchestra.rewards.outcome import verify
 from orchestra.tools.session import ToolSession
 from orchestra.types import Verdict
@@ -112,6 +113,17 @@ def test_a_reply_states_its_answer_after_the_explanation(tmp_path: Path, reply: 
 )
 def test_no_other_sentence_states_an_answer(tmp_path: Path, reply: str) -> None:
     assert not verdict(tmp_path, reply, answer="Tesk").solved
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["Answer: ", "\\boxed{", "answer\n", "final\n", "\n", "$", "**", "[", "[ a ] ", "the ", ". ", "x! ", "#", "_ "],
+)
+def test_a_long_reply_is_read_in_time(piece: str) -> None:
+    long = piece * (200_000 // len(piece))
+    began = process_time()
+    assert not same_text(f"{long} x {']' * 50_000}", "y")
+    assert process_time() - began < 20, "by the square of its length it takes minutes"
 
 
 @given(st.text(max_size=30))
