@@ -23,6 +23,7 @@ from orchestra.tools.arithmetic.bounded import (
 from orchestra.tools.arithmetic.numbers import NumberReader
 from orchestra.tools.arithmetic.requests import cores
 from orchestra.tools.arithmetic.sentences import said, spelt
+from orchestra.tools.arithmetic.units import converted
 from orchestra.tools.arithmetic.words import ORDINALS, PARTS, VULGAR, Token, plain, tokens
 
 MAX_DEPTH = 30
@@ -81,7 +82,9 @@ def read(text: str) -> Fraction:
 
 def _read(text: str, least: int = 0) -> Fraction:
     """Of a whole text with at least so many tokens: a request with one number alone asks for no sum."""
-    reader = ExpressionReader(tokens(said(spelt(plain(text)))))
+    asked = plain(text)
+    # A conversion is read as it stands: `mins` is nearly `minus`.
+    reader = ExpressionReader(tokens(converted(asked) or said(spelt(asked))))
     if len(reader.tokens) < least:
         raise CallError("no sum is asked for")
     value = reader.statement()

@@ -14,11 +14,11 @@ _ASKING = """
     a again all also always am and answer any anybody anyone are ask asked asking be boss calculate can cheers come
     comes compute could dear did do does dunno equal equals evaluate evening excuse find for forget forgot friend get
     give go gonna good got guess had has have hello help hey hi homework how i i'd i'll i'm i've idea if im in is it
-    it's just keep know later let lets let's like listen lot makes many may maybe me morning much my need needed next
-    no now number of oh ok okay once one's our out please pls plz problem question quick quickly really remember reply
-    result right say school see show simple so solve some somebody someone sorry sure tell thank thanks that that's the
-    then there these they think this time to today u um us value wait wanna want wanted was we well were what what's
-    whats when which who will with wonder wondering work would y'all yes you your
+    it's just keep kindly know later let lets let's like listen lot makes many may maybe me morning much my need needed
+    next no now number of oh ok okay once one's our out please pls plz problem question quick quickly really remember
+    reply result right say school see show simple so solve some somebody someone sorry sure tell thank thanks that
+    that's the then there these they think this time to today u um us value wait wanna want wanted was we well were
+    what what's whats when which who will with wonder wondering work would y'all yes you your
 """
 _ENDING = "advance appreciated back brief exactly kind last making mean owe pay thx ty yours"
 ASKING = frozenset(_ASKING.split())

@@ -16,6 +16,8 @@ _SMALLER = "smaller|less|fewer|lower|shorter|younger|lighter|cheaper|nearer"
 _CUT = "reduce|lower|decrease|cut|discount|drop"
 _RISE = "increase|raise|grow|lift"
 _SHARE = "split|share|distribute"
+_PART = r"(?:a |one )?(half|third|quarter|fifth|tenth)"
+_CHARGE = r"(?:sales |income )?(?:tip|tax|vat|interest|commission|fee|service)(?: charge)?"
 _ONE = r"[\w.,%'$()/-]+"
 """A number or a bracket without a space in it."""
 _PATTERNS: tuple[tuple[str, str], ...] = (
@@ -24,6 +26,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
      r"((\1) - \2) - \3"),
     (rf"(?:{_RISE}) (.+?) by (.+?),? (?:and|then)(?: then)?(?: the (?:result|rest))?(?: again)? by (?:another )?(.+)",
      r"((\1) + \2) + \3"),
+    (rf"(?:{_CUT}) (.+?) by {_PART}", r"(\1) - \2 of (\1)"),
+    (rf"(?:{_RISE}) (.+?) by {_PART}", r"(\1) + \2 of (\1)"),
+    (rf"(.+?) (?:reduced|decreased|lowered|cut) by {_PART}", r"(\1) - \2 of (\1)"),
+    (rf"(.+?) (?:increased|raised) by {_PART}", r"(\1) + \2 of (\1)"),
     (rf"(?:{_CUT}) (.+?) by (.+)", r"(\1) - \2"),
     (rf"(?:{_RISE}) (.+?) by (.+)", r"(\1) + \2"),
     (r"(?:take|knock|deduct|subtract) (.+?(?:%|percent|per cent)) (?:off|from) (?:of )?(.+)", r"(\2) - \1"),
@@ -31,8 +37,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"add (.+?(?:%|percent|per cent)) (?:on )?to (.+)", r"(\2) + \1"),
     (r"(.+?) (?:with|after|at) (?:a |an )?(.+?(?:%|percent|per cent)) (?:off|discount|reduction)", r"(\1) - \2"),
     (r"(.+?(?:%|percent|per cent)) off (.+)", r"(\2) - \1"),
-    (r"(.+?(?:%|percent|per cent))(?: sales| income)? (?:tip|tax|vat|interest|commission|fee|service) "
-     r"(?:on|of|for) (.+)", r"\1 of (\2)"),
+    (rf"(.+?) (?:plus|with) (?:a |an )?(.+?(?:%|percent|per cent)) {_CHARGE}", r"(\1) + \2"),
+    (rf"(.+?) (?:plus|with) (?:a |an )?{_CHARGE} (?:at|of) (.+?(?:%|percent|per cent))", r"(\1) + \2"),
+    (rf"(.+?(?:%|percent|per cent)) {_CHARGE} (?:on|of|for) (.+)", r"\1 of (\2)"),
+    (r"(?:is )?left (?:when|if) (?:you|i|we) (?:take|subtract)(?: away)? (.+?) (?:away )?from (.+)", r"(\2) - (\1)"),
     (r"(?:over|left|left over) (?:when|if) (?:you|i|we) (?:share|split|divide) (.+?) (?:equally |evenly )?"
      r"(?:between|among|amongst|by|into) (.+)", r"remainder of (\1) divided by (\2)"),
     (rf"(?:by )?how much (?:is (.+?) )?(?:{_LARGER})(?: is (.+?))? than (.+)", r"(\1\2) - (\3)"),
@@ -41,7 +49,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"from (.+?),? (?:take|subtract|deduct)(?: away)? (.+)", r"(\1) - (\2)"),
     (rf"(?:{_SHARE}) (.+?) (?:equally |evenly )?(?:between|among|amongst|into|by|over) (.+)", r"(\1) / (\2)"),
     (r"(.+?) (?:split|shared|divided) (?:equally |evenly )?(?:between|among|amongst|into) (.+)", r"(\1) / (\2)"),
+    (r"divide (.+?) (?:equally |evenly )?(?:between|among|amongst) (.+)", r"(\1) / (\2)"),
+    (rf"({_ONE})(?: [a-z]+)? (?:at|for) +({_ONE}) (?:each|apiece)", r"(\1) * (\2)"),
     (rf"(.+?) split ({_ONE})", r"(\1) / (\2)"),
+    (rf"(?:how many )?(\d+)'?s (?:are |there )*(?:in|go into|fit in|fit into) ({_ONE})", r"(\2) / (\1)"),
     (r"how (?:often|many times) does (.+?) (?:go|fit) (?:in|into) (.+)", r"(\2) / (\1)"),
     (r"(.+?) is (?:what|how many|which) (?:percent|per cent|%|percentage) of (.+)", r"(\1) as percent of (\2)"),
     (r"(?:the )?percentage of (.+?) that (.+?)(?: is)?", r"(\2) as percent of (\1)"),
@@ -61,6 +72,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(?:add|sum|put together|total)(?: up)? (?:all |the )*(?:whole |natural )?(?:numbers|integers) from (.+?) "
      r"(?:up )?to (.+)", r"range (\1) to (\2)"),
     (r"(?:do you get |you get |results |happens )?(?:if|when) (?:you|i|we) (.+)", r"\1"),
+    (r"(?!.* and )(.+) (?:altogether|in total|in all)", r"\1"),
     (r"(.+?),? (?:as|in) (?:a )?(?:decimal|decimals|decimal number|decimal form)", r"\1"),
     (rf"({_ONE}) to the (\d+)", r"(\1) ** \2"),
     (r"halve (.+)", r"half of (\1)"),
@@ -72,7 +84,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 _LIST = re.compile(r"(?:the )?(sum|average|mean|product) of ([\d.]+(?: (?!\d{3}\b)[\d.]+)+)(?:,? and ([\d.]+))?")
 """Numbers with spaces between them; three digits after a space may be the thousands' rest of the number before."""
 _ADDED = (
-    r"(?:add|sum|total)(?: up| together)? (?!of\b)(?!.*\b(?:to|then)\b)(.+)",
+    r"(?:add|sum|total)(?: up| together)? (?!of\b)(?!.*\b(?:to|then)\b)(.+?)(?: together| altogether)?",
+    r"do (.+ and .+)",
     r"put (.+) together",
     r"(.+ and .+?)(?: added)? (?:together|altogether|combined|in total|in all|in sum)",
 )

@@ -107,6 +107,7 @@ def plain(text: str) -> str:
     text = _HYPHEN.sub(lambda found: " ".join(filter(None, found.groups())), text.lower().translate(_SPELLINGS))
     if not _BOTH.search(text):
         text = _CURRENCY.sub("", text)
+    text = re.sub(r"(?<=\d)k\b", " thousand", text)
     if _FACTORIAL.search(text):
         text = re.sub(r"(?<=\d)!", " factorial ", text)
     opening = _OPENING.match(text)

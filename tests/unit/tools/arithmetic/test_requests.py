@@ -37,6 +37,27 @@ convert 3 miles to km|4.828
 5 feet in inches|60
 90 minutes, how many hours is that?|1.5
 How many kg are 250 grams?|0.25
+how many seconds are in 20 mins?|1200
+120 mins in hours|2
+45 plus an 18% tip|53.1
+100 plus VAT at 19%|119
+90 reduced by a third|60
+Reduce 90 by a third.|60
+80 increased by a quarter|100
+80 reduced by 5|75
+divide 90 among 4 friends|22.5
+What's left if I take 13 from 40?|27
+add 3, 4 and 5 together|12
+what do 3 and 4 make|7
+how much is 12 x 7 altogether|84
+How many 6s are there in 42?|7
+3 tickets at $12.50 each|37.5
+2k plus 3k|5000
+Kindly tell me what 70 minus 8 comes to. Thanks!|62
+3 tickets at 12.50|ERROR
+90 into 4 parts|ERROR
+60 including 20% vat|ERROR
+what do 3 and 4 have in common|ERROR
 7/3, rounded down|ERROR
 What is 7 / 3? Round to the nearest integer.|ERROR
 log of 3 + 4|ERROR
