@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from orchestra.files.private import make_folder
+
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2."""
 CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -39,13 +41,33 @@ def write_private(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def private_once(path: Path, text: str) -> str:
+    """The text of a file that only its user may read; it is made of `text` where there is none.
+
+    Of several who make it at the same moment, the first one's holds for all.
+    """
+    if not path.is_file():
+        with _beside(path, folder=False) as partial:
+            partial.chmod(0o600)
+            partial.write_text(text, encoding="utf-8")
+            _sync_one(partial)
+            try:
+                os.link(partial, path)
+                _sync_one(path.parent)
+            except FileExistsError:
+                pass
+            except OSError:
+                replace(partial, path)  # A file system without links.
+    return path.read_text(encoding="utf-8")
+
+
 def append_text(path: Path, text: str) -> None:
     """Add UTF-8 text to a file, which may be new, and wait until the disk has it.
 
     A kill may leave part of the text: readers take whole lines only.
     """
     new = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -114,7 +136,7 @@ def replace(source: Path, target: Path) -> None:
 @contextlib.contextmanager
 def _beside(target: Path, *, folder: bool) -> Iterator[Path]:
     """A new hidden file or folder beside the target, locked; it goes at the end, unless it was renamed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     _clear(target)
     with contextlib.ExitStack() as stack:
         path = None

@@ -21,6 +21,7 @@ from orchestra import __version__
 from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
+from orchestra.files.private import make_folder
 from orchestra.system.processes import services
 from orchestra.system.storage import ARTIFACTS, DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
 from orchestra.types import Record
@@ -120,7 +121,7 @@ def restore(root: Path, source: Path) -> BackupContents:
     `ServiceError` while a server has a database open, `DataError` for a file that is no whole backup.
     """
     state = root / ".state"
-    state.mkdir(exist_ok=True)
+    make_folder(state)
     for left in state.glob(f"{UNPACKED}*"):
         shutil.rmtree(left)  # Of a restore that was killed.
     with tempfile.TemporaryDirectory(dir=state, prefix=UNPACKED) as folder:
