@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli.common import workspace
-from orchestra.cli.welcome import TOLD
 from orchestra.files import atomic, private
 from orchestra.serving.releases import lock
 from orchestra.serving.shared.database import STORE, Database
@@ -36,7 +35,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "the gateway's database": lambda root: Database(root / STORE),
     "a server": lambda root: remember(root, Service("x", 1, "", 1, "", "")),
     "the look at the disk": lambda root: check_storage(root, 0),
-    "the note for newcomers": lambda root: private.make_folder((root / TOLD).parent),
 }
 
 
