@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestra.errors import OrchestraError, ServiceError
-from orchestra.files.private import make_folder
+from orchestra.files.atomic import make_folder
 from orchestra.system.environment import quiet
 from orchestra.system.processes import free_port, kill_tree, spawn
 from orchestra.system.servers import PREFECT_GUARD, PREFECT_LOGIN, PREFECT_URL, prefect_client, prefect_login

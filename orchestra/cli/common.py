@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from orchestra.errors import ConfigError
-from orchestra.files.private import STATE, make_folder
+from orchestra.files.atomic import STATE, make_folder
 
 Level = Literal["ok", "warning", "error"]
 RunnerOption = Annotated[

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from orchestra.config.schema import load_params
+from orchestra.files.atomic import make_folder
 from orchestra.files.jsonl import stream_lines
-from orchestra.files.private import make_folder
 
 PROFILE = "embedded"
 TOLD = ".state/welcomed"

@@ -16,11 +16,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from orchestra.files.private import make_folder
-
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2."""
 CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+STATE = ".state"
+"""A workspace's own folder."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; a `.state` among them is closed to other users, also one that was there.
+
+    It holds keys, conversations and addresses of webhooks. One that a group shares keeps its group: it is setgid, as
+    Kubernetes' fsGroup makes it. One of another user stays as it is.
+    """
+    for state in (folder, *folder.parents):
+        if state.name == STATE:
+            state.parent.mkdir(parents=True, exist_ok=True)
+            state.mkdir(mode=0o770, exist_ok=True)
+            found = state.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            closed = mode & ~(0o007 if mode & stat.S_ISGID else 0o077)
+            if closed != mode and found.st_uid == os.geteuid():
+                with contextlib.suppress(OSError):  # A disk that is read-only, or that has no modes.
+                    state.chmod(closed)
+            break
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

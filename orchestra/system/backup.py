@@ -21,7 +21,6 @@ from orchestra import __version__
 from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
-from orchestra.files.private import make_folder
 from orchestra.system.processes import services
 from orchestra.system.storage import ARTIFACTS, DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
 from orchestra.types import Record
@@ -123,7 +122,7 @@ def restore(root: Path, source: Path, allowed: Sequence[str] = EVERYTHING) -> Ba
     `ServiceError` while a server has a database open, `DataError` for what is no whole backup or holds anything else.
     """
     state = root / ".state"
-    make_folder(state)
+    atomic.make_folder(state)
     for left in state.glob(f"{UNPACKED}*"):
         shutil.rmtree(left)  # Of a restore that was killed.
     with tempfile.TemporaryDirectory(dir=state, prefix=UNPACKED) as folder:

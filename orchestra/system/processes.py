@@ -17,7 +17,6 @@ from typing import IO
 
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
-from orchestra.files.private import make_folder
 
 LOCALHOST = "127.0.0.1"
 """Where every server of this workspace listens: on this machine only."""
@@ -209,7 +208,7 @@ def start_service(
     """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it."""
     state = root / ".state"
     log = state / "logs" / f"{name}.log"
-    make_folder(log.parent)
+    atomic.make_folder(log.parent)
     with log.open("ab") as out:
         child = subprocess.Popen(
             list(command),

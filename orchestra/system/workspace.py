@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.errors import ServiceError
-from orchestra.files.private import make_folder
+from orchestra.files.atomic import make_folder
 from orchestra.text import plain
 
 LOCK = ".state/flow.lock"

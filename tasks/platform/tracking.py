@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, ServiceError, without_secrets
-from orchestra.files.private import make_folder
+from orchestra.files.atomic import make_folder
 from orchestra.system.artifacts import CONNECT_S, check_place, environment
 from orchestra.system.environment import quiet
 from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
@@ -69,8 +69,7 @@ def connect(root: Path) -> Any:
     """
     quiet()
     make_folder(root / ".state")
-    uri = tracking_uri(root)
-    if uri.startswith("sqlite:"):
+    if (uri := tracking_uri(root)).startswith("sqlite:"):
         check_database(root, MLFLOW)
     elif uri.startswith(DATABASES):
         _check_team_database(uri)

@@ -22,7 +22,6 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, keep, verify_kept
-from orchestra.files.private import make_folder
 from orchestra.system.artifacts import (
     CONNECT_S,
     FIX,
@@ -244,7 +243,7 @@ class _SharedFolder:
         return digest
 
     def pull_state(self, root: Path, digest: str) -> None:
-        make_folder(root / ".state")
+        atomic.make_folder(root / ".state")
         place = f"{self.url}/state/{digest}"
         with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".pull-") as folder:
             file = Path(folder) / "state.tar"

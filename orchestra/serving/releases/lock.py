@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orchestra.errors import ServiceError
-from orchestra.files.private import make_folder
+from orchestra.files.atomic import make_folder
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestra.files.private import make_folder
+from orchestra.files.atomic import make_folder
 from orchestra.system.storage import GATEWAY, database_failure
 
 STORE = GATEWAY

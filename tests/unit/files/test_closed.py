@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli.common import workspace
-from orchestra.files import atomic, private
+from orchestra.files import atomic
 from orchestra.serving.releases import lock
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.system.processes import Service, remember
@@ -69,10 +69,10 @@ def test_every_command_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_group_that_shares_it_keeps_it(tmp_path: Path) -> None:
     tmp_path.chmod(0o2775)
-    private.make_folder(tmp_path / ".state/logs")
+    atomic.make_folder(tmp_path / ".state/logs")
     assert mode(tmp_path / ".state") & 0o007 == 0
     (tmp_path / ".state").chmod(0o2775)
-    private.make_folder(tmp_path / ".state/logs")
+    atomic.make_folder(tmp_path / ".state/logs")
     assert mode(tmp_path / ".state") == 0o2770
 
 
@@ -80,7 +80,7 @@ def test_of_another_user_it_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / ".state").mkdir()
     (tmp_path / ".state").chmod(0o755)
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
-    private.make_folder(tmp_path / ".state/logs")
+    atomic.make_folder(tmp_path / ".state/logs")
     assert mode(tmp_path / ".state") == 0o755 and (tmp_path / ".state/logs").is_dir()
 
 
