@@ -13,7 +13,7 @@ OF_A_FILE = re.compile(r"[0-9a-f]{32}")
 """DVC puts a hash into paths as it is."""
 OF_AN_OUTPUT = re.compile(r"[0-9a-f]{32}(\.dir)?")
 """A folder's hash is that of its listing."""
-FIX = "orchestra push, on a machine that you trust"
+TRUSTED = "orchestra push, on a machine that you trust"
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def lock_file(file: Path, text: str) -> Iterator[None]:
 def check_inside(name: str, where: str) -> None:
     """Raises `DataError` for a relative path that leaves its folder."""
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise DataError(f"it names {name[:200]!r}, which leaves its folder", where=where, fix=FIX)
+        raise DataError(f"it names {name[:200]!r}, which leaves its folder", where=where, fix=TRUSTED)
 
 
 def fetch_folder(files: Any, place: str, folder: Path) -> None:
@@ -56,7 +56,7 @@ def fetch_listings(repo: Any, remote: str, where: str) -> None:
         if not out.use_cache or not out.hash_info or out.stage.is_repo_import:
             continue
         if not OF_AN_OUTPUT.fullmatch(out.hash_info.value):
-            raise DataError(f"{out.hash_info.value[:200]!r} is no hash", where=where, fix=FIX)
+            raise DataError(f"{out.hash_info.value[:200]!r} is no hash", where=where, fix=TRUSTED)
         if not out.is_dir_checksum:
             continue
         listing = out.get_dir_cache(remote=remote)
@@ -66,4 +66,4 @@ def fetch_listings(repo: Any, remote: str, where: str) -> None:
         for parts, _, file in listing:
             check_inside("/".join(parts), where)
             if not file or not OF_A_FILE.fullmatch(file.value):
-                raise DataError(f"a file of {out} has no hash", where=where, fix=FIX)
+                raise DataError(f"a file of {out} has no hash", where=where, fix=TRUSTED)

@@ -41,7 +41,7 @@ from tasks.platform.commands import run_command
 from tasks.platform.dvc import LOCK, recover
 from tasks.platform.registry import STORE
 from tasks.platform.tracking import own_database
-from tasks.records.listings import fetch_folder, fetch_listings, lock_file
+from tasks.records.listings import TRUSTED, fetch_folder, fetch_listings, lock_file
 
 LATEST, KNOWN = "latest.json", ".state/storage.json"
 PULLING = "pulling "
@@ -254,7 +254,7 @@ class _SharedFolder:
                 # Keys and schedules stay with their machine.
                 restore(root, file, (MLFLOW, ARTIFACTS))
             except DataError as error:
-                raise DataError(error.what, where=place, fix=error.fix) from None
+                raise DataError(error.what, where=place, fix=TRUSTED) from None
 
     def forget_states(self, newest: str) -> None:
         """Delete all but the last databases."""

@@ -451,7 +451,7 @@ def test_a_pull_takes_no_keys_and_no_schedules_from_the_store(machine: Path, sto
         files(storage).pipe_file(f"{storage.url}/{LATEST}", changed.model_dump_json().encode())
         other = clone(machine, tmp_path / named.replace("/", "-"))
         Keys(Database(other / GATEWAY)).create("ours")
-        with pytest.raises(DataError, match=f"it holds {named}, which no push sends") as refused:
+        with pytest.raises(DataError, match=f"it holds {named}, which no push sends — orchestra push, on") as refused:
             pull(other, storage)
         assert refused.value.where.startswith(f"{storage.url}/state/")
         assert [one.name for one in Keys(Database(other / GATEWAY)).list()] == ["ours"]
