@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestra.errors import OrchestraError, ServiceError
+from orchestra.files.atomic import make_folder
 from orchestra.system.environment import quiet
-from orchestra.system.processes import free_port, kill_tree, services, spawn
+from orchestra.system.processes import free_port, kill_tree, spawn
+from orchestra.system.servers import PREFECT_GUARD, PREFECT_LOGIN, PREFECT_URL, prefect_client, prefect_login
 from orchestra.system.storage import PREFECT, blame_storage, check_database
 
 API_START_TIMEOUT_S = 180.0
@@ -22,7 +24,7 @@ def settings(root: Path) -> None:
     """Environment for Prefect, before its first import: this workspace's database, its own lines off the screen."""
     quiet()
     state = root / ".state"
-    state.mkdir(exist_ok=True)
+    make_folder(state)
     os.environ.setdefault("PREFECT_HOME", str(state / "prefect"))
     # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
@@ -55,14 +57,10 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
 
     Yields a function that waits until it answers and returns its address; meanwhile the caller can import.
     """
-    if os.environ.get("PREFECT_API_URL"):
-        yield lambda: os.environ["PREFECT_API_URL"]
+    if found := prefect_client(root):
+        os.environ.update(found)
+        yield lambda: found[PREFECT_URL]
         return
-    for service in services(root):
-        if service.name == "prefect":
-            os.environ["PREFECT_API_URL"] = f"{service.url}/api"
-            yield lambda: os.environ["PREFECT_API_URL"]
-            return
     check_database(root, PREFECT)
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
@@ -70,15 +68,16 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
     log.parent.mkdir(parents=True, exist_ok=True)
     # Not Prefect's own ephemeral server: that one outlives a flow that is killed.
     app = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
-    env = {**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    switches = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    login = prefect_login(root)
     with log.open("w", encoding="utf-8") as out:
         child = spawn(
             [sys.executable, "-m", "uvicorn", *app, "--log-level", "error", "--timeout-keep-alive", "10"],
             cwd=root,
-            env=env,
+            env={**os.environ, **switches, PREFECT_GUARD: login},
             stdout=out,
         )
-    os.environ["PREFECT_API_URL"] = url
+    os.environ.update({PREFECT_URL: url, PREFECT_LOGIN: login})
 
     leaving = threading.Event()
 
@@ -99,5 +98,6 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
         yield ready
     finally:
         leaving.set()
-        os.environ.pop("PREFECT_API_URL", None)
+        for name in (PREFECT_URL, PREFECT_LOGIN):
+            os.environ.pop(name, None)
         kill_tree(child.pid, grace_s=3)

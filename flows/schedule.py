@@ -126,16 +126,18 @@ def connected(root: Path) -> Iterator[str]:
 
     Raises `ServiceError` without either.
     """
-    if not os.environ.get("PREFECT_API_URL"):
-        found = servers.address(root, "prefect")
-        if found is None:
-            raise ServiceError("Prefect's server does not run", where="schedule", fix="orchestra up")
-        os.environ["PREFECT_API_URL"] = f"{found}/api"
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    found = servers.prefect_client(root)
+    if not found:
+        raise ServiceError("Prefect's server does not run", where="schedule", fix="orchestra up")
+    os.environ.update(found)
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     # Prefect reads its environment when it is imported, which may have been before the server was started.
-    with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
-        yield os.environ["PREFECT_API_URL"]
+    wanted = {PREFECT_API_URL: found[servers.PREFECT_URL]}
+    if login := os.environ.get(servers.PREFECT_LOGIN):
+        wanted[PREFECT_API_AUTH_STRING] = login
+    with temporary_settings(wanted):
+        yield found[servers.PREFECT_URL]
 
 
 def deployments(root: Path) -> list[Any]:

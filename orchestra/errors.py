@@ -21,7 +21,9 @@ EXIT_ERROR = 2
 """Exit code of a command or stage that said in one line what is wrong."""
 
 
-SECRET_NAME = re.compile(r"(?i)(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)$")
+SECRET_NAME = re.compile(
+    r"(?i)(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH_STRING)$"
+)
 """How a variable of the environment is named that holds what no message may repeat."""
 
 

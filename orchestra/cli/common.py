@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from orchestra.errors import ConfigError
+from orchestra.files.atomic import STATE, make_folder
 
 Level = Literal["ok", "warning", "error"]
 RunnerOption = Annotated[
@@ -55,6 +56,8 @@ def workspace() -> Path:
     for folder in (here := Path.cwd(), *here.parents):
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
             os.chdir(folder)
+            if (state := folder / STATE).is_dir():
+                make_folder(state)  # One of an older version is open.
             return folder
     raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from orchestra.config.schema import load_params
+from orchestra.files.atomic import make_folder
 from orchestra.files.jsonl import stream_lines
 
 PROFILE = "embedded"
@@ -18,7 +19,7 @@ def welcome(root: Path) -> list[str]:
     told = root / TOLD
     if told.exists() or load_params(root / "params.yaml").profile != PROFILE:
         return []
-    told.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(told.parent)
     told.touch()
     lines = ["note: this is a demonstration model of a made-up world; it knows no news, no real people, no real places"]
     questions = to_try(root)

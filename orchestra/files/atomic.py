@@ -19,6 +19,28 @@ from typing import TextIO
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2."""
 CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+STATE = ".state"
+"""A workspace's own folder."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; a `.state` among them is closed to other users, also one that was there.
+
+    It holds keys, conversations and addresses of webhooks. One that a group shares keeps its group: it is setgid, as
+    Kubernetes' fsGroup makes it. One of another user stays as it is.
+    """
+    for state in (folder, *folder.parents):
+        if state.name == STATE:
+            state.parent.mkdir(parents=True, exist_ok=True)
+            state.mkdir(mode=0o770, exist_ok=True)
+            found = state.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            closed = mode & ~(0o007 if mode & stat.S_ISGID else 0o077)
+            if closed != mode and found.st_uid == os.geteuid():
+                with contextlib.suppress(OSError):  # A disk that is read-only, or that has no modes.
+                    state.chmod(closed)
+            break
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -39,13 +61,33 @@ def write_private(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def private_once(path: Path, text: str) -> str:
+    """The text of a file that only its user may read; it is made of `text` where there is none.
+
+    Of several who make it at the same moment, the first one's holds for all.
+    """
+    if not path.is_file():
+        with _beside(path, folder=False) as partial:
+            partial.chmod(0o600)
+            partial.write_text(text, encoding="utf-8")
+            _sync_one(partial)
+            try:
+                os.link(partial, path)
+                _sync_one(path.parent)
+            except FileExistsError:
+                pass
+            except OSError:
+                replace(partial, path)  # A file system without links.
+    return path.read_text(encoding="utf-8")
+
+
 def append_text(path: Path, text: str) -> None:
     """Add UTF-8 text to a file, which may be new, and wait until the disk has it.
 
     A kill may leave part of the text: readers take whole lines only.
     """
     new = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -114,7 +156,7 @@ def replace(source: Path, target: Path) -> None:
 @contextlib.contextmanager
 def _beside(target: Path, *, folder: bool) -> Iterator[Path]:
     """A new hidden file or folder beside the target, locked; it goes at the end, unless it was renamed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     _clear(target)
     with contextlib.ExitStack() as stack:
         path = None

@@ -33,6 +33,8 @@ FOLDERS = (
 for, decision pages and the evidence behind them. A restore adds and removes nothing."""
 FILES = (".state/operator.key", ".state/last_run.json")
 """The key of this workspace's own commands, which belongs to the gateway's database; the last run's summary."""
+EVERYTHING = (*DATABASES, *FOLDERS, *FILES)
+"""What a backup may hold; of folders all that is below them."""
 ANOTHER = "take another backup"
 CONTENTS = "contents.json"
 """The last file of a backup: without it the backup was cut off."""
@@ -112,20 +114,20 @@ def backup(
     return contents
 
 
-def restore(root: Path, source: Path) -> BackupContents:
-    """Bring a backup back, whole or not at all; the caller holds the workspace's lock.
+def restore(root: Path, source: Path, allowed: Sequence[str] = EVERYTHING) -> BackupContents:
+    """Bring a backup back, whole or not at all; the caller holds the workspace's lock. `allowed`: of `EVERYTHING`.
 
     Everything is unpacked and checked first. The databases that were here go to `.state/replaced-…`. A restore that is
     killed while files change places is named by whatever opens a database next; the same command completes it. Raises
-    `ServiceError` while a server has a database open, `DataError` for a file that is no whole backup.
+    `ServiceError` while a server has a database open, `DataError` for what is no whole backup or holds anything else.
     """
     state = root / ".state"
-    state.mkdir(exist_ok=True)
+    atomic.make_folder(state)
     for left in state.glob(f"{UNPACKED}*"):
         shutil.rmtree(left)  # Of a restore that was killed.
     with tempfile.TemporaryDirectory(dir=state, prefix=UNPACKED) as folder:
         unpacked = Path(folder)
-        contents = _unpack(source, unpacked)
+        contents = _unpack(source, unpacked, allowed)
         writers = {name for database in contents.files for name in WRITERS.get(database, ())}
         if running := [service.name for service in services(root) if service.name.removesuffix("-old") in writers]:
             fix = f"orchestra stop {' '.join(running)}"
@@ -203,7 +205,7 @@ def _add(archive: tarfile.TarFile, file: Path, name: str) -> str:
     return hashed.digest.hexdigest()
 
 
-def _unpack(source: Path, folder: Path) -> BackupContents:
+def _unpack(source: Path, folder: Path, allowed: Sequence[str]) -> BackupContents:
     """Unpack a backup and check every file against its list; nothing of it can leave the folder."""
     if source.is_dir():
         raise DataError(
@@ -212,6 +214,8 @@ def _unpack(source: Path, folder: Path) -> BackupContents:
     try:
         with tarfile.open(source, "r:") as archive:
             for entry in archive:
+                if entry.name != CONTENTS:
+                    _check_name(entry.name, source, allowed)
                 _take(archive, entry, folder, source)
         listed = folder / CONTENTS
         if listed.stat().st_size > MOST_CONTENTS:
@@ -226,7 +230,7 @@ def _unpack(source: Path, folder: Path) -> BackupContents:
     except (tarfile.TarError, ValidationError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"it is no whole backup: {type(error).__name__}", where=str(source), fix=ANOTHER) from None
     for name, digest in contents.files.items():
-        _check_name(name, source)
+        _check_name(name, source, allowed)
         file = folder / name
         if not file.is_file() or hash_file(file) != digest:
             raise DataError(f"{name} in it is damaged", where=str(source), fix=ANOTHER)
@@ -235,8 +239,6 @@ def _unpack(source: Path, folder: Path) -> BackupContents:
 
 def _take(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, source: Path) -> None:
     """Unpack one file. `extractall` would need Python 3.11.4 to keep links and foreign paths out."""
-    if entry.name != CONTENTS:
-        _check_name(entry.name, source)
     # A sparse file of a few bytes would be unpacked to any size.
     held = archive.extractfile(entry) if entry.isreg() and not entry.issparse() else None
     if held is None:
@@ -250,16 +252,17 @@ def _take(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, source
     os.utime(file, (entry.mtime, entry.mtime))
 
 
-def _check_name(name: str, source: Path) -> None:
-    """Refuse a path that is not among those of a backup."""
-    known = name in (*DATABASES, *FILES) or name.startswith(tuple(f"{one}/" for one in FOLDERS))
+def _check_name(name: str, source: Path, allowed: Sequence[str]) -> None:
+    """Refuse a path that is not among those that are allowed."""
+    known = name in allowed or name.startswith(tuple(f"{one}/" for one in FOLDERS if one in allowed))
     odd = (
         name != Path(name).as_posix()
         or name in FOLDERS
         or any(len(os.fsencode(part)) > 255 for part in name.split("/"))
     )
     if not known or odd or ".." in Path(name).parts or not name.isprintable():
-        raise DataError(f"it holds {name}, which no backup does", where=str(source), fix=ANOTHER)
+        whose = "no backup does" if tuple(allowed) == EVERYTHING else "no push sends"
+        raise DataError(f"it holds {name}, which {whose}", where=str(source), fix=ANOTHER)
 
 
 def _check_schema(database: Path, source: Path) -> None:

@@ -208,7 +208,7 @@ def start_service(
     """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it."""
     state = root / ".state"
     log = state / "logs" / f"{name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(log.parent)
     with log.open("ab") as out:
         child = subprocess.Popen(
             list(command),

@@ -44,6 +44,11 @@ ENCRYPTION_KEY = "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY"
 """MLflow's variable for that key."""
 WEBHOOKS_KEPT_S = 1
 """So long MLflow's server may remember who wants an event; its own 60 s would miss what follows a registration."""
+PREFECT_KEY = ".state/prefect.key"
+"""Holds the user:password that this workspace's servers of Prefect ask for: whoever uses their API runs commands."""
+PREFECT_URL = "PREFECT_API_URL"
+PREFECT_GUARD, PREFECT_LOGIN = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
+"""Prefect's variables for it: of a server, and of its clients."""
 HEALTH = {
     "prefect": "/api/health",
     "mlflow": "/health",
@@ -132,7 +137,8 @@ def start(
     for service in services(root):
         if service.name in wanted:
             _wait(root, service.name, service.url + HEALTH[service.name])
-            yield f"{service.name}: {service.url} (pid {service.pid}, log {service.log})"
+            login = f"; log in with {PREFECT_KEY}" if service.name == "prefect" else ""
+            yield f"{service.name}: {service.url} (pid {service.pid}, log {service.log}){login}"
     if worker is not None:
         atomic.write_text(root / WORKER_POOL, worker + "\n")
     if (root / WORKER_POOL).is_file():
@@ -142,6 +148,22 @@ def start(
 def address(root: Path, name: str) -> str | None:
     """Where a server of this workspace answers; None when it does not run."""
     return next((service.url for service in services(root) if service.name == name), None)
+
+
+def prefect_login(root: Path) -> str:
+    """User and password of this workspace's servers of Prefect, made with the first use."""
+    return atomic.private_once(root / PREFECT_KEY, f"orchestra:{secrets.token_urlsafe(32)}")
+
+
+def prefect_client(root: Path) -> dict[str, str]:
+    """What Prefect's client needs for the API that the user named, else for that of `orchestra up`; empty without
+    either. A server of the team's gets no login of ours."""
+    found = address(root, "prefect")
+    own = None if found is None else f"{found}/api"
+    url = os.environ.get(PREFECT_URL) or own
+    if url is None:
+        return {}
+    return {PREFECT_URL: url} | ({PREFECT_LOGIN: prefect_login(root)} if url == own else {})
 
 
 def forget_worker(root: Path) -> bool:
@@ -163,8 +185,9 @@ def _commands(
         *(f"sqlite:///{root}/{MLFLOW}", "--artifacts-destination", str(root / ARTIFACTS)),
     ]
     found = {}
-    if not os.environ.get("PREFECT_API_URL"):
-        found["prefect"] = (prefect, prefect_port, {"PREFECT_UI_API_URL": f"{address}/api", **ORDERING})
+    if not os.environ.get(PREFECT_URL):
+        extra = {"PREFECT_UI_API_URL": f"{address}/api", PREFECT_GUARD: prefect_login(root), **ORDERING}
+        found["prefect"] = (prefect, prefect_port, extra)
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
         extra = environment(load_params(root / "params.yaml").storage) if (root / "params.yaml").is_file() else {}
@@ -179,12 +202,11 @@ def _commands(
 def _webhook_settings(root: Path) -> dict[str, str]:
     """What MLflow's server needs to sign webhooks with the same secrets after a restart; the user's own come first."""
     file = root / WEBHOOK_KEY
-    if not file.is_file():
-        # Fernet's form of a key.
-        atomic.write_private(file, base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
+    # Fernet's form of a key.
+    key = atomic.private_once(file, base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
     file.chmod(0o600)  # A restored one may have another mode.
     ours = {
-        ENCRYPTION_KEY: file.read_text(encoding="utf-8"),
+        ENCRYPTION_KEY: key,
         "MLFLOW_WEBHOOK_CACHE_TTL": str(WEBHOOKS_KEPT_S),
     }
     return {name: os.environ.get(name) or value for name, value in ours.items()}
@@ -194,9 +216,8 @@ def _start_worker(root: Path, pool: str) -> str:
     """Start the worker unless it runs; a line about it."""
     found = next((service for service in services(root) if service.name == "worker"), None)
     if found is None:
-        api = os.environ.get("PREFECT_API_URL") or f"{address(root, 'prefect')}/api"
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
-        env = {**os.environ, "PREFECT_HOME": str(root / ".state/prefect"), "PREFECT_API_URL": api}
+        env = {**os.environ, "PREFECT_HOME": str(root / ".state/prefect"), **prefect_client(root)}
         found = start_service(root, "worker", command, port=0, url="", env=env)
     return f"worker: of pool {pool} (pid {found.pid}, log {found.log})"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.errors import ServiceError
+from orchestra.files.atomic import make_folder
 from orchestra.text import plain
 
 LOCK = ".state/flow.lock"
@@ -40,7 +41,7 @@ def alone(file: Path, where: Path, at: str) -> Iterator[None]:
     if file in _held:
         yield
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with file.open("a+", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from orchestra.config.schema import load_params
 from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, ServiceError, without_secrets
+from orchestra.files.atomic import make_folder
 from orchestra.system.artifacts import CONNECT_S, check_place, environment
 from orchestra.system.environment import quiet
 from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
@@ -67,9 +68,8 @@ def connect(root: Path) -> Any:
     Raises `DataError` where the workspace's own database is damaged, `ServiceError` where the team's does not answer.
     """
     quiet()
-    (root / ".state").mkdir(exist_ok=True)
-    uri = tracking_uri(root)
-    if uri.startswith("sqlite:"):
+    make_folder(root / ".state")
+    if (uri := tracking_uri(root)).startswith("sqlite:"):
         check_database(root, MLFLOW)
     elif uri.startswith(DATABASES):
         _check_team_database(uri)

@@ -41,6 +41,7 @@ from tasks.platform.commands import run_command
 from tasks.platform.dvc import LOCK, recover
 from tasks.platform.registry import STORE
 from tasks.platform.tracking import own_database
+from tasks.records.listings import TRUSTED, fetch_folder, fetch_listings, lock_file
 
 LATEST, KNOWN = "latest.json", ".state/storage.json"
 PULLING = "pulling "
@@ -140,8 +141,8 @@ def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:
         if latest.state and not (newest and database):
             store.pull_state(root, latest.state)
         if latest.lock:
-            atomic.write_text(root / LOCK, latest.lock)
-            store.pull_outputs(root)
+            with lock_file(root / LOCK, latest.lock):
+                store.pull_outputs(root)
         atomic.write_text(root / KNOWN, latest.id + "\n")
     return f"what was pushed on {latest.made:%Y-%m-%d %H:%M} UTC is here: {len(latest.checkpoints)} checkpoints"
 
@@ -195,6 +196,7 @@ class _SharedFolder:
 
         try:
             with self._repo(root) as repo:
+                fetch_listings(repo, "shared", self.url)
                 repo.pull(remote="shared", force=True)
         except CheckoutError:
             raise DataError(
@@ -225,7 +227,7 @@ class _SharedFolder:
         place = f"{self.url}/models/{digest}"
         with tempfile.TemporaryDirectory(dir=store, prefix=".download-") as folder:
             found = Path(folder) / "files"
-            self.files.get(place, str(found), recursive=True)
+            fetch_folder(self.files, place, found)
             if hash_dir(found) != digest:
                 fix = f"delete {place}{WHOLE}; then orchestra push, on a machine that has it whole"
                 raise DataError("the checkpoint is damaged in the store", where=place, fix=fix)
@@ -241,14 +243,18 @@ class _SharedFolder:
         return digest
 
     def pull_state(self, root: Path, digest: str) -> None:
-        (root / ".state").mkdir(exist_ok=True)
+        atomic.make_folder(root / ".state")
         place = f"{self.url}/state/{digest}"
         with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".pull-") as folder:
             file = Path(folder) / "state.tar"
             self.files.get_file(place, str(file))
             if hash_file(file) != digest:
                 raise DataError("the database is damaged in the store", where=place, fix="push again")
-            restore(root, file)
+            try:
+                # Keys and schedules stay with their machine.
+                restore(root, file, (MLFLOW, ARTIFACTS))
+            except DataError as error:
+                raise DataError(error.what, where=place, fix=TRUSTED) from None
 
     def forget_states(self, newest: str) -> None:
         """Delete all but the last databases."""

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from flows.__main__ import _assign
 from flows._workspace import prefect_api
@@ -19,6 +23,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.system.processes import alive, descendants, started_at
 from orchestra.system.runs import RUNS, RunRecord, runs, save
+from orchestra.system.servers import PREFECT_LOGIN, PREFECT_URL, prefect_login
 from orchestra.system.workspace import Screen, locked, locked_elsewhere
 from tests.support.worlds import ROOT
 
@@ -94,6 +99,40 @@ def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ServiceError, match="Prefect's API does not start"), prefect_api(tmp_path) as ready:
         ready()
     assert not [pid for pid in descendants(os.getpid()) if pid not in before and alive(pid)]
+
+
+def test_the_api_of_a_run_does_nothing_for_who_does_not_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that the user visits, and other users of the machine, reach the port too; a pool runs commands."""
+    for name in (PREFECT_URL, PREFECT_LOGIN):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    asked = [
+        ("POST", "/flows/", {"name": "x"}),
+        ("POST", "/work_pools/", {"name": "x", "type": "process"}),
+        ("POST", "/deployments/filter", {}),
+        ("POST", "/block_documents/filter", {"include_secrets": True}),
+        ("GET", "/admin/settings", None),
+    ]
+    sockets = ("/events/in", "/events/out", "/logs/out", "/work_pools/x/workers/connect")
+    with prefect_api(tmp_path) as ready:
+        url = ready()
+        assert os.environ[PREFECT_URL] == url and os.environ[PREFECT_LOGIN] == prefect_login(tmp_path)
+        with httpx.Client(trust_env=False, timeout=60, headers={"Origin": "https://page.example"}) as page:
+            for kind, path, body in asked:
+                for login in (None, ("orchestra", "wrong"), ("", "")):
+                    assert page.request(kind, url + path, json=body, auth=login).status_code == 401, path
+            user, _, password = prefect_login(tmp_path).partition(":")
+            assert page.post(f"{url}/flows/", json={"name": "x"}, auth=(user, password)).status_code == 201
+            assert page.get(f"{url}/health").status_code == 200
+        for path in sockets:
+            for protocols in (None, [Subprotocol("prefect")]):
+                with (
+                    pytest.raises(WebSocketException),
+                    connect(f"ws{url[4:]}{path}", subprotocols=protocols) as socket_,
+                ):
+                    socket_.send('{"type": "auth", "token": "wrong"}')
+                    socket_.recv(timeout=60)
+    assert PREFECT_URL not in os.environ and PREFECT_LOGIN not in os.environ
 
 
 def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from transformers import PreTrainedModel
 
@@ -190,6 +191,8 @@ def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: 
         played.close()
     assert played.equal == [True] * 3 and result.steps == 2
     assert vllm.healthy(named.url)
+    for path in ("/collective_rpc", "/sleep", "/server_info", "/v1/models"):
+        assert httpx.post(named.url + path, json={"method": "x"}, trust_env=False).status_code == 401, path
 
 
 @pytest.mark.timeout(300)

@@ -60,7 +60,14 @@ def test_a_malformed_call_is_the_models_business_not_a_persons() -> None:
 
 
 LETTERS = string.ascii_letters + string.digits + "!$%&()*+,;=~^{}|\"'<>"
-NAMES = ["OPENAI_API_KEY", "ORCHESTRA_MODEL_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "ORCHESTRA_SMTP_PASSWORD"]
+NAMES = [
+    "OPENAI_API_KEY",
+    "ORCHESTRA_MODEL_KEY",
+    "HF_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "ORCHESTRA_SMTP_PASSWORD",
+    "PREFECT_API_AUTH_STRING",
+]
 SPELLINGS: list[Callable[[str], str]] = [
     str,
     lambda secret: json.dumps({"got": secret}),

@@ -37,6 +37,8 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Adapter ranks that vLLM reserves room for."""
 LEAST_BATCH = 4096
 """Tokens of prompts that a CPU takes at once."""
+INSIDE, KEY_CHECK = Path(__file__).parent / "inside", "key_check.KeyCheck"
+"""A folder that vLLM's Python finds modules in, and the class in it that asks for the key on every path."""
 MOST_RESTARTS = 5
 """Of one training; a server that dies more often has a cause that starting again does not remove."""
 
@@ -177,13 +179,7 @@ class OwnServer(Server):
                     os.kill(pid, signal.SIGKILL)
 
     def _launch(self) -> None:
-        env = environment(self.root, self.settings) | {
-            "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        }
-        if self.settings.devices is not None:
-            env["CUDA_VISIBLE_DEVICES"] = self.settings.devices
-        env = without_rank(env)
+        env = without_rank(own_settings(self.root, self.settings))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as out:
             self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
@@ -210,6 +206,17 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if not name.startswith(RANK_PREFIXES)}
 
 
+def own_settings(root: Path, settings: PlayServer) -> dict[str, str]:
+    """The environment of a server whose weights are replaced."""
+    paths = (str(INSIDE), os.environ.get("PYTHONPATH", ""))
+    env = environment(root, settings) | {
+        "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    return env if settings.devices is None else env | {"CUDA_VISIBLE_DEVICES": settings.devices}
+
+
 def open_server(
     root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, say: Say, lora: Lora | None = None
 ) -> Server:
@@ -225,7 +232,7 @@ def open_server(
 
 def _flags(lora: Lora | None, settings: PlayServer, max_len: int) -> list[str]:
     # Importance sampling needs the probabilities that tokens were drawn with: after the temperature.
-    flags = ["--logprobs-mode", "processed_logprobs"]
+    flags = ["--logprobs-mode", "processed_logprobs", "--middleware", KEY_CHECK]
     if settings.device == "cpu":
         # vLLM 0.32 dies where the prompt of a turn with a seed comes in chunks: a CPU's generator has no offset.
         flags += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_len, LEAST_BATCH))]

@@ -9,13 +9,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orchestra.errors import ServiceError
+from orchestra.files.atomic import make_folder
 
 
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
     """Hold the lock of releases, which ends with the process; raises `ServiceError` when another has it."""
     file = root / ".state/deploy.lock"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     lock = FileLock(file)
     try:
         lock.acquire(blocking=False)

@@ -138,12 +138,7 @@ def api_key(root: Path) -> str:
     given = os.environ.get("VLLM_API_KEY")
     if given:
         return given
-    file = root / KEY
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        atomic.write_private(file, secrets.token_urlsafe(32) + "\n")
-        return file.read_text(encoding="ascii").strip()
+    return atomic.private_once(root / KEY, secrets.token_urlsafe(32) + "\n").strip()
 
 
 def launch(

@@ -21,8 +21,7 @@ def mark(root: Path, question: str) -> dict[str, str]:
     It holds for this question alone: whoever reads it can hide no other request from the monitor.
     """
     file = root / FILE
-    if not file.is_file():
-        atomic.write_private(file, secrets.token_hex(32))
+    atomic.private_once(file, secrets.token_hex(32))
     return {HEADER: _code(file, question)}
 
 

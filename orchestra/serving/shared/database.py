@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestra.files.atomic import make_folder
 from orchestra.system.storage import GATEWAY, database_failure
 
 STORE = GATEWAY
@@ -48,7 +49,7 @@ class Database:
 
     def __init__(self, file: Path) -> None:
         """Raises `OrchestraError` when the file cannot be used."""
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         with contextlib.suppress(FileExistsError):
             # Private from its first byte: it holds conversations.
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

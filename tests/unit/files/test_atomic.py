@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,17 @@ def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
     place.chmod(0o600)
     atomic.write_text(place, "new")
     assert place.read_text() == "new" and place.stat().st_mode & 0o777 == 0o600
+
+
+def test_of_many_who_make_a_secret_one_wins_and_all_read_his(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys" / "x"
+    with ThreadPoolExecutor(8) as pool:
+        read = set(pool.map(lambda number: atomic.private_once(file, f"secret {number}"), range(8)))
+    assert read == {file.read_text()} and file.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in file.parent.iterdir()] == ["x"]
+    monkeypatch.setattr("os.link", lambda *_: os.open("/proc/nowhere", os.O_RDONLY))
+    assert atomic.private_once(tmp_path / "y", "no links here") == "no links here"
+    assert (tmp_path / "y").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """A chat endpoint on 127.0.0.1 in front of a real one: recorded, capped and booked, for programs that are not ours."""
 
 import asyncio
+import hmac
 import json
+import secrets
 import threading
 import urllib.error
 import urllib.request
@@ -41,7 +43,7 @@ class Completion(Record):
 
 
 class Proxy(ThreadingHTTPServer):
-    """Answers `/<name>/v1/chat/completions`; requests under one name are numbered by themselves.
+    """Answers `/<token>/<name>/v1/chat/completions`; requests under one name are numbered by themselves.
 
     As `PaidChat` does, it holds a call's worst case back, and books it where the reply is lost or does not say its
     tokens. A gateway of ours, which has no price, states its dollars.
@@ -70,10 +72,12 @@ class Proxy(ThreadingHTTPServer):
         """By name, why it stopped asking: a reason that the caller must act on."""
         self.cost_usd: dict[str, Decimal] = {}
         """By name, what its calls cost, be they replayed."""
+        self.token = secrets.token_urlsafe(32)
+        """In every address: other programs of the machine, and pages in a browser, reach the port too."""
 
     def base(self, name: str) -> str:
         """The address for one attempt."""
-        return f"http://127.0.0.1:{self.server_port}/{quote(name)}/v1"
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/{quote(name)}/v1"
 
     def complete(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """The completion, replayed or asked for; raises `BudgetError` before the cap and `OSError` without a reply."""
@@ -159,8 +163,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         proxy = self.server
         assert isinstance(proxy, Proxy)
+        token, _, path = unquote(self.path).strip("/").partition("/")
+        if not hmac.compare_digest(token.encode(), proxy.token.encode()):
+            self.send_error(404)
+            return
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
-        name = unquote(self.path).strip("/").removesuffix("/v1/chat/completions")
+        name = path.removesuffix("/v1/chat/completions")
         try:
             status, body = 200, proxy.complete(name, json.loads(raw))
         except (BudgetError, ConfigError) as error:

@@ -78,6 +78,16 @@ def test_a_users_calls_are_recorded_whole_and_replayed_for_nothing(tmp_path: Pat
         assert {name: type(why) for name, why in again.capped.items()} == {"mock/t1/1": ConfigError}
 
 
+@pytest.mark.parametrize("path", ["/a/0/v1", "//a/0/v1", "/wrong/a/0/v1", "/%C3%BC/a/0/v1", ""])
+def test_who_does_not_know_its_address_spends_nothing(path: str, tmp_path: Path) -> None:
+    with serving([(200, answer("hi"), 0)]) as double, proxying(proxy(double, tmp_path)) as asked:
+        body = urllib.request.Request(f"http://127.0.0.1:{asked.server_port}{path}/chat/completions", b"{}")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(body, timeout=10)
+        assert double.asked == [] and asked.budget.spent_usd == 0
+        assert post(asked.base("a/0"), BODY)[0] == 200
+
+
 def test_the_cap_stops_users_before_they_are_asked(tmp_path: Path) -> None:
     with serving([(200, answer("hi"), 0)]) as double, proxying(proxy(double, tmp_path, cap="0.0001")) as asked:
         status, said = post(asked.base("a/0"), BODY)

@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import hashlib
+import json
 import shutil
 import subprocess
 import time
@@ -10,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.fault_store import FaultyStore
 from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, ServiceError
-from orchestra.files.checkpoint import hash_dir
+from orchestra.files import atomic
+from orchestra.files.checkpoint import hash_dir, hash_file
+from orchestra.serving.shared.database import Database
+from orchestra.serving.shared.keys import Keys
+from orchestra.system.backup import backup
 from orchestra.system.processes import LOCALHOST, free_port
+from orchestra.system.storage import ARTIFACTS, GATEWAY, MLFLOW
 from tasks.platform.aliases import aliases
 from tasks.platform.dvc import LOCK, LOCK_BEFORE, recover, stages
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
@@ -348,3 +356,103 @@ def test_a_file_that_the_store_lost_is_named_in_one_line(
         pull(clone(machine, tmp_path / "two"), storage)
     said = capfd.readouterr()
     assert "ERROR" not in said.out + said.err
+
+
+def put(storage: Storage, content: bytes, suffix: str = "") -> str:
+    """Put a file into the store as DVC names it; its hash."""
+    digest = hashlib.md5(content).hexdigest()
+    files(storage).pipe_file(f"{storage.url}/dvc/files/md5/{digest[:2]}/{digest[2:]}{suffix}", content)
+    return digest + suffix
+
+
+def listed(storage: Storage, **entry: str) -> str:
+    """The hash of a listing with a right file and that one."""
+    right = {"md5": put(storage, b"right"), "relpath": "a"}
+    return put(storage, json.dumps([right, {"md5": put(storage, b"wrong"), **entry}]).encode(), ".dir")
+
+
+def name_output(storage: Storage, digest: str) -> None:
+    """Let the store name that hash for the output of the stage."""
+    latest = Latest.model_validate_json(files(storage).cat_file(f"{storage.url}/{LATEST}"))
+    lock = yaml.safe_load(latest.lock)
+    lock["stages"]["copy"]["outs"][0]["md5"] = digest
+    changed = latest.model_copy(update={"lock": yaml.safe_dump(lock), "id": "0" * 16})
+    files(storage).pipe_file(f"{storage.url}/{LATEST}", changed.model_dump_json().encode())
+
+
+def everything(folder: Path) -> set[str]:
+    inside = (one.relative_to(folder).as_posix() for one in folder.rglob("*") if not one.is_dir())
+    return {one for one in inside if not one.startswith(("one/", "two/.git/", "two/.state/"))}
+
+
+@pytest.mark.parametrize("name", ["../../owned", "/owned", "b/.."])
+def test_a_listing_writes_no_file_outside_its_output(
+    name: str, machine: Path, storage: Storage, tmp_path: Path
+) -> None:
+    push(machine, storage)
+    digest = listed(storage, relpath=str(tmp_path / "owned") if name == "/owned" else name)
+    name_output(storage, digest)
+    other = clone(machine, tmp_path / "two")
+    before = everything(tmp_path)
+    with pytest.raises(DataError, match=r"leaves its folder — orchestra push, on a machine that you trust"):
+        pull(other, storage)
+    assert {one for one in everything(tmp_path) - before if not one.startswith("two/.dvc/")} == set()
+
+
+@pytest.mark.parametrize(
+    ("of", "digest"),
+    [
+        ("an output", "../../../../../owned.dir"),
+        ("an output", "A" * 32),
+        ("a file of a folder", "../../../../../owned"),
+        ("a file of a folder", "a" * 32 + ".dir"),
+    ],
+)
+def test_no_path_is_made_of_what_is_no_hash(
+    of: str, digest: str, machine: Path, storage: Storage, tmp_path: Path
+) -> None:
+    push(machine, storage)
+    if of != "an output":
+        digest = listed(storage, relpath="b", md5=digest)
+    name_output(storage, digest)
+    with pytest.raises(DataError, match=r"is no hash|has no hash"):
+        pull(clone(machine, tmp_path / "two"), storage)
+
+
+def test_a_folder_that_is_an_output_comes_back_whole(machine: Path, storage: Storage, tmp_path: Path) -> None:
+    push(machine, storage)
+    digest = listed(storage, relpath="b/..c/.d")
+    name_output(storage, digest)
+    other = clone(machine, tmp_path / "two")
+    pull(other, storage)
+    assert (other / "out.txt/a").read_text() == "right" and (other / "out.txt/b/..c/.d").read_text() == "wrong"
+
+
+def test_a_checkpoint_writes_no_file_outside_its_folder(machine: Path, storage: Storage, tmp_path: Path) -> None:
+    push(machine, storage)
+    (place, *_) = [one for one in files(storage).find(f"{storage.url}/models") if one.endswith("/weights")]
+    files(storage).pipe_file(f"{place.removesuffix('weights')}../../../../../owned", b"wrong")
+    with pytest.raises(DataError, match="leaves its folder"):
+        pull(clone(machine, tmp_path / "two"), storage)
+    assert not list(tmp_path.rglob("owned"))
+
+
+def test_a_pull_takes_no_keys_and_no_schedules_from_the_store(machine: Path, storage: Storage, tmp_path: Path) -> None:
+    push(machine, storage)
+    theirs = Keys(Database(machine / GATEWAY))
+    theirs.create("theirs")
+    for more, named in (((GATEWAY,), GATEWAY), ((), ".state/runs/r.json")):
+        atomic.write_text(machine / ".state/runs/r.json", "{}")
+        backup(machine, tmp_path / "state.tar", (MLFLOW, *more), (ARTIFACTS, ".state/runs"), ())
+        digest = hash_file(tmp_path / "state.tar")
+        files(storage).put_file(str(tmp_path / "state.tar"), f"{storage.url}/state/{digest}")
+        latest = Latest.model_validate_json(files(storage).cat_file(f"{storage.url}/{LATEST}"))
+        changed = latest.model_copy(update={"state": digest, "id": digest[:16]})
+        files(storage).pipe_file(f"{storage.url}/{LATEST}", changed.model_dump_json().encode())
+        other = clone(machine, tmp_path / named.replace("/", "-"))
+        Keys(Database(other / GATEWAY)).create("ours")
+        with pytest.raises(DataError, match=f"it holds {named}, which no push sends — orchestra push, on") as refused:
+            pull(other, storage)
+        assert refused.value.where.startswith(f"{storage.url}/state/")
+        assert [one.name for one in Keys(Database(other / GATEWAY)).list()] == ["ours"]
+        assert not (other / MLFLOW).exists() and not (other / ".state/runs").exists()

@@ -1,0 +1,1 @@
+"""What runs inside vLLM, in its own environment: nothing here may import anything of ours."""

@@ -1,0 +1,50 @@
+"""Who logs in at which server of Prefect."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestra.system.processes import Service, remember, started_at
+from orchestra.system.servers import (
+    PREFECT_GUARD,
+    PREFECT_KEY,
+    PREFECT_LOGIN,
+    PREFECT_URL,
+    _commands,
+    prefect_client,
+    prefect_login,
+)
+
+OWN, TEAM = "http://127.0.0.1:4200", "https://prefect.example/api"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(PREFECT_URL, raising=False)
+    monkeypatch.delenv(PREFECT_LOGIN, raising=False)
+    return tmp_path
+
+
+def runs(root: Path) -> None:
+    """A server of `orchestra up`, as its pid file tells."""
+    remember(root, Service("prefect", os.getpid(), started_at(os.getpid()) or "", 4200, OWN, ""))
+
+
+def test_our_own_server_asks_for_a_login_that_its_user_alone_can_read(root: Path) -> None:
+    _, _, env = _commands(root, 4200, 5000, 9464)["prefect"]
+    login = prefect_login(root)
+    assert env[PREFECT_GUARD] == login and len(login) > 40 and ":" in login
+    assert (root / PREFECT_KEY).stat().st_mode & 0o777 == 0o600 and (root / ".state").stat().st_mode & 0o077 == 0
+    assert prefect_client(root) == {}, "it does not run yet"
+    runs(root)
+    assert prefect_client(root) == {PREFECT_URL: f"{OWN}/api", PREFECT_LOGIN: login}
+
+
+def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(root)
+    monkeypatch.setenv(PREFECT_URL, TEAM)
+    assert prefect_client(root) == {PREFECT_URL: TEAM}
+    assert "prefect" not in _commands(root, 4200, 5000, 9464)
+    monkeypatch.setenv(PREFECT_URL, f"{OWN}/api")
+    assert prefect_client(root)[PREFECT_LOGIN] == prefect_login(root), "he named ours"
