@@ -7,7 +7,6 @@ ordinary identifiers are.
 """
 
 import html
-import os.path
 import re
 from collections.abc import Callable
 from itertools import takewhile
@@ -185,7 +184,8 @@ def redact_start(text: str, size: int) -> str:
     """
     if len(text) <= size + REACH:
         return redact(text)
-    return os.path.commonprefix([redact(text[: size + REACH]), redact(text[:size])]) + "…"
+    pairs = zip(redact(text[: size + REACH]), redact(text[:size]), strict=False)
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) + "…"
 
 
 def _redact_escaped(text: str) -> str:

@@ -151,8 +151,8 @@ class _Spans:
         return {key: json.dumps(parts, ensure_ascii=False)}
 
     def _shown(self, text: str) -> str:
-        # Redacted before it is cut: what is cut in the midst of a secret would no longer look like one. Twice as much is
-        # read as is shown, because a redacted text is shorter.
+        # Redacted before it is cut: what is cut in the midst of a secret would no longer look like one. Twice as much
+        # is read as is shown, because a redacted text is shorter.
         text = redact_start(text, 2 * MAX_TEXT) if self._content == "redacted" else text
         return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 

@@ -78,7 +78,7 @@ ACCOUNT = {**MADE, "dropped_messages": 0}
     ],
 )
 def test_an_answer_that_did_not_end_shows_why_and_what_it_cost(last: dict[str, Any], said: str) -> None:
-    failed = {"name": "gpt-5", "arguments": {}, "observation": None, "cost_usd": 0.041, "latency_s": 96}
+    failed: dict[str, Any] = {"name": "gpt-5", "arguments": {}, "observation": None, "cost_usd": 0.041, "latency_s": 96}
     told = [
         {"choices": [{"delta": {}}], "orchestra": {"tool_call": failed}},
         {"choices": [{"delta": {"content": "The three are"}}]},

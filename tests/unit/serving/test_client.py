@@ -1,6 +1,7 @@
 """The client against strange servers: every failure is one line that says whose it is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_reply_reads_well() -> None:
 
 
 def test_a_failure_that_cost_dollars_says_so() -> None:
-    failed = {"name": "gpt-5", "arguments": {}, "observation": None, "cost_usd": 0.041, "latency_s": 96}
+    failed: dict[str, Any] = {"name": "gpt-5", "arguments": {}, "observation": None, "cost_usd": 0.041, "latency_s": 96}
     free = {**failed, "cost_usd": 0.0}
     lines = reply(tool_calls=(Called.model_validate(failed), Called.model_validate(free))).lines()
     assert "→ failed  [$0.041000]" in lines[1] and "→ not called  [$0.000000]" in lines[2]

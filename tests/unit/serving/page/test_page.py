@@ -125,7 +125,7 @@ def test_what_was_said_and_spent_stays_after_a_stop() -> None:
 
 def test_a_failure_shows_what_it_cost() -> None:
     account = {"cost_usd": 0.041, "latency_s": 96, "wall_s": 1, "stop": "malformed"}
-    failure = {"error": {"message": "the model did not write a readable turn"}, "orchestra": account}
+    failure: dict[str, Any] = {"error": {"message": "the model did not write a readable turn"}, "orchestra": account}
     (shown,) = played([stream(called("gpt-5", None), said("So"), failure)], ["submit"])["panels"]
     assert shown["error"] == failure["error"]["message"] and shown["bill"].startswith("$0.041000")
     assert shown["answer"] == "So" and "→ failed · $0.041000" in shown["calls"][0]
