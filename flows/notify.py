@@ -30,13 +30,20 @@ TAKEN = (f"prefect.flow-run.{TAKEN_BACK}",)
 """A canary took a version back, which these flows release."""
 RELEASING = ["retrain", "answer", "release"]
 WAITING, CANARY = "waiting", "canary"
+HOOK = "webhook"
 HEARTBEAT = "prefect.flow-run.heartbeat"
 QUIET = timedelta(hours=1)
 """A flow that fails again within this time is not told of again."""
 SILENCE = timedelta(seconds=90)
 """Three heartbeats: a run that gave none for so long is crashed. Its machine may be gone with it."""
 SUBJECT = "{{ flow.name }} {{ flow_run.name }}: {{ flow_run.state.name }}"
-BODY = f"""cause: {{{{ flow_run.state.message }}}}
+CAUSE = "{{ flow_run.state.message }}"
+QUOTED = (
+    "`{{ (flow_run.state.message | string).split() | join(' ') | replace('&', '&amp;') | replace('<', '&lt;')"
+    """ | replace('>', '&gt;') | replace('`', "'") }}`"""
+)
+"""The same for a chat: what an expert or a file said in it is no mention, link or image there."""
+BODY = f"""cause: {CAUSE}
 runbook: {RUNBOOK}
 type: orchestra why {{{{ flow_run.name }}}}
 then: orchestra rerun {{{{ flow_run.name }}}}"""
@@ -48,7 +55,7 @@ WAITING_BODY = """read: orchestra report
 type: orchestra approve --by NAME --reason TEXT
 or: orchestra refuse --by NAME --reason TEXT"""
 TAKEN_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version did not pass its canary and was taken back"
-TAKEN_BODY = f"""cause: {{{{ flow_run.state.message }}}}
+TAKEN_BODY = f"""cause: {CAUSE}
 runbook: {RUNBOOK}, CandidateWorse
 type: orchestra why {{{{ flow_run.name }}}}"""
 
@@ -70,7 +77,7 @@ def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None
     with connected(root):
         _introduce(root, blocks)
         remove(root)
-        saved = [block.save(_name(root, kind), overwrite=True) for kind, block in blocks.items()]
+        saved = {kind: block.save(_name(root, kind), overwrite=True) for kind, block in blocks.items()}
 
         def tell(
             name: str, description: str, flow: str | list[str], events: tuple[str, ...], subject: str, body: str
@@ -82,7 +89,10 @@ def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None
                 threshold=1,
                 within=QUIET,
             )
-            send = [SendNotification(block_document_id=one, subject=subject, body=body) for one in saved]
+            send = [
+                SendNotification(block_document_id=one, subject=subject, body=_marked(body) if HOOK in kind else body)
+                for kind, one in saved.items()
+            ]
             Automation(name=_name(root, name), description=description, trigger=trigger, actions=send).create()
 
         lines = []
@@ -109,6 +119,11 @@ def add(root: Path, urls: list[str], smtp: str | None = None, sender: str | None
     return [*lines, f"a run without a heartbeat for {SILENCE} is crashed, and told"]
 
 
+def _marked(body: str) -> str:
+    """The body for a webhook, where the text of others is between backticks."""
+    return body.replace(CAUSE, QUOTED)
+
+
 def _blocks(urls: list[str], smtp: str | None, sender: str | None) -> dict[str, Any]:
     """Prefect's notification for each address, by the name it is kept under."""
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -121,7 +136,7 @@ def _blocks(urls: list[str], smtp: str | None, sender: str | None) -> dict[str, 
         if url.startswith(SCHEME):
             found[f"mail-{place}"] = email(url, smtp, sender)
         elif url.startswith(("http://", "https://")):
-            found[f"webhook-{place}"] = CustomWebhookNotificationBlock(
+            found[f"{HOOK}-{place}"] = CustomWebhookNotificationBlock(
                 name="orchestra",
                 url="{{url}}",
                 json_data={"text": "{{subject}}\n{{body}}"},

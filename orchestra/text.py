@@ -12,9 +12,11 @@ from urllib.parse import unquote
 
 _STEERING = re.compile(
     # Control characters (of which terminals obey the escape and the C1 ones too), lone surrogates, which no terminal
-    # can be sent, and what turns the reading direction around, breaks lines unseen or is never shown.
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
+    # can be sent, and what turns the reading direction around, breaks lines unseen or is never shown: Unicode's default
+    # ignorable characters but for those that scripts and emoji need (U+200C, U+200D, U+180B-D, U+180F, U+FE00-F).
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
 )
 
 _LONE = re.compile("[\ud800-\udfff]")

@@ -39,7 +39,8 @@ class Tracing(Section):
     share: Fraction = 0.1
     """Share of the requests; those that failed always."""
     content: Literal["none", "redacted", "full"] = "redacted"
-    """Texts in spans. redacted: without keys, e-mail addresses, card and phone numbers; none: no text at all."""
+    """Texts in spans. redacted: without keys, e-mail addresses, card numbers and international phone numbers; none: no
+    text at all."""
     endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
     """Where the gateway sends spans (OTLP over HTTP), headers from $OTEL_EXPORTER_OTLP_HEADERS; null: nowhere.
     `orchestra traces` writes them to MLflow without it."""

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.serving.client import Called, charged
 from orchestra.text import one_line, plain
 
 HELP = "/preference WORDS, /budget USD, /new (forget the conversation), /quit"
@@ -70,19 +71,22 @@ class TerminalChat:
         answer = ""
         for event in self._events(body):
             if "error" in event:
-                raise ServiceError(str(event["error"]["message"]), where=self.url)
+                self.write("\n" if answer else "")
+                raise ServiceError(f"{event['error']['message']}{charged(event)}", where=self.url)
+            cut_off = ""
             for choice in event["choices"]:
                 text = choice["delta"].get("content") or ""
                 answer += text
                 self.write(plain(text))
+                cut_off = " … cut off" if answer and choice.get("finish_reason") == "length" else cut_off
             made = event.get("orchestra") or {}
             if "tool_call" in made:
-                call = made["tool_call"]
-                seen = "not called" if call["observation"] is None else one_line(call["observation"])[:100]
-                took = f"${call['cost_usd']:.6f}, {call['latency_s']:.1f} s"
-                self.write(f"   {one_line(call['name'])} → {seen}  [{took}]\n")
+                call = Called.model_validate(made["tool_call"])
+                took = f"${call.cost_usd:.6f}, {call.latency_s:.1f} s"
+                self.write(f"   {one_line(call.name)} → {call.result[:100]}  [{took}]\n")
             elif made:
-                self.write("" if answer else f"no answer ({made['stop']})")
+                stop = f" ({one_line(made['stop'])})"
+                self.write(cut_off + stop if cut_off else "" if answer else f"no answer{stop}")
                 dropped = made["dropped_messages"]
                 cut = f", {dropped} earlier messages left out" if dropped else ""
                 self.write(f"\n   ${made['cost_usd']:.6f}, {made['wall_s']:.1f} s by the clock{cut}\n")

@@ -35,6 +35,12 @@ class Called(Record):
     cost_usd: float
     latency_s: float
 
+    @property
+    def result(self) -> str:
+        """What came back, in one line: a call that failed may cost dollars, one that was not made costs none."""
+        missing = "failed" if self.cost_usd else "not called"
+        return missing if self.observation is None else one_line(self.observation)
+
 
 class AskResponse(Record):
     """An answer and what it took."""
@@ -69,13 +75,18 @@ class AskResponse(Record):
         shown = [f"Q: {plain(self.question)}"]
         for call in self.tool_calls:
             arguments = one_line(", ".join(f"{key}={value!r}" for key, value in call.arguments.items()))
-            result = "not called" if call.observation is None else one_line(call.observation)
-            shown.append(f"   {one_line(call.name)}({arguments[:100]}) → {result[:120]}  [${call.cost_usd:.6f}]")
-        shown.append(f"A: {plain(self.answer) or f'no answer ({self.stop})'}")
+            shown.append(f"   {one_line(call.name)}({arguments[:100]}) → {call.result[:120]}  [${call.cost_usd:.6f}]")
+        shown.append(f"A: {plain(self.answer) or f'no answer ({one_line(self.stop)})'}")
         calls = "1 tool call" if len(self.tool_calls) == 1 else f"{len(self.tool_calls)} tool calls"
         simulated = ", simulated experts" if self.simulated else ""
         bill = f"{calls}, ${self.cost_usd:.6f}, {self.latency_s:.1f} s by the ledger, {self.wall_s:.1f} s by the clock"
-        return [*shown, f"   {bill}; version {self.version}, {self.engine}{simulated}"]
+        return [*shown, f"   {bill}; version {one_line(self.version)}, {one_line(self.engine)}{simulated}"]
+
+
+def charged(body: dict[str, Any]) -> str:
+    """The end of a failure's message where the account beside the error has dollars."""
+    spent = (body.get("orchestra") or {}).get("cost_usd")
+    return f"; ${spent:.6f} was charged" if spent else ""
 
 
 def gateway_url(root: Path) -> str:
@@ -175,7 +186,7 @@ def _read(question: str, base: str, answer: httpx.Response) -> AskResponse:
         if found["error"]["type"] == "model_error":
             # The model's own failure is an outcome to look at: what it tried and what that cost.
             return AskResponse.of(question, "", found["orchestra"])
-        message = str(found["error"]["message"])
+        message = f"{found['error']['message']}{charged(found)}"
     except (ValueError, KeyError, IndexError, TypeError, ValidationError):
         what = f"HTTP {answer.status_code} with a body that is no chat completion"
         raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None

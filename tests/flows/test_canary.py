@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.events.actions import SendNotification
 
 from flows import answer as answering
 from flows import notify
@@ -105,4 +106,6 @@ def test_a_version_that_its_canary_took_back_is_told(tmp_path: Path, monkeypatch
     trigger: Any = found.trigger
     assert trigger.expect == {"prefect.flow-run.RolledBack"}
     assert trigger.match_related["prefect.resource.name"] == ["retrain", "answer", "release"]
+    (action,) = found.actions
+    assert isinstance(action, SendNotification) and "replace('<', '&lt;')" in action.body
     assert notify.remove(tmp_path) == 6

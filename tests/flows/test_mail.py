@@ -5,11 +5,14 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 from prefect.blocks.abstract import NotificationError
+from prefect.server.utilities.user_templates import render_user_template_sync
 
+from flows import notify
 from flows.server.mail import PASSWORD, EmailNotification, email
 from orchestra.errors import ConfigError
 from orchestra.system.processes import LOCALHOST, free_port, services, stop_services
@@ -127,6 +130,25 @@ def test_what_is_no_address(address: str, smtp: str | None, what: str) -> None:
     with pytest.raises(ConfigError, match=what) as refused:
         email(address, smtp, None)
     assert "hidden" not in str(refused.value)
+
+
+SAID = "<!channel> <https:" + "//evil.example/fix|click> `code` ![x](https:" + "//evil.example/p.png)\n@here & R&D"
+
+
+@pytest.mark.parametrize("body", [notify.BODY, notify.TAKEN_BODY])
+def test_what_others_said_is_text_in_a_chat_and_readable_in_a_mail(body: str) -> None:
+    """Rendered as Prefect's server does."""
+    state = SimpleNamespace(name="Failed", message=SAID)
+    told = {"flow": SimpleNamespace(name="retrain"), "flow_run": SimpleNamespace(name="calm-ox", state=state)}
+    mailed = render_user_template_sync(body, told)
+    assert mailed.startswith(f"cause: {SAID}\n")
+    posted = render_user_template_sync(notify._marked(body), told)
+    cause, rest = posted.split("\n", 1)
+    assert rest == mailed.removeprefix(f"cause: {SAID}\n")
+    assert cause.startswith("cause: `&lt;!channel&gt; &lt;https:") and cause.endswith(" @here &amp; R&amp;D`")
+    assert "<" not in cause and ">" not in cause and cause.count("`") == 2 and "'code'" in cause
+    state.message = None
+    assert render_user_template_sync(notify._marked(body), told).startswith("cause: `None`\n")
 
 
 @pytest.fixture

@@ -62,6 +62,14 @@ def test_the_gateway_knows_its_options() -> None:
     assert used and used <= known
 
 
+def test_prometheus_may_ask_the_gateway_by_its_name_in_compose() -> None:
+    scraped = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"][0]
+    ((target,),) = [one["targets"] for one in scraped["static_configs"]]
+    words = compose()["services"]["gateway"]["command"]
+    allowed = [words[place + 1] for place, word in enumerate(words) if word == "--allow-host"]
+    assert scraped["job_name"] == "gateway" and target.partition(":")[0] in allowed
+
+
 def test_model_servers_have_the_options_of_a_release() -> None:
     """What the gateway relies on: the served name, counts of cached tokens, an end that loses no request."""
     ours = command(Path("python"), Path("m"), 1, 2, VllmServer())

@@ -53,6 +53,18 @@ def test_ordinary_text_is_left_as_it_is(text: str) -> None:
     assert plain(f"{text}\n\té 名 ✓ —") == f"{text}\n\té 名 ✓ —"
 
 
+@pytest.mark.parametrize(
+    "one", "\xad\u034f\u115f\u1160\u17b4\u180e\u200b\u2060\u3164\ufeff\uffa0\U0001d173\U000e0041\U000e0100\U000e01ef"
+)
+def test_a_character_that_is_never_shown_is_spelled_out(one: str) -> None:
+    assert plain(f"a{one}b") == f"a{one.encode('unicode_escape').decode()}b"
+
+
+@pytest.mark.parametrize("text", ["\u0645\u06cc\u200c\u062e", "क्\u200dष", "👩\u200d💻", "✈\ufe0f", "ᠮᠣ\u180b", "⠞⠀⠓"])
+def test_what_scripts_and_emoji_need_stays(text: str) -> None:
+    assert plain(text) == text
+
+
 @each
 def test_the_screen_a_stage_and_a_reply_show_it_harmlessly(
     one: Injection, capsys: pytest.CaptureFixture[str], tmp_path: Path

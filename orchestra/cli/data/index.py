@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestra.errors import ConfigError
+from orchestra.text import one_line
 
 SAY_S = 15
 """Seconds between two lines of progress."""
@@ -66,8 +67,10 @@ def query_(
     for query, found in zip(asked, index.search_many(asked, top, By(by)), strict=True):
         if as_json:
             hits = [each.model_dump(mode="json") for each in found]
-            print(json.dumps({"query": query, "found": hits}, ensure_ascii=False))
+            print(json.dumps({"query": query, "found": hits}))
             continue
-        print(f"{query}: {len(found)} found")
+        print(f"{one_line(query)}: {len(found)} found")
         for each in found:
-            print(f"{each.score:8.3f}  {each.passage.id}  {each.passage.title}\n          {each.passage.text[:300]}")
+            passage = each.passage
+            print(f"{each.score:8.3f}  {one_line(passage.id)}  {one_line(passage.title)}")
+            print(f"          {one_line(passage.text[:300])}")

@@ -1,4 +1,5 @@
-"""Texts without what nobody should read in a trace: keys, passwords, e-mail addresses, card and phone numbers.
+"""Texts without what nobody should read in a trace: keys, passwords, e-mail addresses, card numbers, and phone numbers
+in their international form.
 
 The patterns of tokens follow those of detect-secrets, which itself does not fit: its plugins read files line by line,
 name what they find without its place, look for JSON and quotes of source code, and take words of high entropy, which
@@ -15,6 +16,8 @@ from orchestra.text import USERINFO
 REDACTED = "[redacted]"
 LONG = 16
 """Letters from which a value is no word of a sentence: `the secret: work`."""
+REACH = 16_000
+"""Characters that are read beyond a cut: a secret that is recognised by its end has fewer."""
 Spelling = str | Callable[[re.Match[str]], str]
 
 _Q = r"""(?:\\*["'`]|%(?:25)*2[27]|&(?:quot|apos|\#0*3[49]|\#x0*2[27]);|\\+u002[27])"""
@@ -104,6 +107,11 @@ TOKENS = re.compile(
     | gh[pousr]_[A-Za-z0-9]{16,400} | github_pat_[A-Za-z0-9_]{16,400}         # GitHub
     | gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_.-]{12,400}                  # GitLab
     | xox[abeoprs]-[A-Za-z0-9-]{8,400} | xapp-[A-Za-z0-9-]{8,400}             # Slack
+    | gsk_[A-Za-z0-9]{16,400} | (?:xai|pplx|csk)-[A-Za-z0-9]{16,400}          # Groq, xAI, Perplexity, Cerebras
+    | nvapi-[A-Za-z0-9_-]{16,400} | r8_[A-Za-z0-9]{16,400}                    # NVIDIA, Replicate
+    | dapi[a-f0-9]{32} | gl(?:sa|c)_[A-Za-z0-9_=+/]{20,400}                   # Databricks, Grafana
+    | lsv2_(?:pt|sk)_[A-Za-z0-9_]{16,400}                                     # LangSmith
+    | hv[sbr]\.(?=[A-Za-z_-]{0,399}+[0-9])[A-Za-z0-9_-]{20,400}               # Vault
     | hf_[A-Za-z0-9]{12,400} | npm_[A-Za-z0-9]{20,400} | pypi-[A-Za-z0-9_-]{16,400} | dop_v1_[a-f0-9]{20,100}
     | tvly-[A-Za-z0-9_-]{12,400} | dckr_pat_[A-Za-z0-9_-]{12,400} | shp(?:at|ca|pa|ss)_[a-fA-F0-9]{16,100}
     | (?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}                           # AWS
@@ -113,6 +121,10 @@ TOKENS = re.compile(
     | eyJ[A-Za-z0-9_-]{8,400}\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*             # JSON Web Tokens
     )"""
 )
+_SIGNED = re.compile(
+    r"(?i)((?<![a-z0-9_.-])sig=)(?=[a-z%+/_-]{0,400}+[0-9])(?!\[redacted\])[a-z0-9%+/_-]{24,400}={0,2}"
+)
+"""The signature of an address of Azure's store."""
 _HOOK = re.compile(r"(?i)(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,400}")
 _MAIL = re.compile(
     r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}(?:@|%(?:25)*40|&#(?:0*64|x0*40);|\\u0040)"
@@ -138,6 +150,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], Spelling], ...] = (
     (_SCHEME, rf"\1{REDACTED}"),
     (_HOOK, rf"\1{REDACTED}"),
     (TOKENS, REDACTED),
+    (_SIGNED, rf"\1{REDACTED}"),
     (_AFTER_NAME, _value),
     (_SAID, rf"\1{REDACTED}"),
     (_TAGGED, rf"\1{REDACTED}"),
@@ -162,6 +175,17 @@ def redact(text: str) -> str:
         text = _redact_escaped(text)
     text = CARD.sub(lambda found: REDACTED if _luhn(found[0]) else found[0], text)
     return PHONE.sub(REDACTED, text)
+
+
+def redact_start(text: str, size: int) -> str:
+    """The same for the first `size` characters of a long text, whose rest costs no time.
+
+    Read up to there and beyond, a text differs from where the cut goes through a secret: that much is left out.
+    """
+    if len(text) <= size + REACH:
+        return redact(text)
+    pairs = zip(redact(text[: size + REACH]), redact(text[:size]), strict=False)
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) + "…"
 
 
 def _redact_escaped(text: str) -> str:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestra.accounting.ledger import total
-from orchestra.serving.records.redaction import redact
+from orchestra.serving.records.redaction import redact_start
 from orchestra.serving.wire.request import MODEL
 from orchestra.tools.base import call_failed
 from orchestra.types import Charge, Component, Episode, StopReason, Turn
@@ -151,8 +151,9 @@ class _Spans:
         return {key: json.dumps(parts, ensure_ascii=False)}
 
     def _shown(self, text: str) -> str:
-        # Redacted first: what is cut in the midst of a secret would no longer look like one.
-        text = redact(text) if self._content == "redacted" else text
+        # Redacted before it is cut: what is cut in the midst of a secret would no longer look like one. Twice as much
+        # is read as is shown, because a redacted text is shorter.
+        text = redact_start(text, 2 * MAX_TEXT) if self._content == "redacted" else text
         return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
     def _times(self, number: int) -> tuple[float, float, float]:

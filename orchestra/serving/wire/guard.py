@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import uuid
 from collections.abc import Collection
@@ -20,7 +21,8 @@ BODY_S = 20.0
 """Seconds that a request's body may take to arrive."""
 REQUEST_ID = b"x-request-id"
 PROBED = ("/health", "/metrics")
-"""What monitors ask by a machine's number."""
+"""What monitors ask by a machine's number, which no web page elsewhere can have a browser do: a page that was loaded
+from a name asks by that name, wherever the name leads."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,14 @@ class RequestGuard:
     def _addressed(self, scope: Scope, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        open_to_all = scope["method"] == "GET" and scope["path"] in PROBED
-        if "*" not in self.hosts and name.lower() not in self.hosts and not open_to_all:
+        probed = scope["method"] == "GET" and scope["path"] in PROBED and (not host or _is_number(name))
+        if "*" not in self.hosts and name.lower() not in self.hosts and not probed:
             what = f"host {name[:80]!r} is not served here: deploy.hosts in params.yaml names those that are"
             raise ApiError(403, what, kind="permission_error", code="foreign_host")
         origin = headers.get("origin")
         same = (f"http://{host}", f"https://{host}")
-        if (origin is not None and origin not in same) or headers.get("sec-fetch-site") == "cross-site":
+        crossing = headers.get("sec-fetch-site") == "cross-site" and not _is_followed_link(scope, headers)
+        if (origin is not None and origin not in same) or crossing:
             what = f"origin {str(origin)[:80]!r} may not ask here"
             raise ApiError(403, what, kind="permission_error", code="foreign_origin")
         if scope["method"] == "POST":
@@ -104,6 +107,21 @@ class RequestGuard:
         if size and scope["method"] in ("GET", "HEAD"):
             raise bad_request("a request of this kind has no body")
         return b"".join(parts)
+
+
+def _is_number(name: str) -> bool:
+    """Whether a host is an IP address."""
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_followed_link(scope: Scope, headers: dict[str, str]) -> bool:
+    """Whether a person opens the page from a link elsewhere: it is shown by itself, and asks nothing before they do."""
+    said = (scope["method"], scope["path"], headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
+    return said == ("GET", "/", "navigate", "document")
 
 
 def _headers(scope: Scope) -> dict[str, str]:

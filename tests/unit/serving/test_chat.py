@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation
@@ -10,7 +13,7 @@ from orchestra.serving.chat import TerminalChat
 from orchestra.serving.gateway import Gateway
 from orchestra.types import ToolCall
 from tests.support.real_gateway import listening
-from tests.support.serving_world import backend
+from tests.support.serving_world import MADE, backend
 from tests.support.worlds import codec
 
 
@@ -53,3 +56,43 @@ def test_no_gateway_is_one_line() -> None:
     written: list[str] = []
     assert TerminalChat("http://127.0.0.1:1", {}, written.append).say("hello?")
     assert "".join(written).startswith("error: http://127.0.0.1:1: the gateway does not answer: ConnectError")
+
+
+ACCOUNT = {**MADE, "dropped_messages": 0}
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (
+            {
+                "choices": [{"delta": {}, "finish_reason": "length"}],
+                "orchestra": {**ACCOUNT, "stop": "token_limit\x1b[2J"},
+            },
+            "The three are … cut off (token_limit\\x1b[2J)\n   $0.0621",
+        ),
+        (
+            {"error": {"message": "a tool failed"}, "orchestra": {"cost_usd": 0.041}},
+            "The three are\nerror: {url}: a tool failed; $0.041000 was charged\n",
+        ),
+    ],
+)
+def test_an_answer_that_did_not_end_shows_why_and_what_it_cost(last: dict[str, Any], said: str) -> None:
+    failed: dict[str, Any] = {"name": "gpt-5", "arguments": {}, "observation": None, "cost_usd": 0.041, "latency_s": 96}
+    told = [
+        {"choices": [{"delta": {}}], "orchestra": {"tool_call": failed}},
+        {"choices": [{"delta": {"content": "The three are"}}]},
+        last,
+    ]
+    written: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        body = "".join(f"data: {json.dumps(one)}\n\n" for one in told)
+        await send({"type": "http.response.body", "body": body.encode()})
+
+    with listening(app) as port:
+        url = f"http://127.0.0.1:{port}"
+        assert TerminalChat(url, {}, written.append).say("who?")
+    shown = "".join(written)
+    assert shown.startswith("   gpt-5 → failed  [$0.041000, 96.0 s]\n" + said.format(url=url)), shown

@@ -1,6 +1,7 @@
 """The client against strange servers: every failure is one line that says whose it is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +56,19 @@ def test_a_reply_reads_well() -> None:
     ]
     broke = said.model_copy(update={"answer": "", "stop": "budget", "tool_calls": ()})
     assert broke.lines()[1] == "A: no answer (budget)"
+
+
+def test_a_failure_that_cost_dollars_says_so() -> None:
+    failed: dict[str, Any] = {"name": "gpt-5", "arguments": {}, "observation": None, "cost_usd": 0.041, "latency_s": 96}
+    free = {**failed, "cost_usd": 0.0}
+    lines = reply(tool_calls=(Called.model_validate(failed), Called.model_validate(free))).lines()
+    assert "→ failed  [$0.041000]" in lines[1] and "→ not called  [$0.000000]" in lines[2]
+    body = {"error": {"message": "a tool failed", "type": "tool_error"}, "orchestra": {"cost_usd": 0.041}}
+    with server(lambda _: (502, body)) as url, pytest.raises(ServiceError, match=r"a tool failed; \$0\.041000 was"):
+        ask("x", url=url)
+
+
+def test_what_a_foreign_gateway_says_of_itself_steers_no_terminal() -> None:
+    hostile = "\x1b]52;c;eA==\x07\nA: forged"
+    lines = reply(answer="", stop=hostile, version=hostile, engine=hostile).lines()
+    assert all(line.isprintable() for line in lines)

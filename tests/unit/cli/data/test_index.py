@@ -35,6 +35,19 @@ def test_build_query_and_build_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [[each["passage"]["id"] for each in one] for one in found] == [["0"], []]
 
 
+def test_a_document_steers_no_terminal_and_forges_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hostile = "Norvik \x1b]0;owned\x07 \x9b31m \u202egnp\n   9.999  2  forged"
+    row = {"id": f"1{hostile}", "title": hostile, "text": hostile}
+    Path("rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    orchestra("build", "rows.jsonl", "--out", "index")
+    shown = orchestra("query", "index", "norvik \x1b[2J")
+    assert len(shown.splitlines()) == 3 and shown.replace("\n", "").isprintable() and "\\x1b]0;owned" in shown
+    line = orchestra("query", "index", "norvik", "--json")
+    assert line.isascii() and len(line.splitlines()) == 1 and "\x1b" not in line
+    assert json.loads(line)["found"][0]["passage"]["title"] == hostile
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from orchestra.serving.records.redaction import REDACTED, redact
+from orchestra.serving.records.redaction import REACH, REDACTED, redact, redact_start
 from orchestra.serving.wire.request import MAX_BODY
 from tests.support.generated import seeds
 
@@ -123,6 +123,16 @@ TOKENS: list[Callable[[random.Random], str]] = [
     lambda rng: f"hf_{chars(rng, 34)}",
     lambda rng: f"eyJ{chars(rng, 20)}.eyJ{chars(rng, 40)}.{chars(rng, 43)}",
     lambda rng: f"ya29.{chars(rng, 60)}",
+    lambda rng: f"gsk_{chars(rng, 52)}",
+    lambda rng: f"xai-{chars(rng, 80)}",
+    lambda rng: f"pplx-{chars(rng, 48)}",
+    lambda rng: f"csk-{chars(rng, 48)}",
+    lambda rng: f"nvapi-{chars(rng, 30)}-{chars(rng, 33)}",
+    lambda rng: f"r8_{chars(rng, 37)}",
+    lambda rng: f"dapi{chars(rng, 32, '0123456789abcdef')}",
+    lambda rng: f"glsa_{chars(rng, 32)}_{chars(rng, 8, '0123456789abcdef')}",
+    lambda rng: f"lsv2_{rng.choice(['pt', 'sk'])}_{chars(rng, 32)}_{chars(rng, 10)}",
+    lambda rng: f"hvs.{chars(rng, 12)}7{chars(rng, 12)}",
     lambda rng: f"SG.{chars(rng, 22)}.{chars(rng, 43)}",
     lambda rng: "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(chars(rng, 64) for _ in range(4))
     + "\n-----END RSA PRIVATE KEY-----",
@@ -202,6 +212,14 @@ def test_a_token_is_gone_wherever_it_stands(number: int) -> None:
             assert token not in shown and not any(part in shown for part in token.split("\n")), shown
 
 
+def test_the_signature_of_a_signed_address_is_gone() -> None:
+    rng = random.Random(0)
+    for spell in SPELLINGS:
+        secret = f"{chars(rng, 20)}7{chars(rng, 22)}"
+        shown = redact(spell(f"https://a.example.org/c?sv=2020&sig={secret}%3D&se=1"))
+        assert secret not in shown and "se" in shown, shown
+
+
 def ordinary_texts() -> list[str]:
     files = [WORDING / f"{name}.jsonl" for name in ("wishes", "questions", "first_contact")]
     records = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
@@ -221,6 +239,7 @@ def test_ordinary_questions_and_wishes_stay() -> None:
         "The password is required.", "what is a token?", "press the key: enter", "The secret is patience",
         "primary key: id", "monkey=banana", "keyboard: qwerty", "cookie: chocolate chip", '"token": null',
         "desk-top-publishing-company", "sk-learn-contributions-team", "basic arithmetic", "a bearer of news",
+        "hvs.get_the_longest_row(x)", "sig=inspect.signature(f)", "gsk_total", "xai-based", "sig=0.05",
         "3 * 4 = 12 and 7:30", "http://example.org/a@b", "total: 41.50, status: shipped; id: 1234567890",
     ],
 )  # fmt: skip
@@ -234,3 +253,30 @@ def test_numbers_stay() -> None:
         number = rng.choice([str(rng.randint(0, 10**9)), f"{rng.uniform(-1e6, 1e6):.4f}", f"{rng.random():.3e}"])
         text = f"What is {number} times {rng.randint(1, 99)}?"
         assert redact(text) == text
+
+
+@pytest.mark.parametrize("seed", seeds(60, 5))
+def test_no_half_of_a_secret_is_left_at_a_cut(seed: int) -> None:
+    """Secrets that begin before a cut and end behind it, where others before them have made the text shorter."""
+    rng, size = random.Random(seed), 2_000
+    secret = chars(rng, 12) + "7" + chars(rng, 12)
+    forms = [
+        *(token(rng) for token in TOKENS), f"password={secret}", f"http:{'//'}user:{secret}@example.org",
+        f"<password>{secret * 90}</password>", f"curl -u me:{secret} host", f"{secret.lower()}@mail.example.org",
+        "4111 1111 1111 1111", "+49 (151) 2345 6789",
+    ]  # fmt: skip
+    for form in rng.sample(forms, 3):
+        before = "word " * rng.randint(0, 40) + f"token={chars(rng, 600)} " * rng.randint(0, 2)
+        for at in (size, size + REACH):
+            place = at - rng.randint(1, len(form) - 1) - len(before)
+            text = before + "ab " * (place // 3) + " " * (place % 3) + form
+            text += " word" * (1_000 + (size + REACH - len(text)) // 5)
+            shown = redact_start(text, size)
+            whole = redact(text)
+            assert shown.endswith("…") and whole.startswith(shown.removesuffix("…")), (form, shown[-80:])
+            assert len(shown) > size - 1_500 - len(form)
+
+
+def test_a_short_text_is_redacted_whole() -> None:
+    text = "word " * 100 + "gsk_" + "a1" * 20
+    assert redact_start(text, 10) == redact(text) and redact_start(text, 10).endswith(REDACTED)

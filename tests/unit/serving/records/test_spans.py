@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from opentelemetry.trace import StatusCode
 from orchestra.config.deploy import Tracing
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
-from orchestra.serving.records.spans import Content, Trace, spans
+from orchestra.serving.records.spans import MAX_TEXT, Content, Trace, spans
+from orchestra.serving.wire.request import MAX_BODY
 from tests.support.serving_world import backend
 
 QUESTION = "what is 37*24?"
@@ -90,6 +92,18 @@ def test_texts_are_shown_as_far_as_is_set(tmp_path: Path, content: Content, show
     text = json.dumps([attributes(span) for span in made])
     assert ("anna@example.org" in text) is shown
     assert ("what 37*24 is" in text) is (content != "none")
+
+
+def test_what_no_span_shows_costs_no_time(tmp_path: Path) -> None:
+    """A text as long as a body may be, of the beginnings of secrets."""
+    text = "anna@example.org " + "names of a_password " * (MAX_BODY // 20)
+    record = {"trace_id": "f" * 32, "time": "2026-01-01T00:00:00.000+00:00", "version": "1", "error": "vLLM: is down"}
+    began = time.thread_time()
+    (span,) = spans(Trace(record, [("user", text)], None), "redacted")
+    assert time.thread_time() - began < 0.5
+    (message,) = json.loads(attributes(span)["gen_ai.input.messages"])
+    shown = message["parts"][0]["content"]
+    assert shown.startswith("[redacted] names of") and shown.endswith("…") and len(shown) == MAX_TEXT + 1
 
 
 def test_a_failed_request_is_always_told_and_says_why(tmp_path: Path) -> None:

@@ -70,6 +70,31 @@ def test_a_foreign_host_is_refused(port: int, host: str) -> None:
     assert reply.status_code == 403 and reply.json()["error"]["code"] == "foreign_host"
 
 
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+def test_monitors_ask_by_a_number_or_a_listed_name(port: int, path: str) -> None:
+    for host in ("10.0.3.7:8800", "10.0.3.7", "[2001:db8::7]:8800", "localhost", "LOCALHOST:8800"):
+        assert httpx.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host}).status_code == 200, host
+    for host in ("evil.example", "evil.example:8800", "10.0.3.7.evil.example", "localhost.", "gateway", "8800", "[]"):
+        reply = httpx.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host})
+        assert reply.status_code == 403 and reply.json()["error"]["code"] == "foreign_host", host
+
+
+def test_a_link_elsewhere_leads_to_the_page_and_to_nothing_else(port: int) -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    def status(path: str, **changes: str) -> int:
+        headers = {**link, **{name.replace("_", "-"): value for name, value in changes.items()}}
+        return httpx.get(f"http://127.0.0.1:{port}{path}", headers=headers).status_code
+
+    assert status("/") == 200
+    for path in ("/health", "/metrics", "/v1/models", "/openapi.json"):
+        assert status(path) == 403, path
+    assert status("/", Sec_Fetch_Dest="iframe") == status("/", Sec_Fetch_Mode="no-cors") == 403
+    assert status("/", Host="evil.example") == status("/", Origin="https://evil.example") == 403
+    reply = httpx.post(f"http://127.0.0.1:{port}{PATH}", json=ASKED, headers=link)
+    assert reply.status_code == 403 and reply.json()["error"]["code"] == "foreign_origin"
+
+
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
 def test_a_foreign_origin_is_refused(port: int, origin: str) -> None:
     for method, path in (("POST", PATH), ("GET", "/health")):
