@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.answers import normalise_text, same_number
-from orchestra.synthesis.imports.answers import bare, verifier_of
+from orchestra.rewards.answers import bare, normalise_text, same_number
+from orchestra.synthesis.imports.answers import verifier_of
 
 WRAPS = ("{}", "{}.", " {} ", r"\boxed{{{}}}", "${}$", r"$\boxed{{{}}}$.", r"\({}\)", r"$$\boxed{{{}}}$$", "**{}**")
 DECIMALS = st.decimals(-(10**9), 10**9, places=3)
