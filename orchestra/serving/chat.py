@@ -63,6 +63,9 @@ class TerminalChat:
         except OrchestraError as error:
             self.write(f"error: {error}\n")
             return
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.write(f"\nerror: {self.url}: the answer is no chat completion\n")
+            return
         if answer:
             self.messages = [*asked, {"role": "assistant", "content": answer}]
 
@@ -113,5 +116,3 @@ class TerminalChat:
         except httpx.HTTPError as error:
             what = f"the gateway does not answer: {type(error).__name__}"
             raise ServiceError(what, where=self.url, fix="orchestra release") from None
-        except (ValueError, KeyError, TypeError):
-            raise ServiceError("the answer is no chat completion", where=self.url) from None

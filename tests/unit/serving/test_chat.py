@@ -96,3 +96,18 @@ def test_an_answer_that_did_not_end_shows_why_and_what_it_cost(last: dict[str, A
         assert TerminalChat(url, {}, written.append).say("who?")
     shown = "".join(written)
     assert shown.startswith("   gpt-5 → failed  [$0.041000, 96.0 s]\n" + said.format(url=url)), shown
+
+
+@pytest.mark.parametrize(
+    "event", ["{", "[]", "{}", '{"choices": [{}]}', '{"choices": [], "orchestra": {"stop": "x"}}', '{"error": "down"}']
+)
+def test_what_a_foreign_gateway_streams_is_one_line(event: str) -> None:
+    written: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f"data: {event}\n\n".encode()})
+
+    with listening(app) as port:
+        assert TerminalChat(f"http://127.0.0.1:{port}", {}, written.append).say("who?")
+    assert "".join(written).endswith(f"error: http://127.0.0.1:{port}: the answer is no chat completion\n")
