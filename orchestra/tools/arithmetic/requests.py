@@ -11,14 +11,15 @@ from functools import lru_cache
 from orchestra.tools.arithmetic.words import BELOW_TWENTY, PARTS, SCALES, TENS, VOCABULARY, nearest
 
 _ASKING = """
-    a again all also always am and answer any anybody anyone are ask asked asking be boss calculate can cheers come
-    comes compute could dear did do does dunno equal equals evaluate evening excuse find for forget forgot friend get
-    give go gonna good got guess had has have hello help hey hi homework how i i'd i'll i'm i've idea if im in is it
-    it's just keep kindly know later let lets let's like listen lot makes many may maybe me morning much my need needed
-    next no now number of oh ok okay once one's our out please pls plz problem question quick quickly really remember
-    reply result right say school see show simple so solve some somebody someone sorry sure tell thank thanks that
-    that's the then there these they think this time to today u um us value wait wanna want wanted was we well were
-    what what's whats when which who will with wonder wondering work would y'all yes you your
+    a again all also always am and answer any anybody anyone are ask asked asking be boss bother but calculate can
+    cheers come comes compute could dear did do does dunno equal equals er evaluate evening excuse find for forget
+    forgot friend get give go gonna good got guess had has have hello help hey hi hmm homework how i i'd i'll i'm i've
+    idea if im in is it it's just keep kindly know later lazy let let's lets like listen lol lot love makes many mate
+    may maybe me morning much my need needed next no now number of oh ok okay once one's our out please pls plz problem
+    question quick quickly really remember reply result right say school see show simple sir so solve some somebody
+    someone sorry sure tell thank thanks that that's the then there these they think this time to today too u uh um us
+    value wait wanna want wanted was we well were what what's whats when which who will with wonder wondering work
+    would y'all yes you your
 """
 _ENDING = "advance appreciated back brief exactly kind last making mean owe pay thx ty yours"
 ASKING = frozenset(_ASKING.split())
@@ -34,9 +35,9 @@ _NUMBER = re.compile(rf"\d|[√∛½¼¾⅓⅔]|\b(?:{'|'.join(_NAMED)})s?\b", r
 """`One` is left out: `one question: …`."""
 _ONE = re.compile(r"\ban? [a-z]", re.IGNORECASE)
 _CHANGES = re.compile(
-    r"\b(?:add|base|binary|cube|cubed|decimals?|divide|double|except|fractions?|halve|hex|if|ignor\w*|instead|integer|"
-    r"left|log\w*|minus|multiply|nearest|not|over|percent\w*|plus|remain\w*|rest|round\w*|root|squared?|start|"
-    r"subtract|sum|take|then|times|triple|twice|unless|when|whole|without)\b",
+    r"\b(?:add\w*|base|binary|cubed?|decimals?|divid\w*|doubled?|each|except|factorial|fractions?|halved?|hex|if|"
+    r"ignor\w*|instead|integer|left|log\w*|minus|multipl\w*|nearest|negative|not|over|per|percent\w*|plus|remain\w*|rest|"
+    r"revers\w*|round\w*|root|squared?|start|subtract\w*|sum|take|then|times|tripled?|twice|unless|when|whole|without)\b",
     re.IGNORECASE,
 )
 """Words of a first clause or a last sentence that may change the sum beside it."""
@@ -69,7 +70,7 @@ def numbered(text: str) -> bool:
 def _only(word: str, words: frozenset[str]) -> bool:
     """Whether it is one of the words, or nearly; signs are, and `sum:`, which names what follows."""
     bare = word.lower().replace("’", "'").strip(_EDGES + "…")  # noqa: RUF001
-    return not bare or bare in words or word.lower() == "sum:" or _misspelt(bare, words)
+    return not bare or bare in words or word.lower() == "sum:" or _misspelt(bare.removesuffix("'s"), words)
 
 
 @lru_cache(maxsize=1000)
@@ -90,7 +91,7 @@ def _without_first_clauses(text: str) -> str:
 
 
 def _without_last_sentence(text: str) -> str:
-    """Where it holds no number, and no word that may change the sum."""
+    """Nor the last clause: where it holds no number, and no word that may change the sum."""
     found = _LAST.search(text)
     return text if found is None or _counts(text[found.end() :]) else text[: found.start()]
 

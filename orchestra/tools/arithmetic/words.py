@@ -30,8 +30,8 @@ VULGAR = dict(zip("½¼¾⅓⅔", map(Fraction, ("1/2", "1/4", "3/4", "1/3", "2/
 _PHRASES = {
     "+": "plus|increased by",
     "-": "minus|less|take away|decreased by|reduced by",
-    "*": "x|times|multiplied by|multiplied with|lots of|groups of",
-    "/": "divided by|is divided by|over|split by|shared by",
+    "*": "x|times|multiply by|multiplied by|multiplied with|lots of|groups of",
+    "/": "divide by|divided by|is divided by|over|split by|shared by",
     "mod": "modulo",
     "**": "^|to power of|to power|raised to power of|raised to power|raised to",
     "percent": "per cent|pct",
@@ -47,7 +47,7 @@ _PHRASES = {
     "factorial": "factorial of",
     "gap": "difference between|gap between",
     "quotient": "quotient of",
-    "average": "average of|mean of|mean",
+    "average": "average of|average between|mean of|mean",
     "remainder": "remainder of|remainder when",
     "added to": "more than",
     "taken from": "less than|subtracted from|taken away from|deducted from",
@@ -77,6 +77,17 @@ _CLOSING = re.compile(
     r"(?:[\s.=?!,;:]|\b(?:equals?|makes?|is|are)(?: what| how much)?\b"
     r"|\b(?:please|pls|plz|exactly|for me|come to|if you can|if you'd be so kind|thanks|thank you)\b"
     r"|\b(?:ways|people|persons|children|kids|friends|parts)\b|,? what (?:do (?:you|i|we) get|is (?:it|that|left))\b)+$"
+)
+_TAIL = re.compile(
+    r"(?:(?:,| and|,? but)? (?:give me|tell me|show me|whats|what's|what is|what will be) "
+    r"(?:the (?:total|final price|final amount|sum|result|answer)|a decimal|what(?: is|'s|s)? left)"
+    r"|, (?:the )?(?:total|final price)|,? how much (?:each|per person|does (?:each|everyone) (?:get|pay)|it becomes)"
+    r"|,? each (?:one |person )?(?:pays?|gets?) how much"
+    r"|,? (?:as a decimal|(?:the )?exact (?:value|number)|not rounded|with all the decimals|whole numbers only))$"
+)
+"""What may follow a sum and leaves it as it is."""
+_ONLY = re.compile(
+    r"(?!.*\b(?:plus|with|add|total)\b)(.+?),? (?:just|only) the (?:tip|tax|vat|fee)(?: amount| part| itself)?"
 )
 _CURRENCY = re.compile(r"(?<=\d)\s*(?:dollars?|euros?|bucks|usd|eur|gbp)\b")
 _BOTH = re.compile(r"\bcents?\b|\bdollars?\b.*\beuros?\b|\beuros?\b.*\bdollars?\b")
@@ -111,7 +122,11 @@ def plain(text: str) -> str:
     if _FACTORIAL.search(text):
         text = re.sub(r"(?<=\d)!", " factorial ", text)
     opening = _OPENING.match(text)
-    return _CLOSING.sub("", text[opening.end() if opening else 0 :])
+    text = text[opening.end() if opening else 0 :]
+    while (shorter := _TAIL.sub("", _CLOSING.sub("", text))) != text:
+        text = shorter
+    only = _ONLY.fullmatch(text)
+    return text if only is None else only[1]
 
 
 def tokens(text: str) -> list[Token]:

@@ -54,6 +54,41 @@ How many 6s are there in 42?|7
 3 tickets at $12.50 each|37.5
 2k plus 3k|5000
 Kindly tell me what 70 minus 8 comes to. Thanks!|62
+how many minutes in 3 hours and 20 minutes|200
+6 feet 2 inches in just inches?|74
+2 weeks and 3 days = how many days|17
+12 km plus 450 m, in metres|12450
+how many metres are 3 km and 2 kg|ERROR
+how many grams it is half a kilo|500
+7 gallons to pints pls|56
+2 gallons in litres|ERROR
+how many pounds is 3 stone, mate?|42
+240 minutes, how many hours|4
+convert 3 miles to kilometers, exact value|4.828
+16% tip on $25, just the tip|4
+25 plus 16% tip, just the tip|ERROR
+split $84 evenly between 4 people, how much each|21
+split 84.60 three ways|28.2
+5 items at $2.35 each whats the total|11.75
+take 20% off 250 and tell me what's left|200
+15% off $140, final price?|119
+bill of $60 plus 15% tip, total please|69
+add 7% tax to $300 and give me the total|321
+tax of 6.5% on $200|13
+price of 70 euro with 20% VAT added, how much it becomes|84
+percentage increase from 40 to 60|50
+what's the percent decrease going from 160 to 120|25
+what is 3/5 as a percent|60
+what do 14, 27 and 6 add up to|47
+average between 100 and 251|175.5
+50% discount on 80, how much is the discount itself|40
+pls calculate 560 divide by 16|35
+17 multiply by 21|357
+uh what's 16 times 25, too lazy to think lol|400
+Sorry to bother you, but what is 17% of 1,500?|255
+7 / 3, doubled|4.6667
+7 times 3, each|ERROR
+7 times 3, reversed|ERROR
 3 tickets at 12.50|ERROR
 90 into 4 parts|ERROR
 60 including 20% vat|ERROR
