@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 from orchestra.domains.reads import Place
@@ -12,12 +13,16 @@ from orchestra.errors import CallError, DataError
 from orchestra.text import number
 from orchestra.types import ToolCall, Verdict
 
-BEFORE, AFTER = r"(?<!\w)(?<!\d[.,])(?:(?!\d)|(?<![-\u2212.])|(?<=\w[-.]))", r"(?!\w)(?![.,]\d)"
-"""Where a whole word or number may begin and end: 41 is neither in -41 nor in .41, but in A-41."""
+BEFORE = r"(?<!\w)(?<!\d[.,])(?<![-\u2212][$€£])(?:(?!\d)|(?<![-\u2212.])|(?<=\w[-.]))"
+AFTER = r"(?!\w)(?![.,]\d)"
+"""Where a whole word or number may begin and end: 41 is neither in -41, -$41 nor .41, but in A-41."""
 BEGINS, ENDS = re.compile(BEFORE), re.compile(AFTER)
-FIGURE = re.compile(rf"{BEFORE}[-\u2212]?(?:\d[\d,]*(?:\.\d+)?|\.\d+){AFTER}", re.ASCII)
+FIGURE = re.compile(
+    rf"{BEFORE}[-\u2212]?[$€£]?(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+){AFTER}", re.ASCII
+)
 CODE = re.compile(r"[-\u2212]?0\d")
 """What begins like this is no amount."""
+CURRENCY = str.maketrans("", "", "$€£")
 Rows = dict[tuple[str, str], dict[str, Scalar] | None]
 """What stands at (table, condition on its key), as in `Session.touched`; None where there is no such row."""
 
@@ -86,10 +91,13 @@ def mentions(answer: str, text: str) -> bool:
         if BEGINS.match(whole, at) and ENDS.match(whole, at + len(body)):
             return True
         at = whole.find(body, at + 1)
-    # Another may write the same number with more decimals, or with commas.
-    if FIGURE.fullmatch(body) is None or CODE.match(body) or (wanted := number(body)) is None:
-        return False
-    return any(number(found) == wanted for found in FIGURE.findall(whole))
+    # Another may write the same number with more decimals, with commas or with a currency.
+    wanted = _amount(body) if FIGURE.fullmatch(body) else None
+    return wanted is not None and any(_amount(found) == wanted for found in FIGURE.findall(whole))
+
+
+def _amount(figure: str) -> Fraction | None:
+    return None if CODE.match(figure) else number(figure.translate(CURRENCY))
 
 
 def _difference(session: Session, golden: Rows) -> str | None:

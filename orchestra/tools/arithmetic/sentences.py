@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from orchestra.tools.arithmetic.requests import ENDING, numbered
 from orchestra.tools.arithmetic.units import converted
-from orchestra.tools.arithmetic.words import VOCABULARY, nearest
+from orchestra.tools.arithmetic.words import PARTS, SCALES, VOCABULARY, nearest
 
 _LARGER = "bigger|larger|greater|more|higher|longer|older|heavier|taller|pricier|farther|further"
 _SMALLER = "smaller|less|fewer|lower|shorter|younger|lighter|cheaper|nearer"
@@ -18,6 +18,8 @@ _RISE = "increase|raise|grow|lift"
 _SHARE = "split|share|distribute"
 _PART = r"(?:a |one )?(half|third|quarter|fifth|tenth)"
 _CHARGE = r"(?:sales |income )?(?:tip|tax|vat|interest|commission|fee|service)(?: charge)?"
+_FACTORS = "|".join(sorted({*SCALES, *PARTS, "hundred", "dozen", "percent", "pct"}))
+"""Words after a number that change it."""
 _ONE = r"[\w.,%'$()/-]+"
 """A number or a bracket without a space in it."""
 _PATTERNS: tuple[tuple[str, str], ...] = (
@@ -59,10 +61,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (rf"(?:{_SHARE}) (.+?) (?:equally |evenly )?(?:between|among|amongst|into|by|over) (.+)", r"(\1) / (\2)"),
     (r"(.+?) (?:split|shared|divided) (?:equally |evenly )?(?:between|among|amongst|into) (.+)", r"(\1) / (\2)"),
     (r"divide (.+?) (?:equally |evenly )?(?:between|among|amongst) (.+)", r"(\1) / (\2)"),
-    (rf"({_ONE})(?: [a-z]+)? (?:at|for) +({_ONE}) (?:each|apiece)", r"(\1) * (\2)"),
+    (rf"(\d[\d.,]*|[a-z]+)(?: (?!(?:{_FACTORS})\b)[a-z]+)? (?:at|for) +({_ONE}) (?:each|apiece)", r"(\1) * (\2)"),
     (rf"(?:split|share|divide) ({_ONE}) ({_ONE})", r"(\1) / (\2)"),
     (rf"(.+?) split ({_ONE})", r"(\1) / (\2)"),
-    (rf"(?:how many )?(\d+)'?s (?:are |there )*(?:in|go into|fit in|fit into) ({_ONE})", r"(\2) / (\1)"),
+    (rf"(?:how many )?(\d+)'?s (?:go|fit) (?:in|into) ({_ONE})", r"(\2) / (\1)"),
     (r"how (?:often|many times) does (.+?) (?:go|fit) (?:in|into) (.+)", r"(\2) / (\1)"),
     (r"(.+?) is (?:what|how many|which) (?:percent|per cent|%|percentage) of (.+)", r"(\1) as percent of (\2)"),
     (r"(?:the )?percentage of (.+?) that (.+?)(?: is)?", r"(\2) as percent of (\1)"),
@@ -95,7 +97,7 @@ _LIST = re.compile(r"(?:the )?(sum|average|mean|product) of ([\d.]+(?: (?!\d{3}\
 """Numbers with spaces between them; three digits after a space may be the thousands' rest of the number before."""
 _ADDED = (
     r"(?:add|sum|total)(?: up| together)? (?!of\b)(?!.*\b(?:to|then)\b)(.+?)(?: together| altogether)?",
-    r"do (.+ and .+?)(?: add(?: up)? to)?",
+    r"do ((?:[\d.,$]+ )+and [\d.,$]+)(?: add(?: up)? to)?",
     r"put (.+) together",
     r"(.+ and .+?)(?: added)? (?:together|altogether|combined|in total|in all|in sum)",
 )

@@ -50,7 +50,16 @@ What's left if I take 13 from 40?|27
 add 3, 4 and 5 together|12
 what do 3 and 4 make|7
 how much is 12 x 7 altogether|84
-How many 6s are there in 42?|7
+How many 6s go into 42?|7
+how many 2s are there in 1222|ERROR
+Do two hundred and fifty times three.|750
+Do one hundred and five - one hundred and twenty.|-15
+do 2 and a half times 4|10
+do 10 minus 2 and a half|7.5
+2k at $5 each|ERROR
+3 dozen at 2 each|ERROR
+5 percent at 200 each|ERROR
+three tickets at 5 each|15
 3 tickets at $12.50 each|37.5
 2k plus 3k|5000
 Kindly tell me what 70 minus 8 comes to. Thanks!|62
