@@ -25,8 +25,19 @@ MIXED = re.compile("(?<=[0-9])(?=[¼-¾⅐-⅞])")
 """Between a whole number and a fraction: those of 1½ are 11/2."""
 ALONE = re.compile(r"(?<!\S)(?<!\[ )(?:\[ )+([^\s\[\]]+)(?: \])+(?!\S)")
 """One word in square brackets, such as option [B]."""
-KEPT = "._+/:-#!"
-"""Signs that count within a word, and some of them at its end: 3:1, C++, C#, 5!."""
+SPELT = (
+    ("!=", "≠"), ("<=", "≤"), (">=", "≥"), ("==", "="),
+)  # fmt: skip
+"""Comparisons of programs, as signs."""
+TIMES = re.compile(r"(?<=[\w)])(?: \* |\*)(?=[\w(])")
+"""A star between two numbers or names; elsewhere it is emphasis."""
+RATIO = re.compile(r"(?<=\d)\s*:\s*(?=\d)")
+NOUN = re.compile(r"\w\w|\d")
+"""How a word begins that an article may stand before: the A of an option, of "vitamin A" or of a set is none."""
+WORD = re.compile(r"[^\W\d_]'?[^\W\d_]")
+"""Beside one, `!` is a mark of wonder; elsewhere 5! is a product."""
+KEPT = "._+/-#!"
+"""Signs that count within a word, and some of them at its end: and/or, C++, C#, 5!."""
 
 
 def bare(answer: str) -> str:
@@ -58,7 +69,10 @@ def stated(text: str) -> str:
 
 def same_text(answer: str, expected: str) -> bool:
     """Whether the answer that a reply states is the expected one, but for what `normalise_text` leaves out."""
-    return normalise_text(stated(answer)) == normalise_text(expected)
+    told, wanted = normalise_text(stated(answer)), normalise_text(expected)
+    if not {*"()[]"} & {*expected}:  # A program prints a list in brackets.
+        told = " ".join(word for word in told.split() if word not in "[]")
+    return told == wanted
 
 
 def normalise_text(text: str) -> str:
@@ -86,12 +100,15 @@ def same_number(answer: str, expected: str, tolerance: float) -> bool:
 def _normalised(text: str) -> str:
     apart = MIXED.sub(" ", POWER.sub("^", bare(text)))
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", apart).casefold()).translate(HYPHENS)
-    words = [word for part in "".join(map(_sign, folded)).split() if (word := _trimmed(part))]
+    for program, sign in SPELT:
+        folded = folded.replace(program, sign)
+    folded = RATIO.sub("\N{RATIO}", TIMES.sub(" \N{MULTIPLICATION SIGN} ", folded))
+    parts, sentence = "".join(map(_sign, folded)).split(), WORD.search(folded) is not None
+    words = [word for part in parts if (word := _trimmed(part, sentence=sentence))]
     kept: list[str] = []
     for word in reversed(words):
-        # The A of an option, of "vitamin A" or of a set is no article.
-        noun = bool(kept) and len(kept[-1]) > 1 and kept[-1][0].isalnum()
-        if word != "the" and not (word in {"a", "an"} and noun):
+        article = word == "the" or (word == "an" and kept) or (word == "a" and kept and NOUN.match(kept[-1]))
+        if not article:
             kept.append(word)
     return ALONE.sub(r"\1", " ".join(reversed(kept)) or " ".join(words))
 
@@ -104,12 +121,12 @@ def _sign(one: str) -> str:
     return f" {one} " if one in "^[]" or (kind == "Sm" and one != "~") else " "
 
 
-def _trimmed(word: str) -> str:
+def _trimmed(word: str, *, sentence: bool) -> str:
     """The word without punctuation at its ends; the sign of C#, of 5! and of .5 stays."""
-    core = word.strip(".:!#")
+    core = word.strip(".!#")
     head, _, tail = word.partition(core) if core else ("", "", "")
     if head == "." and core[0].isdecimal():
         core = f".{core}"
-    if tail[:1] == "!" and (core.isdecimal() or len(core) == 1):
+    if tail[:1] == "!" and not sentence:
         return f"{core}!"
     return f"{core}#" if tail[:1] == "#" and core[-1].isalpha() else core

@@ -72,3 +72,8 @@ def required(name: str, *, tool: str) -> str:
     if port == 0:
         raise ConfigError(f"{name} holds an address without a right port", where=where, fix=f"export {name}=… again")
     return value
+
+
+def foreign() -> dict[str, str]:
+    """The environment of a program that is not ours: without what may use Prefect's API, which runs commands."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}

@@ -157,13 +157,34 @@ def prefect_login(root: Path) -> str:
 
 def prefect_client(root: Path) -> dict[str, str]:
     """What Prefect's client needs for the API that the user named, else for that of `orchestra up`; empty without
-    either. A server of the team's gets no login of ours."""
+    either. A server of the team's gets no login of ours. Raises `ServiceError` where ours does not take it."""
     found = address(root, "prefect")
     own = None if found is None else f"{found}/api"
     url = os.environ.get(PREFECT_URL) or own
     if url is None:
         return {}
-    return {PREFECT_URL: url} | ({PREFECT_LOGIN: prefect_login(root)} if url == own else {})
+    if own is None or _place(url) != _place(own):
+        return {PREFECT_URL: url}
+    key = root / PREFECT_KEY
+    login = key.read_text(encoding="utf-8") if key.is_file() else ""
+    if _refuses(own, login):
+        fix = "orchestra stop prefect worker, then orchestra up"
+        raise ServiceError("Prefect's server was started with another login", where=PREFECT_KEY, fix=fix)
+    return {PREFECT_URL: url} | ({PREFECT_LOGIN: login} if login else {})
+
+
+def _place(url: str) -> tuple[str | None, int | None]:
+    parts = urlsplit(url)
+    return (LOCALHOST if parts.hostname == "localhost" else parts.hostname), parts.port
+
+
+def _refuses(url: str, login: str) -> bool:
+    import httpx
+
+    user, _, password = login.partition(":")
+    with contextlib.suppress(httpx.HTTPError):  # Of a server that does not answer, its client says so.
+        return httpx.get(f"{url}/admin/version", auth=(user, password), timeout=5, trust_env=False).status_code == 401
+    return False
 
 
 def forget_worker(root: Path) -> bool:

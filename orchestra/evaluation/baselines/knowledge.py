@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestra.errors import CallError, ToolError
+from orchestra.errors import CallError, JudgeError, ToolError
 from orchestra.rewards.judge import Judge, judge_of
 from orchestra.rewards.outcome import decide
 from orchestra.rollout.policies.scripted import asking
@@ -48,7 +48,7 @@ async def who_is_right(examples: Sequence[Example], toolkit: Toolkit) -> dict[st
     """Asks every expert of every example that needs one; the cheapest right one by example id, None where none is.
 
     Costs a call each: meant for experts that are simulated or replayed, whose answers do not change. What no rule can
-    tell the toolkit's judge decides, as of episodes.
+    tell the toolkit's judge decides, as of episodes. Raises `JudgeError` where it fails.
     """
     asked = [example for example in examples if example.needs_expert]
     judge = judge_of(toolkit, asked)
@@ -95,13 +95,17 @@ async def _lesson(example: Example, experts: tuple[ToolSpec, ...], toolkit: Tool
 
 
 async def _cheapest_right(example: Example, toolkit: Toolkit, judge: Judge | None) -> str | None:
-    experts = example.experts
     session = ToolSession(toolkit, example)
     try:
-        for spec in sorted(experts, key=lambda spec: spec.call_usd):
+        for spec in sorted(example.experts, key=lambda spec: spec.call_usd):
             text = await _reply(session, spec, example.instruction)
-            verdict = None if text is None else await decide(example, text, session, judge)
-            if verdict is not None and verdict.solved:
+            if text is None:
+                continue
+            verdict = await decide(example, text, session, judge)
+            if verdict is None:
+                what = f"no verdict on what {spec.name} said, so that the oracle cannot be told"
+                raise JudgeError(what, where=example.id, fix="run it again, or leave the oracle out")
+            if verdict.solved:
                 return spec.name
     finally:
         session.close()

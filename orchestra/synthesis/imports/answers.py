@@ -5,12 +5,12 @@ import re
 
 from orchestra.rewards.answers import bare, normalise_text
 from orchestra.synthesis.names import made_up
-from orchestra.text import HYPHENS
+from orchestra.text import HYPHENS, number
 from orchestra.types import Verifier
 
 MAX_WORDS = 8
 """A longer answer has too many right wordings for a comparison of words."""
-NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?[\d,]+(?:\.\d+)?", re.ASCII)
 
 
 def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
@@ -21,7 +21,7 @@ def verifier_of(answer: str, *, judged: bool = False) -> Verifier | None:
     text = bare(answer)
     if not any(character.isalnum() for character in text):
         return None
-    if NUMBER.fullmatch(figure := text.translate(HYPHENS)):
+    if NUMBER.fullmatch(figure := text.translate(HYPHENS)) and number(figure) is not None:
         decimals = len(figure.partition(".")[2])
         return Verifier(
             kind="numeric", answer=figure.replace(",", ""), tolerance=0.5 * 10.0**-decimals if decimals else 0

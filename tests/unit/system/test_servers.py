@@ -1,10 +1,13 @@
 """Who logs in at which server of Prefect."""
 
+import base64
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestra.errors import ServiceError
 from orchestra.system.processes import Service, remember, started_at
 from orchestra.system.servers import (
     PREFECT_GUARD,
@@ -15,6 +18,7 @@ from orchestra.system.servers import (
     prefect_client,
     prefect_login,
 )
+from tests.support.real_gateway import listening
 
 OWN, TEAM = "http://127.0.0.1:4200", "https://prefect.example/api"
 
@@ -46,5 +50,26 @@ def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypa
     monkeypatch.setenv(PREFECT_URL, TEAM)
     assert prefect_client(root) == {PREFECT_URL: TEAM}
     assert "prefect" not in _commands(root, 4200, 5000, 9464)
-    monkeypatch.setenv(PREFECT_URL, f"{OWN}/api")
-    assert prefect_client(root)[PREFECT_LOGIN] == prefect_login(root), "he named ours"
+    login = prefect_login(root)
+    for ours in (f"{OWN}/api", f"{OWN}/api/", f"{OWN.replace('127.0.0.1', 'localhost')}/api"):
+        monkeypatch.setenv(PREFECT_URL, ours)
+        assert prefect_client(root) == {PREFECT_URL: ours, PREFECT_LOGIN: login}, "it is ours"
+
+
+def test_a_server_with_another_login_is_one_line(root: Path) -> None:
+    logins: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        logins.append(dict(scope["headers"])[b"authorization"])
+        status = 200 if len(logins) == 1 else 401
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with listening(app) as port:
+        url = f"http://127.0.0.1:{port}"
+        remember(root, Service("prefect", os.getpid(), started_at(os.getpid()) or "", port, url, ""))
+        assert prefect_client(root) == {PREFECT_URL: f"{url}/api"}, "one of before logins"
+        login = prefect_login(root)
+        with pytest.raises(ServiceError, match="another login — orchestra stop prefect worker, then orchestra up"):
+            prefect_client(root)
+    assert logins[-1] == b"Basic " + base64.b64encode(login.encode())

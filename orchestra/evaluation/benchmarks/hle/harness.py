@@ -1,7 +1,6 @@
 """HLE by inspect_evals itself, with the tested model behind our gateway as an OpenAI model: its code decides."""
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from orchestra.evaluation.benchmarks.hle import inspect_worker
 from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2.gateway import hosted
-from orchestra.system.environment import required
+from orchestra.system.environment import foreign, required
 from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.judging import URL
@@ -105,9 +104,7 @@ def _answered(samples: Sequence[Mapping[str, Any]], last: Mapping[str, Any], ask
 def _run(python: Path, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The worker's lines."""
     worker = str(Path(inspect_worker.__file__))
-    done = subprocess.run(
-        [str(python), worker], input=json.dumps(asked), capture_output=True, text=True, env=dict(os.environ)
-    )
+    done = subprocess.run([str(python), worker], input=json.dumps(asked), capture_output=True, text=True, env=foreign())
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     if done.returncode or not lines:
         last = one_line((done.stderr.strip().splitlines() or ["it said nothing"])[-1])

@@ -21,7 +21,7 @@ from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2 import worker
 from orchestra.evaluation.benchmarks.tau2.gateway import hosted
 from orchestra.evaluation.benchmarks.tau2.proxy import Proxy, serving
-from orchestra.system.environment import required
+from orchestra.system.environment import foreign, required
 from orchestra.tools.experts.judging import KEY, URL
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Component, ToolCall
@@ -92,7 +92,7 @@ class Tau2Player:
         python = self.root / str(self.settings["python"])
         if not python.is_file():
             raise ConfigError("the environment of tau2 is missing", where=str(python), fix="scripts/setup_tau2.sh")
-        environment = {**os.environ, "TAU2_DATA_DIR": str(self.data.parent), "OPENAI_API_KEY": "none"}
+        environment = {**foreign(), "TAU2_DATA_DIR": str(self.data.parent), "OPENAI_API_KEY": "none"}
         process = await asyncio.create_subprocess_exec(
             str(python),
             str(Path(worker.__file__)),

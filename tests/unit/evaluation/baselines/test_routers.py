@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, JudgeError
 from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find_rule, frontier, rivals
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons, who_is_right
 from orchestra.evaluation.baselines.routers import Neighbours, cascade, knn_router, pick, play
@@ -181,7 +181,7 @@ def test_what_no_rule_can_tell_the_judge_decides_under_the_budget(
     assert budget.by_component()[Component.JUDGE].cost_usd > 0
 
 
-def test_an_expert_whose_judge_failed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_whose_judge_failed_is_no_wrong_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-judge-secret")
     monkeypatch.setattr("orchestra.tools.chat.client.RETRIED", frozenset[int]())
     endpoint = JudgeEndpoint(JudgeSettings(model="judge-2025-01-31", price="openai/o3-mini"), PRICE)
@@ -191,7 +191,8 @@ def test_an_expert_whose_judge_failed_is_left_out(tmp_path: Path, monkeypatch: p
     with serving([(500, "down", 0)]) as double:
         monkeypatch.setenv(URL, double.url)
         (lesson,) = asyncio.run(take_lessons([item], tools))
-        assert asyncio.run(who_is_right([item], tools)) == {"e1": None}
+        with pytest.raises(JudgeError, match=r"no verdict on what \S+ said"):
+            asyncio.run(who_is_right([item], tools))
     assert lesson.right == {}
 
 
