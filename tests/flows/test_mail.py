@@ -16,6 +16,7 @@ from flows import notify
 from flows.server.mail import PASSWORD, EmailNotification, email
 from orchestra.errors import ConfigError
 from orchestra.system.processes import LOCALHOST, free_port, services, stop_services
+from orchestra.system.servers import prefect_login
 from tests.flows.workspace import Workspace, free_ports
 from tests.support.mailbox import certificate, mailbox
 from tests.support.waiting import soon
@@ -157,12 +158,15 @@ def served(plain: Workspace) -> Iterator[Workspace]:
     stop_services(plain.root)
 
 
-def fail(api: str, flow: str, message: str) -> None:
+def fail(root: Path, flow: str, message: str) -> None:
     """A run of a flow fails, as Prefect is told of it."""
     import httpx
 
+    api = next(one.url for one in services(root) if one.name == "prefect") + "/api"
+    user, _, password = prefect_login(root).partition(":")
+
     def post(path: str, body: dict[str, object]) -> dict[str, str]:
-        reply = httpx.post(f"{api}/{path}", json=body, timeout=60, trust_env=False)
+        reply = httpx.post(f"{api}/{path}", json=body, auth=(user, password), timeout=60, trust_env=False)
         reply.raise_for_status()
         found: dict[str, str] = reply.json()
         return found
@@ -189,12 +193,11 @@ def test_a_failure_is_mailed_once_by_a_real_server(served: Workspace) -> None:
         assert any(line.startswith("monitor: a failure is told") for line in lines)
         assert len(box.mails) == 1 and "are told here" in box.mails[0]["Subject"]
 
-        api = next(one.url for one in services(workspace.root) if one.name == "prefect") + "/api"
-        fail(api, "monitor", "nothing was released")
-        fail(api, "monitor", "nothing was released, again")
+        fail(workspace.root, "monitor", "nothing was released")
+        fail(workspace.root, "monitor", "nothing was released, again")
         assert soon(lambda: len(box.mails) > 1, 240), (workspace.root / ".state/logs/prefect.log").read_text()
-        fail(api, "monitor", "nothing was released, once more")
-        fail(api, "release", "the gate refused")
+        fail(workspace.root, "monitor", "nothing was released, once more")
+        fail(workspace.root, "release", "the gate refused")
         assert soon(lambda: any("the gate refused" in text for text in box.texts), 240)
         time.sleep(5)
         assert len(box.mails) == 3
