@@ -11,15 +11,15 @@ from functools import lru_cache
 from orchestra.tools.arithmetic.words import BELOW_TWENTY, PARTS, SCALES, TENS, VOCABULARY, nearest
 
 _ASKING = """
-    a again all also always am and answer any anybody anyone are ask asked asking be boss bother but calculate can
-    cheers come comes compute could dear did do does dunno equal equals er evaluate evening excuse find for forget
-    forgot friend get give go gonna good got guess had has have hello help hey hi hmm homework how i i'd i'll i'm i've
-    idea if im in is it it's just keep kindly know later lazy let let's lets like listen lol lot love makes many mate
-    may maybe me morning much my need needed next no now number of oh ok okay once one's our out please pls plz problem
-    question quick quickly really remember reply result right say school see show simple sir so solve some somebody
-    someone sorry sure tell thank thanks that that's the then there these they think this time to today too u uh um us
-    value wait wanna want wanted was we well were what what's whats when which who will with wonder wondering work
-    would y'all yes you your
+    a again all also always am and answer any anybody anyone are ask asked asking be boss bother bro but calculate can
+    cheers come comes compute could dear did do does dude dunno equal equals er evaluate evening excuse figure final
+    find finding for forget forgot friend get gimme girl give go gonna good got guess had has have hello help hey hi
+    hmm homework how hun hurry i i'd i'll i'm i've idea if im in is it it's just keep kindly know later lazy let let's
+    lets like listen lol lot love makes many mate may maybe me mind morning much my need needed next no now number of
+    oh ok okay once one's our out pal please pls plz problem question quick quickly real really remember reply result
+    right say school see show simple sir so solve some somebody someone sorry sure tell thank thanks that that's the
+    then there these they think this till time to today too u uh um us value wait wanna want wanted was we well were
+    what what's whats when which who will with wonder wondering work works would y'all yes yo you your
 """
 _ENDING = "advance appreciated back brief exactly kind last making mean owe pay thx ty yours"
 ASKING = frozenset(_ASKING.split())
@@ -29,18 +29,22 @@ ENDING = ASKING | frozenset(_ENDING.split())
 MOST = 10
 """Words that may be left out at either end."""
 
-_CLAUSE, _LAST = re.compile(r"[.?!:;,]+\s+"), re.compile(r"(?:[.?!]|\.\.\.)\s+(?=[^.?!]+[.?!]*\s*$)")
+_CLAUSE, _LAST = re.compile(r"[.?!:;,]+\s+"), re.compile(r"(?:[,.?!]|\.\.\.)\s+(?=[^,.?!]+[.?!]*\s*$)")
 _NAMED = sorted({*BELOW_TWENTY, *TENS, *SCALES, *PARTS, "hundred", "dozen"} - {"one"})
 _NUMBER = re.compile(rf"\d|[√∛½¼¾⅓⅔]|\b(?:{'|'.join(_NAMED)})s?\b", re.IGNORECASE)
 """`One` is left out: `one question: …`."""
 _ONE = re.compile(r"\ban? [a-z]", re.IGNORECASE)
 _CHANGES = re.compile(
-    r"\b(?:add\w*|base|binary|cubed?|decimals?|divid\w*|doubled?|each|except|factorial|fractions?|halved?|hex|if|"
-    r"ignor\w*|instead|integer|left|log\w*|minus|multipl\w*|nearest|negative|not|over|per|percent\w*|plus|remain\w*|rest|"
-    r"revers\w*|round\w*|root|squared?|start|subtract\w*|sum|take|then|times|tripled?|twice|unless|when|whole|without)\b",
+    r"\b(?:add\w*|absolute|base|binary|cubed?|decimals?|divid\w*|doubled?|each|except|factorial"
+    r"|fractions?|halved?|hex|if|ignor\w*|instead|integer|left|log\w*|minus|"
+    r"multipl\w*|nearest|negative|not|opposite|over|per|percent\w*|plus|positive|"
+    r"remain\w*|rest|revers\w*|round\w*|root|squared?|start|subtract\w*|sum|take|"
+    r"taken|then|times|tripled?|twice|unless|when|whole|without)\b",
     re.IGNORECASE,
 )
 """Words of a first clause or a last sentence that may change the sum beside it."""
+_PART = re.compile(r"\b(?:just|only)\b", re.IGNORECASE)
+"""Words after a sum that ask for a part of it: `25 plus 16% tip, just the tip`."""
 _EDGES = " \t\n.?!:;,"
 
 
@@ -93,7 +97,9 @@ def _without_first_clauses(text: str) -> str:
 def _without_last_sentence(text: str) -> str:
     """Nor the last clause: where it holds no number, and no word that may change the sum."""
     found = _LAST.search(text)
-    return text if found is None or _counts(text[found.end() :]) else text[: found.start()]
+    if found is None or _counts(last := text[found.end() :]) or _PART.search(last):
+        return text
+    return text[: found.start()]
 
 
 def _counts(part: str) -> bool:

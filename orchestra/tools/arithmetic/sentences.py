@@ -17,7 +17,7 @@ _CUT = "reduce|lower|decrease|cut|discount|drop"
 _RISE = "increase|raise|grow|lift"
 _SHARE = "split|share|distribute"
 _PART = r"(?:a |one )?(half|third|quarter|fifth|tenth)"
-_CHARGE = r"(?:sales |income )?(?:tip|tax|vat|interest|commission|fee|service)(?: charge)?"
+_CHARGE = r"(?:sales |income )?(?:tip|tax|vat|interest|commission|fee|service|cashback|deposit|bonus)(?: charge)?"
 _FACTORS = "|".join(sorted({*SCALES, *PARTS, "hundred", "dozen", "percent", "pct"}))
 """Words after a number that change it."""
 _ONE = r"[\w.,%'$()/-]+"
@@ -34,7 +34,19 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (rf"(.+?) (?:increased|raised) by {_PART}", r"(\1) + \2 of (\1)"),
     (rf"(?:{_CUT}) (.+?) by (.+)", r"(\1) - \2"),
     (rf"(?:{_RISE}) (.+?) by (.+)", r"(\1) + \2"),
-    (r"(?:take|knock|deduct|subtract) (.+?(?:%|percent|per cent)) (?:off|from) (?:of )?(.+)", r"(\2) - \1"),
+    (r"(?:take|knock|deduct|subtract) (.+?(?:%|percent|per cent)) (?:off|from|away from) (?:of )?(.+)",
+     r"(\2) - \1"),
+    (r"(.+?), (.+?(?:%|percent|per cent)) off(?:,? what do (?:i|we) pay)?", r"(\1) - \2"),
+    (r"(?:cost )?(.+?), (?:put|add) (.+?(?:%|percent|per cent)) on top", r"(\1) + \2"),
+    (r"(.+?(?:%|percent|per cent)) of (?:what|which) number is (.+)", r"(\2) / \1"),
+    (r"(.+?(?:%|percent|per cent)) tax on (.+?),? (?:give me )?(?:the )?(?:price|total) (?:with|including) tax"
+     r"(?: included)?", r"(\2) + \1"),
+    (r"take (.+?(?:%|percent|per cent) of .+)", r"\1"),
+    (r"minus (.+?) from (.+)", r"(\2) - (\1)"),
+    (r"change from (?:a |an )?(.+?) (?:if|when|for) (?:its |it's |it is )?(.+)", r"(\1) - (\2)"),
+    (r"(.+?) cut (?:in|into) (.+)", r"(\1) / (\2)"),
+    (r"(?:going )?from (.+?) (?:up )?to (.+?),? (?:what is|what's|whats) the percent(?:age)? (?:rise|increase)",
+     r"((\2) - (\1)) as percent of (\1)"),
     (r"(?:take|knock) (.+?) off (.+)", r"(\2) - \1"),
     (rf"add (.+?(?:%|percent|per cent))(?: {_CHARGE})? (?:on )?to (.+)", r"(\2) + \1"),
     (r"(?:the )?(?:percentage|percent|per cent|%) (?:increase|rise|gain|growth) (?:going )?from (.+?) to (.+)",
@@ -59,9 +71,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(?:how far apart are|distance between) (.+?) and (.+)", r"difference between (\1) and (\2)"),
     (r"from (.+?),? (?:take|subtract|deduct)(?: away)? (.+)", r"(\1) - (\2)"),
     (rf"(?:{_SHARE}) (.+?) (?:equally |evenly )?(?:between|among|amongst|into|by|over) (.+)", r"(\1) / (\2)"),
-    (r"(.+?) (?:split|shared|divided) (?:equally |evenly )?(?:between|among|amongst|into) (.+)", r"(\1) / (\2)"),
+    (r"(.+?) (?:split|shared|divided)(?: out)? (?:equally |evenly )?(?:between|among|amongst|into) (.+)",
+     r"(\1) / (\2)"),
     (r"divide (.+?) (?:equally |evenly )?(?:between|among|amongst) (.+)", r"(\1) / (\2)"),
-    (rf"(\d[\d.,]*|[a-z]+)(?: (?!(?:{_FACTORS})\b)[a-z]+)? (?:at|for) +({_ONE}) (?:each|apiece)", r"(\1) * (\2)"),
+    (rf"(\d[\d.,]*|[a-z]+)(?: (?!(?:{_FACTORS})\b)[a-z]+)? (?:at|for) +({_ONE}) (?:each|apiece)",
+     r"(\1) * (\2)"),
     (rf"(?:split|share|divide) ({_ONE}) ({_ONE})", r"(\1) / (\2)"),
     (rf"(.+?) split ({_ONE})", r"(\1) / (\2)"),
     (rf"(?:how many )?(\d+)'?s (?:go|fit) (?:in|into) ({_ONE})", r"(\2) / (\1)"),
@@ -96,6 +110,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 _LIST = re.compile(r"(?:the )?(sum|average|mean|product) of ([\d.]+(?: (?!\d{3}\b)[\d.]+)+)(?:,? and ([\d.]+))?")
 """Numbers with spaces between them; three digits after a space may be the thousands' rest of the number before."""
 _ADDED = (
+    r"(?:add|sum) (?:these|those|this|them|all)(?: numbers)?(?: up)?[^\d]*[ :]([\d., ]+(?:and [\d.]+)?)",
     r"(?:add|sum|total)(?: up| together)? (?!of\b)(?!.*\b(?:to|then)\b)(.+?)(?: together| altogether)?",
     r"do ((?:[\d.,$]+ )+and [\d.,$]+)(?: add(?: up)? to)?",
     r"put (.+) together",
@@ -108,8 +123,8 @@ _MULTIPLIED = (
 """Of numbers in words, `and` may join one or part two: those are left to the grammar."""
 _STARTS = r"(?:start|begin) (?:with|from|at) |(?:take|think of|i have|you have) (?=[^,]+, (?:halve|double|add|then))"
 _STEPS: tuple[tuple[str, str], ...] = (
-    (r"(?:and )?(?:then )?halve(?: it| that| the result)?", "/ 2"),
-    (r"(?:and )?(?:then )?double(?: it| that| the result)?", "* 2"),
+    (r"(?:and )?(?:then )?halve(?: it| that| the result| what'?s left)?", "/ 2"),
+    (r"(?:and )?(?:then )?double(?: it| that| the result| what'?s left)?", "* 2"),
     (r"(?:and )?(?:then )?triple(?: it| that| the result)?", "* 3"),
     (r"(?:and )?(?:then )?(?:square(?: it| that| the result)?|squared)", "** 2"),
     (r"(?:and )?(?:then )?(?:cube(?: it| that| the result)?|cubed)", "** 3"),

@@ -37,16 +37,16 @@ _NAMES = {
 }
 _UNIT = "|".join(sorted(_NAMES, key=len, reverse=True))
 _NUMBER = r"\d[\d.,]*"
-_TWO = rf"(?P<count>{_NUMBER}) ?(?P<unit>{_UNIT})(?:,? and|,| plus|) (?P<more>{_NUMBER}) ?(?P<other>{_UNIT})"
+_TWO = rf"(?P<count>{_NUMBER}) ?(?P<unit>{_UNIT})(?:,? and| n|,| plus|) (?P<more>{_NUMBER}) ?(?P<other>{_UNIT})"
 """Such as `2 hours and 15 minutes`."""
-_HAS = r"(?:are there in|are in|are|it is|is|in|there in|does|do|make up|make|fit in)"
-_ASKED = rf"(?:,| is| are| =|) how many (?P<into>{_UNIT})(?: is (?:it|that))?"
+_HAS = r"(?:are there in|are in|are|r in|r|it is|is|in|there in|does|do|make up|make|fit in)"
+_ASKED = rf"(?:,| is| are| =|) (?:how many|_+|\?) ?(?P<into>{_UNIT})(?: is (?:it|that))?"
 _FORMS = tuple(
     re.compile(form)
     for what in (_TWO, rf"(?P<count>.+?) ?(?P<unit>{_UNIT})")
     for form in (
         rf"(?:how many )?(?P<into>{_UNIT}) {_HAS} {what}(?: have| make)?",
-        rf"(?:convert )?{what},? (?:in|into|to|as) (?:just )?(?P<into>{_UNIT})",
+        rf"(?:(?:convert|turn|change) )?{what},? (?:in|into|to|as) (?:just )?(?P<into>{_UNIT})",
         rf"{what}{_ASKED}",
     )
 )

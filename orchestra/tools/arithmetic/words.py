@@ -41,7 +41,7 @@ _PHRASES = {
     "cube": "cube of",
     "double": "double of|twice",
     "triple": "triple of",
-    "sum": "sum of|total of",
+    "sum": "sum of|total of|total for",
     "product": "product of",
     "difference": "difference of",
     "factorial": "factorial of",
@@ -81,7 +81,8 @@ _CLOSING = re.compile(
 _TAIL = re.compile(
     r"(?:(?:,| and|,? but)? (?:give me|tell me|show me|whats|what's|what is|what will be) "
     r"(?:the (?:total|final price|final amount|sum|result|answer)|a decimal|what(?: is|'s|s)? left)"
-    r"|, (?:the )?(?:total|final price)|,? how much (?:each|per person|does (?:each|everyone) (?:get|pay)|it becomes)"
+    r"|, (?:the )?(?:total|final (?:price|figure))|(?:,? and)? don't round(?: it)?|,? how much total"
+    r"|,? how much (?:each|per person|does (?:each|everyone) (?:get|pay)|it becomes)"
     r"|,? each (?:one |person )?(?:pays?|gets?) how much"
     r"|,? (?:as a decimal|(?:the )?exact (?:value|number)|not rounded|with all the decimals|whole numbers only))$"
 )
@@ -89,7 +90,8 @@ _TAIL = re.compile(
 _ONLY = re.compile(
     r"(?!.*\b(?:plus|with|add|total)\b)(.+?),? (?:just|only) the (?:tip|tax|vat|fee)(?: amount| part| itself)?"
 )
-_CURRENCY = re.compile(r"(?<=\d)\s*(?:dollars?|euros?|bucks|usd|eur|gbp)\b")
+_CURRENCY = re.compile(r"(?<=[\da-z])\s*\b(?:dollars?|euros?|bucks|usd|eur|gbp)\b|(?<=\d)(?:usd|eur|gbp)\b")
+_SHORT = {"u": "you", "wat": "what", "wot": "what"}
 _BOTH = re.compile(r"\bcents?\b|\bdollars?\b.*\beuros?\b|\beuros?\b.*\bdollars?\b")
 """Two currencies, or dollars and cents: their numbers are not added as they stand."""
 _FACTORIAL = re.compile(r"(?<=\d)!(?!\s*$)|(?<=^\d)!$|(?<=^\d\d)!$")
@@ -118,7 +120,7 @@ def plain(text: str) -> str:
     text = _HYPHEN.sub(lambda found: " ".join(filter(None, found.groups())), text.lower().translate(_SPELLINGS))
     if not _BOTH.search(text):
         text = _CURRENCY.sub("", text)
-    text = re.sub(r"(?<=\d)k\b", " thousand", text)
+    text = re.sub(r"(?<=\d)k\b", " thousand", re.sub(r"\b(?:u|wat|wot)\b", lambda word: _SHORT[word[0]], text))
     if _FACTORIAL.search(text):
         text = re.sub(r"(?<=\d)!", " factorial ", text)
     opening = _OPENING.match(text)

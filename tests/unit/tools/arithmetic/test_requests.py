@@ -1,6 +1,8 @@
 """Sums within requests: what only asks is left out, what may change the sum is not, and small talk is no sum."""
 
+import json
 import random
+from collections import Counter
 from contextlib import suppress
 from itertools import islice
 
@@ -12,6 +14,7 @@ from orchestra.errors import CallError
 from orchestra.synthesis.questions.arithmetic import arithmetic
 from orchestra.synthesis.questions.beyond import beyond
 from orchestra.tools.calculator import evaluate, printed
+from tests.support.worlds import ROOT
 
 ASKED = """
 Hi there! Could you work out 1,200 times 3 for me? Thank you so much.|3600
@@ -96,6 +99,19 @@ pls calculate 560 divide by 16|35
 uh what's 16 times 25, too lazy to think lol|400
 Sorry to bother you, but what is 17% of 1,500?|255
 7 / 3, doubled|4.6667
+Just checking: 4 and a half hours in minutes?|270
+8 times 8 times 8, my phone is broke|512
+5 - 12, taken as positive|ERROR
+Add these up for me love: 18, 27, 36|81
+Turn 2.75 kilograms into grams, would you?|2750
+9 feet = ___ inches|108
+can u minus 4.5 from 10|5.5
+60 shared out equally between 8|7.5
+sixty bucks, forty percent off, what do i pay|36
+75% of what number is 60?|80
+take 18 off 75 then double whats left|114
+change from a 50 if its 32.65|17.35
+84 cut into four equal parts|21
 7 times 3, each|ERROR
 7 times 3, reversed|ERROR
 3 tickets at 12.50|ERROR
@@ -151,3 +167,13 @@ def test_small_talk_and_what_nobody_here_knows_is_no_sum(seed: int) -> None:
 def test_any_request_ends_in_a_number_or_a_call_error(text: str) -> None:
     with suppress(CallError):
         evaluate(text)
+
+
+def test_the_sums_of_strangers_are_read_or_refused_but_never_misread() -> None:
+    read = Counter[str]()
+    for line in (ROOT / "tests/data/wording/sums.jsonl").read_text(encoding="utf-8").splitlines():
+        sample = json.loads(line)
+        with suppress(CallError):
+            assert float(printed(evaluate(sample["ask"]))) == pytest.approx(float(sample["expect"]), abs=1e-4), sample
+            read[sample["why"]] += 1
+    assert read["stranger 1"] >= 145 and read["stranger 2"] >= 90 and read["stranger 3"] >= 100, read
