@@ -18,6 +18,7 @@ _RISE = "increase|raise|grow|lift"
 _SHARE = "split|share|distribute"
 _PART = r"(?:a |one )?(half|third|quarter|fifth|tenth)"
 _CHARGE = r"(?:sales |income )?(?:tip|tax|vat|interest|commission|fee|service|cashback|deposit|bonus)(?: charge)?"
+_SHARE_OF = r"\d[\d.,]*(?: ?%| percent| per cent)"
 _FACTORS = "|".join(sorted({*SCALES, *PARTS, "hundred", "dozen", "percent", "pct"}))
 """Words after a number that change it."""
 _ONE = r"[\w.,%'$()/-]+"
@@ -54,13 +55,13 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(?:the )?(?:percentage|percent|per cent|%) (?:decrease|fall|drop|loss) (?:going )?from (.+?) to (.+)",
      r"((\1) - (\2)) as percent of (\1)"),
     (r"(?:a |the )?(?:bill|price|cost) of (.+)", r"\1"),
-    (rf"{_CHARGE} of (.+?(?:%|percent|per cent)) on (.+)", r"\1 of (\2)"),
+    (rf"{_CHARGE} of ({_SHARE_OF}) on (.+)", r"\1 of (\2)"),
     (rf"(?:the )?total with (?:a )?(.+?(?:%|percent|per cent)) {_CHARGE} on (?:a )?(.+?)(?: bill)?", r"(\2) + \1"),
     (r"(.+?(?:%|percent|per cent)) discount on (.+?),? how much is the discount(?: itself)?", r"\1 of (\2)"),
     (r"(\d+ ?/ ?\d+|0?\.\d+) (?:as|in) (?:a )?(?:percent|per cent|percentage)", r"(\1) * 100"),
     (r"(.+?) (?:with|after|at) (?:a |an )?(.+?(?:%|percent|per cent)) (?:off|discount|reduction)", r"(\1) - \2"),
     (r"(.+?(?:%|percent|per cent)) off (.+)", r"(\2) - \1"),
-    (rf"(.+?) (?:plus|with) (?:a |an )?(.+?(?:%|percent|per cent)) {_CHARGE}(?: added)?", r"(\1) + \2"),
+    (rf"(.+?) (?:plus|with) (?:a |an )?({_SHARE_OF}) {_CHARGE}(?: added)?", r"(\1) + \2"),
     (rf"(.+?) (?:plus|with) (?:a |an )?{_CHARGE} (?:at|of) (.+?(?:%|percent|per cent))", r"(\1) + \2"),
     (rf"(.+?(?:%|percent|per cent)) {_CHARGE} (?:on|of|for) (.+)", r"\1 of (\2)"),
     (r"(?:is )?left (?:when|if) (?:you|i|we) (?:take|subtract)(?: away)? (.+?) (?:away )?from (.+)", r"(\2) - (\1)"),
