@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
@@ -25,6 +25,7 @@ from orchestra.system.workspace import alone
 from orchestra.text import one_line
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.replay.cassette import Cassette, scope
+from orchestra.tools.waiting import at_once
 from orchestra.types import add_up
 
 OnAttempt = Callable[[Attempt], None]
@@ -178,7 +179,6 @@ class _OpenRun:
     judge: Judge | None
     budget: Budget
     questions: dict[str, Question]
-    stopped: list[OrchestraError] = field(default_factory=list)
 
     @classmethod
     def open(cls, evaluation: Evaluation) -> _OpenRun:
@@ -192,21 +192,10 @@ class _OpenRun:
         return cls(evaluation, model, judge, budget, questions)
 
     async def make(self, some: Sequence[QuestionShard], on_attempt: OnAttempt) -> int:
-        free, made = asyncio.Semaphore(self.evaluation.concurrency), 0
-
         async def one(shard: QuestionShard, key: Key, answered: Attempt | None) -> None:
-            nonlocal made
-            async with free:
-                if self.stopped:
-                    return
-                try:
-                    attempt = await self._attempt(shard, key, answered)
-                except OrchestraError as error:
-                    self.stopped.append(error)
-                    return
-                self.evaluation.journal.write(shard, attempt)
-                made += 1
-                on_attempt(attempt)
+            attempt = await self._attempt(shard, key, answered)
+            self.evaluation.journal.write(shard, attempt)
+            on_attempt(attempt)
 
         jobs = []
         for shard in some:
@@ -214,15 +203,12 @@ class _OpenRun:
             jobs += [one(shard, key, there.get(key)) for key in self.evaluation.missing(shard)]
         try:
             with phase(OVER):
-                await asyncio.gather(*jobs)
+                return len(await at_once(jobs, self.evaluation.concurrency))
         finally:
             await self.model.aclose()
             if self.judge is not None:
                 await self.judge.chat.aclose()
             self.budget.close()
-        if self.stopped:
-            raise self.stopped[0]
-        return made
 
     async def _attempt(self, shard: QuestionShard, key: Key, answered: Attempt | None) -> Attempt:
         """One attempt with its verdict; raises what the caller must act on, such as a cap or a wrong setting.
