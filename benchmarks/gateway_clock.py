@@ -22,7 +22,8 @@ from orchestra.serving.app import create_app
 from orchestra.serving.backend import Backend
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases.state import Serving
-from orchestra.serving.wire.connection import BoundedProtocol
+from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer
+from orchestra.system.processes import LOCALHOST, server_socket
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.types import ToolCall
 
@@ -121,4 +122,7 @@ def serve(root: Path, folder: Path, serving: Serving, port: int) -> None:
 
     app = told(create_app(Gateway(folder, backend=Backend.load(root, serving)), load=False))
     with watched():
-        uvicorn.run(app, port=port, http=BoundedProtocol, ws="none", access_log=False, log_config=None)
+        listening = server_socket()
+        listening.bind((LOCALHOST, port))
+        config = uvicorn.Config(app, http=BoundedProtocol, ws="none", access_log=False, log_config=None)
+        GracefulServer(config).run(sockets=[listening])

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -37,7 +36,7 @@ from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.wire.connection import BoundedProtocol
-from orchestra.system.processes import descendants, stop_services
+from orchestra.system.processes import descendants, server_socket, stop_services
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.types import Example, ToolCall
 
@@ -108,7 +107,7 @@ async def soak(
     """Ask for so many minutes, with so many users and releases; `release` writes what the gateway is to load next."""
     report, before = SoakReport(), _held()
     server = uvicorn.Server(uvicorn.Config(create_app(gateway, load=False), http=BoundedProtocol, log_config=None))
-    sock = socket.socket()
+    sock = server_socket()
     sock.bind(("127.0.0.1", 0))
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))
     while not server.started:

@@ -15,7 +15,7 @@ from orchestra.serving.releases import control_channel
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet
-from orchestra.system.processes import LOCALHOST
+from orchestra.system.processes import LOCALHOST, server_socket
 from orchestra.system.storage import storage_named
 from orchestra.text import PlainFormatter
 
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
 
-    from orchestra.serving.wire.connection import BoundedProtocol
+    from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer
 
     root = args.root.resolve()
     try:
@@ -75,15 +75,14 @@ def main(argv: list[str] | None = None) -> None:
         ssl_keyfile=deploy.tls_key if deploy is not None and tls else None,
     )
     try:
-        uvicorn.Server(config).run(sockets=sockets)
+        GracefulServer(config).run(sockets=sockets)
     finally:
         control_channel.close_channel(root)
 
 
 def _bind(host: str, port: int) -> socket.socket:
     """A socket that does not listen yet; another gateway of this user may hold the port, to be taken over."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock = server_socket(host)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind((host, port))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,7 +15,7 @@ from orchestra import __version__
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving import client
 from orchestra.serving.client import AskResponse
-from orchestra.system.processes import LOCALHOST
+from orchestra.system.processes import LOCALHOST, server_socket
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -186,8 +185,7 @@ def serve_http(answerer: Answerer, port: int) -> None:
     import uvicorn
 
     app = build(answerer).streamable_http_app(host=LOCALHOST)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = server_socket()
     try:
         listening.bind((LOCALHOST, port))
         # Before the address is told: who connects at once waits for us.

@@ -9,22 +9,37 @@ from typing import Any
 
 import uvicorn
 
-from orchestra.serving.wire.connection import BoundedProtocol
+from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer
+from orchestra.system.processes import LOCALHOST, server_socket
+
+
+class RunningServer:
+    """A server in a thread, on a port that others of its kind may share."""
+
+    def __init__(self, app: Any, protocol: type[BoundedProtocol] = BoundedProtocol, port: int = 0) -> None:
+        config = uvicorn.Config(app, http=protocol, ws="none", log_level="critical", lifespan="off")
+        self.server = GracefulServer(config)
+        sock = server_socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((LOCALHOST, port))
+        self.port = sock.getsockname()[1]
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [sock]}, daemon=True)
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Tell it to end, and wait until it has."""
+        self.server.should_exit = True
+        self.thread.join(10)
+        assert not self.thread.is_alive()
 
 
 @contextlib.contextmanager
 def listening(app: Any, protocol: type[BoundedProtocol] = BoundedProtocol) -> Iterator[int]:
     """Serve an application in a thread until the block ends; its port."""
-    config = uvicorn.Config(app, http=protocol, ws="none", log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
+    running = RunningServer(app, protocol)
     try:
-        yield sock.getsockname()[1]
+        yield running.port
     finally:
-        server.should_exit = True
-        thread.join(10)
+        running.end()

@@ -1,12 +1,19 @@
-"""Connections that nobody can hold: uvicorn's protocol, with bounds on headers, unread answers and their number."""
+"""Connections that nobody can hold: uvicorn's protocol, with bounds on headers, unread answers and their number.
+
+A server that ends loses no request: it answers whatever was sent on a connection that it had accepted.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from typing import cast
 
 import h11
+from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 HEADER_S = 10.0
 """Seconds from the first byte of a request (or the opening of its connection) to the end of its headers."""
@@ -15,6 +22,8 @@ IDLE_S = 20
 after 5 s, aiohttp's after 15 s. Where both do at once, a request is lost on a connection that was just closed."""
 WRITE_S = 60.0
 """Seconds that a caller may leave an answer unread."""
+LEAVE_S = 2.0
+"""Seconds that a connection without a request stays open when the server ends: one may be on its way."""
 MAX_CONNECTIONS = 1000
 MAX_AHEAD = 256 << 10
 """Bytes that a caller may send ahead on a connection while its request is worked on."""
@@ -29,6 +38,8 @@ class BoundedProtocol(H11Protocol):
 
     header_s = HEADER_S
     write_s = WRITE_S
+    leave_s = LEAVE_S
+    _leaving = False
     _header_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
     _ahead = 0
@@ -43,14 +54,33 @@ class BoundedProtocol(H11Protocol):
         if len(self.connections) > MAX_CONNECTIONS:
             self.transport.close()
         self._watch()
+        if isinstance(self.server_state, _State) and self.server_state.leaving:
+            self.shutdown()
 
     def data_received(self, data: bytes) -> None:
         self._ahead = self._ahead + len(data) if self._whole() else 0
         super().data_received(data)
         self._watch()
 
+    def shutdown(self) -> None:
+        """The server ends: a request under way is answered, and so is one that comes within `leave_s`."""
+        self._leaving = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            super().shutdown()
+        else:
+            self.loop.call_later(self.leave_s, self._leave)
+
+    def _leave(self) -> None:
+        # A request that has come meanwhile closes its connection when it is answered.
+        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+            super().shutdown()
+
     def handle_events(self) -> None:
         super().handle_events()
+        if self._leaving and self.cycle is not None and not self.cycle.response_complete and self.cycle.keep_alive:
+            self.cycle.keep_alive = False
+            # uvicorn's answer repeats what the request says of its connection: the caller knows that this one ends.
+            self.headers.append((b"connection", b"close"))
         if self._whole() and not self.transport.is_closing():
             if self._ahead > MAX_AHEAD:
                 self.transport.close()
@@ -98,3 +128,48 @@ class BoundedProtocol(H11Protocol):
         waiting = self.cycle is None or self.cycle.response_complete
         if waiting and not self.transport.is_closing():
             self.transport.close()
+
+
+class _State(ServerState):
+    """uvicorn's, and whether the server ends."""
+
+    leaving = False
+
+
+class GracefulServer(Server):
+    """A server that ends without losing a request that reached it, also while another one takes its port over.
+
+    Closing a listening socket resets the connections that the system has made on it and nobody has accepted, and
+    asyncio drops those whose acceptance has begun. Both kinds are accepted first.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.server_state = _State()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        for listening in sockets or []:
+            loop.remove_reader(listening)
+        # What asyncio has begun to accept becomes a connection.
+        await asyncio.sleep(0.01)
+        # From here to the closing of the sockets, in super(), nothing else runs.
+        waiting = []
+        for listening in sockets or []:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    waiting.append(listening.accept()[0])
+        cast(_State, self.server_state).leaving = True
+        accepted = asyncio.gather(*map(self._accept, waiting))
+        await super().shutdown(sockets)
+        await accepted
+
+    async def _accept(self, made: socket.socket) -> None:
+        made.setblocking(False)
+
+        def protocol() -> H11Protocol:
+            kind = cast(type[H11Protocol], self.config.http_protocol_class)
+            return kind(self.config, self.server_state, self.lifespan.state)
+
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, made, ssl=self.config.ssl)

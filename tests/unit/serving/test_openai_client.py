@@ -11,6 +11,7 @@ import pytest
 
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
+from orchestra.system.processes import LOCALHOST, server_socket
 from tests.support.real_gateway import listening
 from tests.support.serving_world import backend
 from tests.unit.serving.test_own_tools import LOOK_UP, both
@@ -82,8 +83,11 @@ def test_classes_of_errors(client: openai.OpenAI, gateway: Gateway) -> None:
         ask(client, asked, extra_body={"budget_us": 1})
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "x"}])
-    with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=1e-4).models.list()
+    with server_socket() as silent, pytest.raises(openai.APITimeoutError):
+        silent.bind((LOCALHOST, 0))
+        silent.listen()
+        late = client.with_options(base_url=f"http://{LOCALHOST}:{silent.getsockname()[1]}/v1", timeout=0.2)
+        late.models.list()
     # From the first key on; so it is the last test of this gateway.
     _, limited = gateway.keys.create("slow", per_minute=1)
     _, poor = gateway.keys.create("poor", budget_usd=Decimal(0))
