@@ -70,15 +70,22 @@ def up(
 def stop(
     name: Annotated[list[str] | None, typer.Argument(help="End only these: gateway, prefect, metrics, …")] = None,
 ) -> None:
-    """End the servers of this workspace."""
-    from orchestra.system.processes import services, stop_services
+    """End the servers of this workspace; the gateway and vLLM first answer what they work on, for 30 s at most."""
+    from orchestra.serving.releases.control import STOP_S
+    from orchestra.system.processes import all_remembered, services, stop_services
 
     root = workspace()
     running = {service.name for service in services(root)}
     if unknown := set(name or []) - running:
         raise ServiceError(f"{', '.join(sorted(unknown))} does not run", where=str(root), fix="orchestra status")
-    ended = stop_services(root, *(name or []))
-    print("\n".join(f"ended {service.name} (pid {service.pid})" for service in ended) or "nothing runs")
+    ended = 0
+    # What died, and left its file or some of its processes, is ended too.
+    for each in name or sorted({service.name for service in all_remembered(root)}):
+        for service in stop_services(root, each, grace_s=STOP_S):
+            print(f"ended {service.name} (pid {service.pid})", flush=True)
+            ended += 1
+    if not ended:
+        print("nothing runs")
 
 
 def doctor(

@@ -197,7 +197,9 @@ class HeldStream(StreamingResponse):
     """Server-sent events; what they hold is free again when they end, also where nobody reads them."""
 
     def __init__(self, events: AsyncIterator[str], held: contextlib.AsyncExitStack) -> None:
-        super().__init__(events, media_type="text/event-stream")
+        # No proxy is to keep events back until it has many.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,9 +17,9 @@ from uvicorn.server import ServerState
 
 HEADER_S = 10.0
 """Seconds from the first byte of a request (or the opening of its connection) to the end of its headers."""
-IDLE_S = 20
-"""Seconds that a connection may be idle between two requests. Clients must give it up before: the official one does
-after 5 s, aiohttp's after 15 s. Where both do at once, a request is lost on a connection that was just closed."""
+IDLE_S = 75
+"""Seconds that a connection may be idle between two requests. Clients and proxies must give it up before: the official
+client does after 5 s, nginx and most load balancers after 60 s. Where both do at once, a request is lost."""
 WRITE_S = 60.0
 """Seconds that a caller may leave an answer unread."""
 LEAVE_S = 2.0
@@ -54,7 +54,7 @@ class BoundedProtocol(H11Protocol):
         if len(self.connections) > MAX_CONNECTIONS:
             self.transport.close()
         self._watch()
-        if isinstance(self.server_state, _State) and self.server_state.leaving:
+        if isinstance(self.server_state, _ServerState) and self.server_state.leaving:
             self.shutdown()
 
     def data_received(self, data: bytes) -> None:
@@ -65,22 +65,33 @@ class BoundedProtocol(H11Protocol):
     def shutdown(self) -> None:
         """The server ends: a request under way is answered, and so is one that comes within `leave_s`."""
         self._leaving = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            super().shutdown()
-        else:
-            self.loop.call_later(self.leave_s, self._leave)
+        self._say_last()
+        self.loop.call_later(self.leave_s, self._leave)
+
+    def _say_last(self) -> None:
+        """Have the answer that is next say that the connection ends with it.
+
+        One that has begun cannot: its connection stays open for `leave_s` after it.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_started and cycle.keep_alive:
+            cycle.keep_alive = False
+            # uvicorn's answer repeats what the request says of its connection.
+            cycle.scope["headers"].append((b"connection", b"close"))
 
     def _leave(self) -> None:
-        # A request that has come meanwhile closes its connection when it is answered.
         if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
             super().shutdown()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._leaving:
+            self.loop.call_later(self.leave_s, self._leave)
+
     def handle_events(self) -> None:
         super().handle_events()
-        if self._leaving and self.cycle is not None and not self.cycle.response_complete and self.cycle.keep_alive:
-            self.cycle.keep_alive = False
-            # uvicorn's answer repeats what the request says of its connection: the caller knows that this one ends.
-            self.headers.append((b"connection", b"close"))
+        if self._leaving:
+            self._say_last()
         if self._whole() and not self.transport.is_closing():
             if self._ahead > MAX_AHEAD:
                 self.transport.close()
@@ -130,7 +141,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
 
 
-class _State(ServerState):
+class _ServerState(ServerState):
     """uvicorn's, and whether the server ends."""
 
     leaving = False
@@ -145,7 +156,7 @@ class GracefulServer(Server):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.server_state = _State()
+        self.server_state = _ServerState()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -156,10 +167,11 @@ class GracefulServer(Server):
         # From here to the closing of the sockets, in super(), nothing else runs.
         waiting = []
         for listening in sockets or []:
-            with contextlib.suppress(BlockingIOError):
+            # Until nobody waits, or this process may open no more files.
+            with contextlib.suppress(OSError):
                 while True:
                     waiting.append(listening.accept()[0])
-        cast(_State, self.server_state).leaving = True
+        cast(_ServerState, self.server_state).leaving = True
         accepted = asyncio.gather(*map(self._accept, waiting))
         await super().shutdown(sockets)
         await accepted
@@ -171,5 +183,8 @@ class GracefulServer(Server):
             kind = cast(type[H11Protocol], self.config.http_protocol_class)
             return kind(self.config, self.server_state, self.lifespan.state)
 
+        tls = self.config.ssl
+        patience = None if tls is None else LEAVE_S
         with contextlib.suppress(OSError):
-            await asyncio.get_running_loop().connect_accepted_socket(protocol, made, ssl=self.config.ssl)
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(protocol, made, ssl=tls, ssl_handshake_timeout=patience)

@@ -1,5 +1,6 @@
 """A server that ends, also while another takes its port over: no request is lost, and no silent caller holds it."""
 
+import asyncio
 import http.client
 import socket
 import threading
@@ -13,7 +14,16 @@ from tests.support.real_gateway import RunningServer
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    """Works a while; a stream is told at once that it begins."""
+    begin = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    if scope["path"] == "/stream":
+        await send(begin)
+        await send({"type": "http.response.body", "body": b"o", "more_body": True})
+        await asyncio.sleep(0.02)
+        await send({"type": "http.response.body", "body": b"k"})
+        return
+    await asyncio.sleep(0.02 if scope["path"] == "/work" else 0)
+    await send(begin)
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -21,15 +31,16 @@ class Impatient(BoundedProtocol):
     leave_s = 0.5
 
 
+@pytest.mark.parametrize("path", ["/", "/work", "/stream"])
 @pytest.mark.parametrize("kept", [False, True], ids=["new connections", "kept connections"])
-def test_many_users_notice_no_takeover(kept: bool) -> None:
+def test_many_users_notice_no_takeover(kept: bool, path: str) -> None:
     done, answers, failures = threading.Event(), [0], []
 
     def user(port: int) -> None:
         made = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         while not done.is_set():
             try:
-                made.request("GET", "/")
+                made.request("GET", path)
                 assert made.getresponse().read() == b"ok"
                 answers[0] += 1
             except (OSError, http.client.HTTPException) as error:
