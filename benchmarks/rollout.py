@@ -17,7 +17,7 @@ from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.system.environment import quiet
 from orchestra.types import Episode
 
-BARS = {"trl": 6.0, "one_by_one": 12.0, "recomputed": 2.0}
+BARS = {"trl": 10.0, "one_by_one": 12.0, "recomputed": 2.0}
 """How many times faster ours must be."""
 TITLES = {
     "ours": "this project's rollout",
