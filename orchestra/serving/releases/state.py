@@ -45,6 +45,11 @@ class Serving(Record):
     """Hash of the code that a gateway must run to serve this."""
 
     @property
+    def model_servers(self) -> list[str]:
+        """Addresses; none in process."""
+        return [*filter(None, (self.vllm_url,)), *self.vllm_replicas] if self.engine == "vllm" else []
+
+    @property
     def parsed(self) -> Params:
         return parse_params(self.params, where=SERVING)
 
