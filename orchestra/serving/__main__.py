@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 from pathlib import Path
+from typing import Any
 
 from orchestra.config.deploy import Deploy
 from orchestra.config.schema import load_params
@@ -15,7 +16,7 @@ from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving.app import ByPort, create_app, create_control
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import control_channel
-from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.state import SERVING, gateway_code, read
 from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST, server_socket
@@ -53,9 +54,11 @@ def main(argv: list[str] | None = None) -> None:
         deploy = _settings(root, args.config)
         host, port = _listened(args.host, args.port, deploy)
         certificate = None if deploy is None else _certificate(root, deploy)
-        limits, tracing = (None, None) if deploy is None else (deploy.gateway, deploy.tracing)
+        settings: dict[str, Any] = {}
+        if deploy is not None:
+            settings = {"limits": deploy.gateway, "tracing": deploy.tracing, "code": gateway_code(deploy)}
         with storage_named(root):
-            gateway = Gateway(root, args.config, limits=limits, tracing=tracing, vllm_urls=args.vllm_url)
+            gateway = Gateway(root, args.config, vllm_urls=args.vllm_url, **settings)
         if not ipaddress.ip_address(host).is_loopback and not gateway.keys.required:
             fix = "orchestra keys create NAME, or set deploy.host to 127.0.0.1"
             raise ConfigError(f"{host} is open to others, and there are no API keys", where="deploy.host", fix=fix)

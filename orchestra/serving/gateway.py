@@ -32,7 +32,6 @@ from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire import reply
 from orchestra.serving.wire.errors import LEFT, ApiError, from_orchestra, spent, unavailable
 from orchestra.serving.wire.request import MODEL, ChatRequest
-from orchestra.system.code_hash import code_hash
 from orchestra.types import Episode
 
 log = logging.getLogger("orchestra.gateway")
@@ -70,8 +69,10 @@ class Gateway:
         limits: GatewayLimits | None = None,
         tracing: Tracing | None = None,
         vllm_urls: Sequence[str] = (),
+        code: str = "",
     ) -> None:
-        """`vllm_urls`: the model servers to ask, which others keep up; default: the one that the config names."""
+        """`vllm_urls`: the model servers to ask, which others keep up; default: the one that the config names.
+        `code`: what this process runs (see `gateway_code`)."""
         self.root, self.config = root, config
         self.limits, self._vllm_urls = limits or GatewayLimits(), tuple(vllm_urls)
         days, megabytes = self.limits.trace_days, self.limits.trace_mb
@@ -79,7 +80,7 @@ class Gateway:
         self.store = Database(root / STORE)
         self.keys, self.calls, self.answers = Keys(self.store), Calls(self.store), Answers(self.store)
         self.places = Places(self.limits.running, self.limits.waiting, self.limits.wait_s)
-        self.code = code_hash("gateway")
+        self.code = code
         self.backend: Backend | None = None
         self.draining: list[Backend] = []
         self.traffic: Traffic | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from flows.monitor import check_answer
 from flows.status import service_lines
@@ -48,6 +49,9 @@ def port() -> int:
 
 @pytest.fixture
 def gateway(root: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
+    (root / "params.yaml").write_text(
+        yaml.safe_dump(params(engine="in_process").model_dump(mode="json", by_alias=True))
+    )
     made = start(root, "--port", str(port))
     try:
         yield made
@@ -74,9 +78,9 @@ def test_a_release_goes_to_a_gateway_that_was_started_by_hand(
     assert release(root, checkpoint(root, 3, "2"), gateway_port=free_port()).url == url
     assert httpx.get(f"{url}/health").json()["version"] == "2"
     # As if the code had changed since that gateway was started.
-    monkeypatch.setattr("orchestra.serving.releases.release.code_hash", lambda _: "other")
+    monkeypatch.setattr("orchestra.serving.releases.release.gateway_code", lambda _: "other")
     assert release(root, first, gateway_port=port).url == url and gateway.poll() is None and services(root) == []
-    assert f"the gateway at {url} runs other code, and no release started it: restart it" in said
+    assert f"the gateway at {url} runs other code or settings, and no release started it: restart it" in said
 
 
 def test_without_options_a_gateway_listens_where_its_settings_say(

@@ -48,7 +48,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
     (root / ".state/logs" / f"{GATEWAY}.log").unlink(missing_ok=True)
     service = start_service(root, GATEWAY, command, port=port, url=url, env=env)
     try:
-        _wait_ready(root, service, old is None, deploy.start_timeout_s, say)
+        _wait_ready(root, service, deploy.start_timeout_s, say)
     except BaseException:
         settle(root)
         if old is None:
@@ -79,17 +79,16 @@ def of_other_code(root: Path, code: str) -> list[str]:
     return [one.address or one.url for one in live if _health(one).get("code") not in (None, code)]
 
 
-def _wait_ready(root: Path, service: Service, alone: bool, timeout_s: float, say: Say) -> None:
-    """Until the new process answers; `alone`: no other process answers on its port, so that every error is its own."""
+def _wait_ready(root: Path, service: Service, timeout_s: float, say: Say) -> None:
+    """Until the new process answers on its own channel: on the port, the one that it takes over from may answer."""
     began = said = time.monotonic()
     while True:
-        found = health(service.url)
-        mine = alone or found.get("pid") == service.pid
-        if mine and found.get("status") == "ok":
+        channel = live_channels(root).get(service.pid)
+        found = {} if channel is None else _health(channel)
+        if found.get("status") == "ok":
             return
         error = found.get("error", {})
         failed = error.get("message") if error.get("code") == "failed" else found.get("problem")
-        failed = failed if mine else None
         if not service.running:
             failed = last_error(root / service.log)
         elif time.monotonic() - began > timeout_s:

@@ -32,10 +32,9 @@ from orchestra.serving.releases.control_channel import GATEWAY, started_by_hand
 from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
 from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.parity import Proof
-from orchestra.serving.releases.state import SERVING, Engine, Serving, read, serving_fingerprint, write
+from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_code, read, serving_fingerprint, write
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
-from orchestra.system.code_hash import code_hash
 from orchestra.system.machine import beside_gpu
 from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
 from orchestra.types import Example
@@ -136,7 +135,7 @@ class Release:
             raise ServiceError("nothing serves that it could be compared with", where=f"{plan.mode} trial", fix=fix)
         if health(gateway.url).get("code") != serving.code:
             fix = "restart it" if self.by_hand else "serve the champion with the new code first: orchestra release"
-            raise ServiceError("the gateway runs other code", where=f"{plan.mode} trial", fix=fix)
+            raise ServiceError("the gateway runs other code or settings", where=f"{plan.mode} trial", fix=fix)
         trial = ReleaseTrial(
             id=secrets.token_hex(8),
             mode=plan.mode,
@@ -186,8 +185,15 @@ class Release:
         if not self.by_hand and self.params.deploy.gateway_port not in (0, gateway.port):
             return None
         found = health(gateway.url)
-        wanted = {"status": "ok", "fingerprint": self._fingerprint(old.engine), "code": code_hash("gateway")}
+        wanted = {
+            "status": "ok",
+            "fingerprint": self._fingerprint(old.engine),
+            "code": gateway_code(self.params.deploy),
+        }
         if any(found.get(key) != value for key, value in wanted.items()):
+            return None
+        # What else the monitor, a canary or the gateway reads of it.
+        if old.params.get("deploy") != self.params.deploy.model_dump(mode="json", by_alias=True):
             return None
         made = last_deployment(self.root)
         return None if made is None else made.model_copy(update={"outcome": "unchanged", "url": gateway.url})
@@ -278,7 +284,7 @@ class Release:
             vllm_service=service.name if service is not None else None,
             params=self.params.model_dump(mode="json", by_alias=True),
             fingerprint=self._fingerprint(engine),
-            code=code_hash("gateway"),
+            code=gateway_code(self.params.deploy),
         )
 
     def _switch(self, serving: Serving, port: int) -> str:
@@ -295,7 +301,7 @@ class Release:
             url = start_gateway(self.root, port, self.params.deploy, self.say)
             gateway = gateway_service(self.root)
         for address in of_other_code(self.root, serving.code):
-            self.say(f"the gateway at {address} runs other code, and no release started it: restart it")
+            self.say(f"the gateway at {address} runs other code or settings, and no release started it: restart it")
         if gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
         return url
