@@ -21,8 +21,9 @@ def of_drift(signals: Sequence[Signal], serving: str, seed: int) -> list[Retrain
 
     Data and prices may be those of its training. Then only another seed makes another model, so `grpo.seed` moves on.
     """
+    seeds = (f"grpo.seed={seed + 1}",)
     return [
-        RetrainReason("drift", f"{signal.name}\0{serving}", str(signal), assignments=(f"grpo.seed={seed + 1}",))
+        RetrainReason("drift", f"{signal.name}\0{serving}", str(signal), assignments=seeds, serving=serving)
         for signal in signals
     ]
 

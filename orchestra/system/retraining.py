@@ -44,6 +44,8 @@ class RetrainReason:
     """What a person has to do first; empty: a run can begin."""
     assignments: tuple[str, ...] = ()
     """Changes of params.yaml without which the run would make the same model again: section.key=value."""
+    serving: str = ""
+    """Fingerprint of the version that serves, where it is about that one."""
 
 
 class RetrainAttempt(Record):
@@ -68,6 +70,7 @@ class RetrainRequest(Record):
     what: str
     needs: str = ""
     assignments: tuple[str, ...] = ()
+    serving: str = ""
     asked_by: str
     """What looked and saw it: the monitor's run, or a person's command."""
     asked: datetime
@@ -120,7 +123,7 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
     Open requests of a cause that was `looked` for, and whose fact is gone, are settled; but not those whose fact a run
     took away itself before it failed: only an answer or a person closes them. A fact that a run has answered, or that
     a person dropped, does not ask again; one that was settled and is back does, with the attempts of before: they count
-    for the cool-down and the month.
+    for the cool-down and the month. See `replaced` for drift that was answered.
     """
     now = datetime.now(UTC)
     known = {one.id: one for one in requests(root)}
@@ -136,6 +139,7 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
                     what=one_line(reason.what),
                     needs=one_line(reason.needs),
                     assignments=reason.assignments,
+                    serving=reason.serving,
                     asked_by=asked_by,
                     asked=now,
                     attempts=() if before is None else before.attempts,
@@ -156,6 +160,14 @@ def drop(root: Path, request: RetrainRequest) -> None:
     if request.state != "open":
         raise ConfigError(f"it is {request.state}", where=f"request {request.id}", fix="only open ones can be dropped")
     _save(root, request, state="dropped", closed=datetime.now(UTC))
+
+
+def replaced(root: Path, serving: str) -> None:
+    """Settle what was answered about versions before the one of fingerprint `serving`: where that one goes and they
+    serve again, their facts are not answered any more."""
+    for one in requests(root):
+        if one.state == "answered" and one.serving not in ("", serving):
+            _save(root, one, state="settled", closed=datetime.now(UTC))
 
 
 def reopen_lost(root: Path, records: Sequence[RunRecord], spent: Callable[[RunRecord], Decimal]) -> None:
