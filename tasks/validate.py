@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import DataError
 from orchestra.files.jsonl import copy_lines, parse_line, read_jsonl, stream_lines
+from orchestra.synthesis.dataset.by_model import by_rule
 from orchestra.system.environment import cores
 from orchestra.system.processes import die_with_parent
 from orchestra.tools.experts.simulated import AnswerBook, BookEntry
@@ -61,9 +62,12 @@ def main(stage: Stage, workers: int | None = None) -> None:
     stage.say("running the Great Expectations suites")
     every = examples_frame(found)
     frames = {"examples": every, "balance": balance_frame(every, found.uses, toolkit), **known}
-    mix = {category.value: share for category, share in stage.params.synthesize.mix.items()}
+    # Without what a model has written, which is no generated row.
+    mix = {category.value: share for category, share in by_rule(stage.params.synthesize).mix.items()}
     # An empty set has no mix to compare; that it is empty is said of it.
-    splits = [split for split in SPLITS if every[f"{split}_category"].notna().any()]
+    splits: dict[str, int] = {
+        split: rows for split in SPLITS if (rows := int(every[f"{split}_category"].notna().sum()))
+    }
     experts = [entry.simulated for entry in toolkit.catalogue.entries.values() if entry.simulated is not None]
     topics = sorted({topic for expert in experts for topic in expert.skills})
     # Drawn beside the suites, and again where these refuse rows, which are not shown.
