@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import DataError
 from orchestra.files.jsonl import copy_lines, parse_line, read_jsonl, stream_lines
-from orchestra.synthesis.dataset.by_model import by_rule
 from orchestra.system.environment import cores
 from orchestra.system.processes import die_with_parent
 from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import SPLITS, Example
+from orchestra.types import SPLITS, Category, Example
 from orchestra.validation.frames import answers_frame, balance_frame, corpus_frame, examples_frame
 from orchestra.validation.gate.decontamination import Gate, report
 from orchestra.validation.page import Findings, Rule, chosen, page
@@ -37,6 +36,8 @@ INPUT, OUTPUT, QUARANTINE, DOCS = "data/generated", "data/validated", "data/quar
 PAGE = "reports/data.html"
 CARD = ("generator", "licence", "seed", "price_date", "cost_usd")
 """What the page repeats of data/generated/card.json."""
+WRITTEN = (Category.LOOKUP, Category.CHANGE)
+"""Categories without a generated row where a model writes all examples of domains."""
 REASONS_NAMED = 3
 FIX = "run the synthesize stage"
 
@@ -62,8 +63,9 @@ def main(stage: Stage, workers: int | None = None) -> None:
     stage.say("running the Great Expectations suites")
     every = examples_frame(found)
     frames = {"examples": every, "balance": balance_frame(every, found.uses, toolkit), **known}
-    # Without what a model has written, which is no generated row.
-    mix = {category.value: share for category, share in by_rule(stage.params.synthesize).mix.items()}
+    wanted = stage.params.synthesize
+    theirs = WRITTEN if wanted.generator == "llm" else ()
+    mix = {category.value: share for category, share in wanted.mix.items() if category not in theirs}
     # An empty set has no mix to compare; that it is empty is said of it.
     splits: dict[str, int] = {
         split: rows for split in SPLITS if (rows := int(every[f"{split}_category"].notna().sum()))
