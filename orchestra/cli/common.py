@@ -1,7 +1,6 @@
 """Shared by the commands: the workspace, the exit code, and the reading of amounts and dates."""
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -13,6 +12,7 @@ import typer
 
 from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
+from orchestra.system import ending
 
 Level = Literal["ok", "warning", "error"]
 RunnerOption = Annotated[
@@ -77,8 +77,7 @@ def hand_over(*arguments: str, **options: object) -> NoReturn:
 
     `options` follow by their names, as `words` writes them.
     """
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", *arguments, *words(**options)])
+    ending.hand_over(*arguments, *words(**options))
 
 
 def words(**options: object) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
 from tests.support.worlds import ROOT, episode

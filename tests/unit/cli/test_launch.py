@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, ServiceError
 from tests.support.worlds import ROOT
 
