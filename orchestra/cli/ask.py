@@ -61,7 +61,10 @@ def chat(
 
 def mcp(
     http: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout.")
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout."
+        ),
     ] = None,
     url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
     checkpoint: Annotated[

@@ -72,6 +72,24 @@ def check_stages(root: Path, names: Iterable[str | None]) -> None:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(stages)}")
 
 
+def refuse_unused(context: typer.Context, options: Iterable[str], why: str, fix: str = "leave it out") -> None:
+    """Raises `ConfigError` for the first of the options that was typed: it would change nothing, for that reason."""
+    typed = {one.name: one.opts[0] for one in context.command.params if one.name and _typed(context, one.name)}
+    for name in options:
+        if name in typed:
+            raise ConfigError(f"it changes nothing {why}", where=typed[name], fix=fix)
+
+
+def all_but(context: typer.Context, name: str) -> list[str]:
+    """The options of the command but for that one."""
+    return [one.name for one in context.command.params if one.name and one.name != name]
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def hand_over(*arguments: str, **options: object) -> NoReturn:
     """Continue as `python -m ...` in this process: the library imports no flow, and a kill meets the right pid.
 

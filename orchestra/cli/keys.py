@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import parse_usd, workspace
+from orchestra.cli.common import parse_usd, refuse_unused, workspace
 from orchestra.errors import ConfigError
 from orchestra.text import aligned
 
@@ -41,6 +41,7 @@ def _open() -> _Open:
 
 @app.command()
 def create(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The key's owner.")],
     per_minute: Annotated[
         int | None, typer.Option(min=1, help="The most requests per minute; default: no limit.")
@@ -55,6 +56,8 @@ def create(
 
     if not name.strip():
         raise ConfigError("a key needs its owner's name", where="NAME", fix="orchestra keys create ada")
+    if budget is None:
+        refuse_unused(context, ["period"], "without --budget", "add --budget USD, or leave it out")
     opened = _open()
     operator_key(opened.root, opened.keys)
     usd = None if budget is None else parse_usd(budget, "--budget")
