@@ -14,6 +14,8 @@ from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
 from orchestra.system import ending
 
+EACH_TIME = ("promote", "deploy")
+"""Stages of a run that DVC does not know."""
 Level = Literal["ok", "warning", "error"]
 RunnerOption = Annotated[
     str | None,
@@ -68,6 +70,9 @@ def check_stages(root: Path, names: Iterable[str | None]) -> None:
 
     stages = list(load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"])
     for name in filter(None, names):
+        if name in EACH_TIME:
+            what = f"{name} is no stage to choose: {' and '.join(EACH_TIME)} run each time, after {stages[-1]}"
+            raise ConfigError(what, where="dvc.yaml", fix=f"one of: {', '.join(stages)}")
         if name not in stages:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(stages)}")
 

@@ -78,6 +78,14 @@ def test_a_stage_that_is_not_there_is_said_before_anything_is_written(workspace:
     assert (workspace / "params.yaml").read_bytes() == before and not (workspace / ".state").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [("run", "--until", "promote"), ("run", "--force", "deploy"), ("plan", "--from", "promote")]
+)
+def test_promote_and_deploy_run_each_time(workspace: Path, words: tuple[str, ...]) -> None:
+    said = error_of(orchestra(workspace, *words))
+    assert "promote and deploy run each time, after evaluate" in said and "one of: synthesize, validate" in said
+
+
 def test_set_changes_nothing_beside_another_run_or_where_what_it_names_is_missing(workspace: Path) -> None:
     shutil.copytree(ROOT / "data/catalogue", workspace / "data/catalogue")
     before = (workspace / "params.yaml").read_bytes()
