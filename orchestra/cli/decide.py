@@ -119,10 +119,13 @@ def report(
     """Open the decision page."""
     import webbrowser
 
-    file = workspace() / ("reports/decision.html" if version is None else f".state/decisions/{version}.html")
+    root = workspace()
+    file = root / ("reports/decision.html" if version is None else f".state/decisions/{version}.html")
     if not file.is_file():
         what = "nothing was decided yet" if version is None else f"there is no decision about version {version}"
-        raise DataError(what, where=str(file), fix="orchestra run")
+        kept = sorted(int(one.stem) for one in (root / ".state/decisions").glob("*.html") if one.stem.isdigit())
+        known = f"one of: {', '.join(map(str, kept))}" if version is not None and kept else "orchestra run"
+        raise DataError(what, where=str(file), fix=known)
     print(file)
     if not only_print:
         webbrowser.open(file.as_uri())

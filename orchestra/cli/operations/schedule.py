@@ -83,9 +83,8 @@ def notify(
 ) -> None:
     """Send failed runs to webhooks and mailboxes, with cause, runbook and command, through Prefect automations."""
     if (not url) != remove:
-        raise ConfigError(
-            "neither an address nor --remove is given", where="notify", fix="orchestra notify https://hooks.slack.com/…"
-        )
+        what = "an address and --remove exclude each other" if url else "neither an address nor --remove is given"
+        raise ConfigError(what, where="notify", fix="orchestra notify https://hooks.slack.com/…, or --remove")
     workspace()
     hand_over("flows.notify", *(url or []), smtp=smtp or None, sender=sender or None, remove=remove)
 

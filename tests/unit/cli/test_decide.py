@@ -44,6 +44,16 @@ def test_a_user_without_a_login_gives_a_name(workspace: Path, monkeypatch: pytes
         orchestra("approve", "3")
 
 
+def test_a_report_that_there_is_none_of_names_those_there_are(workspace: Path) -> None:
+    with pytest.raises(DataError, match="no decision about version 9 — orchestra run"):
+        orchestra("report", "9", "--print")
+    (workspace / ".state/decisions").mkdir(parents=True)
+    for version in (10, 2):
+        (workspace / f".state/decisions/{version}.html").touch()
+    with pytest.raises(DataError, match="no decision about version 9 — one of: 2, 10"):
+        orchestra("report", "9", "--print")
+
+
 @pytest.mark.parametrize("option", ["--disagreement", "--noise"])
 @pytest.mark.parametrize("percent", ["nan", "inf", "-1", "101"])
 def test_power_of_what_is_no_percentage_is_one_line(option: str, percent: str) -> None:
