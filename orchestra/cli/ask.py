@@ -81,7 +81,10 @@ def mcp(
     http: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout."
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Listen on this port of 127.0.0.1 (0: a free one); default: stdin and stdout.",
         ),
     ] = None,
     url: UrlOption = None,
