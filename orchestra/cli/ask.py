@@ -81,7 +81,7 @@ def mcp(
     http: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            min=0,
             max=65535,
             metavar="PORT",
             help="Listen on this port of 127.0.0.1 (0: a free one); default: stdin and stdout.",
