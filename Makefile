@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
 help:  ## list these commands
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## ?/  make \1\t/' | expand -t 24
 
 setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for the pipeline, .venv-vllm for serving
 
@@ -15,7 +15,8 @@ setup: .venv/.stamp .venv-vllm/.done  ## install both environments: .venv for th
 
 # A machine where vLLM cannot be installed still gets a working pipeline: deploy then serves in process and says so.
 # Either way it is tried once; `make setup-vllm` tries again.
-.venv-vllm/.done: scripts/setup_vllm.sh | .venv/.stamp
+VLLM_PINS := scripts/vllm-constraints.txt scripts/vllm-constraints-hashes.txt
+.venv-vllm/.done: scripts/setup_vllm.sh $(VLLM_PINS) scripts/install.sh scripts/pip_settings.py | .venv/.stamp
 	@if bash scripts/setup_vllm.sh; then rm -f .venv-vllm/.failed; else \
 		mkdir -p .venv-vllm && touch .venv-vllm/.failed; \
 		echo "setup: vLLM could not be installed (see above): serving will run in process — make setup-vllm tries again" >&2; fi

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.backup import backup, restore
-from orchestra.system.processes import LOCALHOST, alive, descendants, services, started_at, stop_services
+from orchestra.system.processes import LOCALHOST, alive, descendants, kill_tree, services, started_at, stop_services
 from orchestra.system.runs import runs
 from tests.flows.workspace import Workspace
 
@@ -159,27 +159,27 @@ def stage_now(workspace: Workspace) -> str:
 
 
 def killed(what: str, stage: str, share: float, template: Path, folder: Path, reference: Reference) -> FaultOutcome:
-    """kill -9 of a part of a run in a stage, after that share of the time that the stage takes undisturbed."""
-    workspace = copied(template, folder)
-    run = workspace.start("run")
-    while run.poll() is None and stage_now(workspace) != stage:
-        time.sleep(0.05)
-    time.sleep(share * reference.stages[stage])
-    pattern, victim = PROCESSES[what], None
-    while run.poll() is None and victim is None:
-        family = [run.pid, *descendants(run.pid)]
-        victim = run.pid if pattern is None else next((pid for pid in family if re.search(pattern, line_of(pid))), None)
-        time.sleep(0.05)
-    known = [(pid, started_at(pid)) for pid in (run.pid, *descendants(run.pid))]
-    outcome = FaultOutcome(
-        f"kill -9 of the {what}" if what != "Prefect's API" else f"kill -9 of {what}",
-        stage_now(workspace) or "between stages",
-    )
+    """kill -9 of a part of a run in a stage, after that share of the time that the stage takes undisturbed; earlier in
+    another run where the stage had ended by then."""
+    for moment in (share, share / 2, 0.0):
+        workspace = copied(template, folder)
+        run = workspace.start("run")
+        while run.poll() is None and stage_now(workspace) != stage:
+            time.sleep(0.05)
+        time.sleep(moment * reference.stages[stage])
+        victim = part(what, run, workspace, stage)
+        if victim is not None:
+            break
+        kill_tree(run.pid)
+        run.communicate(timeout=RUN_S)
+        ended(workspace)
+    outcome = FaultOutcome(f"kill -9 of the {what}" if what != "Prefect's API" else f"kill -9 of {what}", stage)
     if victim is None:
-        outcome.problems.append("the run ended before the kill")
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
+        outcome.problems.append(f"{stage} ended before the kill")
+        return outcome
+    known = [(pid, started_at(pid)) for pid in (run.pid, *descendants(run.pid))]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
     said, _ = run.communicate(timeout=RUN_S)
     outcome.problems += orphans(known, workspace) + plain(said)
     if run.returncode != 0:
@@ -189,6 +189,18 @@ def killed(what: str, stage: str, share: float, template: Path, folder: Path, re
     outcome.problems += reference.differences(workspace) + released_once(workspace)
     ended(workspace)
     return outcome
+
+
+def part(what: str, run: subprocess.Popen[str], workspace: Workspace, stage: str) -> int | None:
+    """The process of a run that is to be killed while the stage runs; None once the stage has ended."""
+    pattern = PROCESSES[what]
+    while run.poll() is None and stage_now(workspace) == stage:
+        family = [run.pid, *descendants(run.pid)]
+        found = run.pid if pattern is None else next((pid for pid in family if re.search(pattern, line_of(pid))), None)
+        if found is not None and stage_now(workspace) == stage:  # Looking takes a moment.
+            return found
+        time.sleep(0.05)
+    return None
 
 
 def released_once(workspace: Workspace) -> list[str]:

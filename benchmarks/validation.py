@@ -22,6 +22,7 @@ from typing import Any
 from orchestra.files.jsonl import stream_lines
 from orchestra.system.environment import cores, quiet
 from orchestra.system.processes import descendants
+from orchestra.system.workspace import locked
 from orchestra.types import SPLITS
 from tasks import synthesize, validate
 from tasks.platform.stage import Stage
@@ -142,7 +143,8 @@ def _project(folder: Path, rows: int) -> Path:
     """A project with the repository's parameters, catalogue and domains, and `rows` rows to validate."""
     made = ROOT / validate.INPUT
     if not (made / "train.jsonl").is_file():
-        synthesize.main(Stage.open("synthesize", ROOT))
+        with locked(ROOT):
+            synthesize.main(Stage.open("synthesize", ROOT))
     root = folder / str(rows)
     root.mkdir()
     shutil.copy(ROOT / "params.yaml", root)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,37 +12,77 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, Pause
-from prefect.states import Crashed
+from prefect.states import Completed, Crashed
 
-from orchestra.errors import OrchestraError
-from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, STOPPED, RunFailure, RunJournal, save, stale
+from orchestra.errors import OrchestraError, ServiceError
+from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, SKIPPED, STOPPED, RunFailure, RunJournal, save, stale
 from orchestra.system.workspace import Screen, locked
+
+
+@contextlib.contextmanager
+def turn(root: Path) -> Iterator[State[Any] | None]:
+    """The workspace's lock while the block lasts; yields the ending of a run that is due while another one works.
+
+    None for a run for which a person waits: its error follows.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(root))
+            skipped = None
+        except ServiceError as error:
+            skipped = _skipped(error)
+        yield skipped
+
+
+def _skipped(busy: ServiceError) -> State[Any] | None:
+    run, flow = _present()
+    by_itself = run.deployment_id is not None and (run.auto_scheduled or run.parameters.get("asked"))
+    if not by_itself or run.run_count > 1:  # A run that a person retries or answers does not end without a word.
+        return None
+    Screen()(f"{flow} {run.name} skipped: {busy.what}")
+    return Completed(name=SKIPPED, message=busy.what)
 
 
 @contextlib.contextmanager
 def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
     """The record of the present flow run; `alone`: with the workspace's lock. It tells how the block ended."""
-    context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None and context.flow is not None
-    run = context.flow_run
-    with locked(root) if alone else contextlib.nullcontext():
+    run, flow = _present()
+    more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run), "alone": alone}
+    begin = partial(RunJournal.begin, root, str(run.id), run.name, flow, **more)
+    with contextlib.ExitStack() as stack:
+        try:
+            if alone:
+                stack.enter_context(locked(root))
+        except ServiceError as error:
+            _failed(begin(), run, error)
+            raise
         crash_stale(root, run.id, alone=alone)
-        more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run), "alone": alone}
-        journal = RunJournal.begin(root, str(run.id), run.name, context.flow.name, **more)
+        journal = begin()
         try:
             yield journal
         except Pause:
             journal.end(AWAITING, "a person must answer: orchestra status")
             raise
         except BaseException as error:
-            failure = RunFailure.of(error)
-            journal.end(STOPPED if failure.kind == STOPPED else FAILED, str(error), failure)
-            if run.deployment_id is not None:
-                # A worker ran it: its log is where one looks, and Prefect's own lines do not go there.
-                Screen()(f"{journal.record.flow} {run.name} failed: {failure.line} — orchestra why {run.name}")
+            _failed(journal, run, error)
             raise
         if journal.record.ended is None:
             journal.end("Completed")
+
+
+def _present() -> tuple[FlowRun, str]:
+    """The flow run of this process, and its flow."""
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None and context.flow is not None
+    return context.flow_run, context.flow.name
+
+
+def _failed(journal: RunJournal, run: FlowRun, error: BaseException) -> None:
+    failure = RunFailure.of(error)
+    journal.end(STOPPED if failure.kind == STOPPED else FAILED, str(error), failure)
+    if run.deployment_id is not None:
+        # A worker ran it: its log is where one looks, and Prefect's own lines do not go there.
+        Screen()(f"{journal.record.flow} {run.name} failed: {failure.line} — orchestra why {run.name}")
 
 
 def retryable(_task: Any, _run: Any, state: State[Any]) -> bool:

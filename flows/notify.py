@@ -12,14 +12,14 @@ from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system.processes import services
-from orchestra.system.runs import AWAITING, SHORT, TAKEN_BACK
+from orchestra.system.runs import AWAITING, SHORT, SKIPPED, TAKEN_BACK
 from orchestra.text import one_line
 from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 WAITS = (f"prefect.flow-run.{AWAITING}", "prefect.flow-run.Suspended")
 """A person must approve a version; a suspended run has no process, and so no heartbeat."""
-NAMED = ("Promoted", "Rejected", *SHORT, "Unchanged", "Nothing", "Tried", TAKEN_BACK, "Waiting")
+NAMED = ("Promoted", "Rejected", *SHORT, "Unchanged", "Nothing", "Tried", TAKEN_BACK, "Waiting", SKIPPED)
 """Names of our normal endings: Prefect names its events by them."""
 ENDS = (
     *(FAILURES + WAITS),

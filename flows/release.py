@@ -8,7 +8,7 @@ from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows._runs import retryable, under_way
+from flows._runs import retryable, turn, under_way
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.system.runs import TAKEN_BACK, RunJournal
@@ -106,6 +106,12 @@ def release(
         wish |= {"trial": "canary" if shadow is None else "shadow", "share": (canary or shadow or 0.0) / 100}
     if shadow is not None:
         wish |= {"kind": "shadow", "version": to}
+    with turn(root) as skipped:
+        return skipped or _released(root, wish, rollback, to, shadow)
+
+
+def _released(root: Path, wish: dict[str, Any], rollback: bool, to: int | None, shadow: float | None) -> State[Any]:
+    """The flow, with the workspace's lock."""
     with under_way(root, alone=True) as journal:
         if rollback or (to is not None and shadow is None):
             move = "rollback" if rollback else "switch"

@@ -15,7 +15,7 @@ from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import retryable, under_way
+from flows._runs import retryable, turn, under_way
 from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
@@ -143,16 +143,22 @@ def retrain(
     if asked and (why_not := _waiting(root, asked)):
         _say(f"retrain: nothing to do: {why_not}")
         return Completed(name="Waiting", message=why_not)
+    with turn(root) as skipped:
+        return skipped or _retrain(root, until, set(force or []), overrides or [], asked)
+
+
+def _retrain(root: Path, until: str | None, force: set[str], overrides: list[str], asked: Asked) -> State[Any]:
+    """The flow, with the workspace's lock."""
     with (
         under_way(root, alone=True) as journal,
         answering(root, journal, asked) as caps,
-        in_force(root, [*(overrides or []), *caps]) as changed,
+        in_force(root, [*overrides, *caps]) as changed,
     ):
         for line in changed:
             _say(f"retrain: for this run, {line}")
         if asked:
             _say(f"retrain: asked for by {journal.record.asked_by}")
-        return _recorded(root, journal, until, set(force or []))
+        return _recorded(root, journal, until, force)
 
 
 def _waiting(root: Path, asked: Asked) -> str:

@@ -144,7 +144,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         journal.update(asked_by="; ".join(one.line for one in taken))
         undo(root)
         if not again:  # The changes were made when it began; another run may have made later ones.
-            apply(root / "params.yaml", assignments(taken))
+            apply(root / "params.yaml", assignments(taken, _reached(params)))
         left = month_left(root, params.retraining)
         caps = [one for one in (left, params.budget.run_usd) if one is not None]
         yield [] if left is None else [f"{RUN_CAP}={min(caps)}"]
@@ -157,6 +157,12 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         raise
     finally:
         close(root, taken, state, spent_by(root, journal.record), answered=answered, month_usd=month_usd)
+
+
+def _reached(params: Params) -> list[str]:
+    """The day of the prices, unless it is yet to come: a request of before does not take it back."""
+    day = params.world.price_date
+    return [f'world.price_date="{day}"'] if day <= date.today().isoformat() else []
 
 
 def announce(root: Path) -> str:

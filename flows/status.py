@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,7 @@ from orchestra.cli.operations.runs import moment, summary, took
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.files.yaml import load_yaml
+from orchestra.serving.releases.control_channel import started_by_hand
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.system.ending import told
 from orchestra.system.environment import quiet
@@ -30,6 +32,8 @@ from tasks.platform.aliases import aliases
 ALIASES = ("champion", "candidate", "previous")
 AFTER = ("promote", "deploy")
 """What the flow does when every stage is current."""
+BY_HAND = "where it was started"
+"""The log of a gateway that no release started."""
 SERVERS_S, REGISTRY_S, STAGES_S = 2.0, 3.0, 10.0
 """Seconds that each part may take; idle cores need a fraction of a second, and a second for DVC."""
 T = TypeVar("T")
@@ -126,8 +130,8 @@ def registry_lines(root: Path, model_name: str) -> list[str]:
 
 
 def service_lines(root: Path) -> list[str]:
-    """Every server that was started and not stopped, and how it is."""
-    found = list(all_remembered(root))
+    """Every server that was started and not stopped, and how it is; also gateways that were started by hand."""
+    found = [*all_remembered(root), *(replace(one, log=BY_HAND) for one in started_by_hand(root))]
     asked, deadline = [begun(partial(state, one)) for one in found], time.monotonic() + SERVERS_S
     lines = [
         f"  {one.name:<12}{one.url or '—'}  {_state(future, deadline, one.log)}  (pid {one.pid}, log {one.log})"

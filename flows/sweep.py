@@ -82,21 +82,32 @@ def sweep(overrides: list[str]) -> State[Any]:
 
 
 def make_copy(root: Path, copy: Path, assignments: list[str]) -> Path:
-    """The workspace's files, committed or not, with these values in params.yaml; a copy that is there is renewed."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
-    names += [str(file.relative_to(root)) for folder in OTHERS for file in (root / folder).rglob("*")]
-    for name in filter(None, names):
-        # Its own dvc.lock tells what it has run.
-        if name != "dvc.lock" and (root / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, copy / name)
-    apply(copy / "params.yaml", assignments)
+    """The workspace's files, committed or not, with these values in params.yaml; a copy that is there is renewed.
+
+    What git ignores, such as outputs, stays there as it is.
+    """
+    copy.mkdir(parents=True, exist_ok=True)
     if not (copy / ".git").is_dir():
         subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
+    names = _listed(root)
+    for name in _listed(copy) - names:
+        (copy / name).unlink()
+    for name in names:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, copy / name)
+    apply(copy / "params.yaml", assignments)
     cache = (root / ".dvc" / "cache").resolve()
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
     return copy
+
+
+def _listed(root: Path) -> set[str]:
+    """The files of a workspace that a copy has too; each has its own dvc.lock, which tells what it has run."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
+    names += [str(file.relative_to(root)) for folder in OTHERS for file in (root / folder).rglob("*")]
+    # git lists a file that was deleted and not committed.
+    return {name for name in names if name and name != "dvc.lock" and (root / name).is_file()}
 
 
 def table(rows: list[tuple[str, Path]]) -> str:

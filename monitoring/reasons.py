@@ -21,8 +21,9 @@ def of_drift(signals: Sequence[Signal], serving: str, seed: int) -> list[Retrain
 
     Data and prices may be those of its training. Then only another seed makes another model, so `grpo.seed` moves on.
     """
+    seeds = (f"grpo.seed={seed + 1}",)
     return [
-        RetrainReason("drift", f"{signal.name}\0{serving}", str(signal), assignments=(f"grpo.seed={seed + 1}",))
+        RetrainReason("drift", f"{signal.name}\0{serving}", str(signal), assignments=seeds, serving=serving)
         for signal in signals
     ]
 
@@ -30,13 +31,14 @@ def of_drift(signals: Sequence[Signal], serving: str, seed: int) -> list[Retrain
 def of_prices(file: CatalogueFile, book: PriceBook, trained: date, today: date, days: int) -> list[RetrainReason]:
     """Prices in use that changed since `trained`, the day whose prices hold; and those that nobody checked for long."""
     found = []
-    for key in sorted(set(price_keys(file).values())):
-        then, now = book.row(key, trained), book.row(key, today)
-        if then is not None and now is not None and then.price != now.price:
-            since = now.effective_from
+    rows = {key: row for key in sorted(set(price_keys(file).values())) if (row := book.row(key, today)) is not None}
+    # From that day every price is today's. Not today itself: a retried run goes on under the same parameters.
+    day = max((row.effective_from for row in rows.values()), default=today)
+    for key, now in rows.items():
+        then, since = book.row(key, trained), now.effective_from
+        if then is not None and then.price != now.price:
             what = f"{key} since {since}: {_difference(then.price, now.price)} (prices in force: {trained})"
-            # The price book's day, not today: a run that is retried goes on under the same parameters.
-            found.append(RetrainReason("price", f"{key}@{since}", what, assignments=(f'world.price_date="{since}"',)))
+            found.append(RetrainReason("price", f"{key}@{since}", what, assignments=(f'world.price_date="{day}"',)))
     return [*found, *_stale(list(stale_prices(file, book, today, days)))]
 
 

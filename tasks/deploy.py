@@ -13,6 +13,7 @@ from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import Mode
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan
+from orchestra.system.retraining import replaced
 from orchestra.types import Record
 from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
@@ -50,6 +51,8 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
         note = f"nothing serves: no version was promoted yet{why}"
         stage.say(note)
         return Deployment(note=note)
+    if (serves := read(root / SERVING)) is not None:
+        replaced(root, serves.fingerprint)
     examples = heldout(stage)
     plan = _plan(stage, wish, examples)
     candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)

@@ -18,7 +18,7 @@ from orchestra.system.processes import die_with_parent
 from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.tools.search.corpus import Document, SearchIndex
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import SPLITS, Example
+from orchestra.types import SPLITS, Category, Example
 from orchestra.validation.frames import answers_frame, balance_frame, corpus_frame, examples_frame
 from orchestra.validation.gate.decontamination import Gate, report
 from orchestra.validation.page import Findings, Rule, chosen, page
@@ -36,6 +36,8 @@ INPUT, OUTPUT, QUARANTINE, DOCS = "data/generated", "data/validated", "data/quar
 PAGE = "reports/data.html"
 CARD = ("generator", "licence", "seed", "price_date", "cost_usd")
 """What the page repeats of data/generated/card.json."""
+WRITTEN = (Category.LOOKUP, Category.CHANGE)
+"""Categories without a generated row where a model writes all examples of domains."""
 REASONS_NAMED = 3
 FIX = "run the synthesize stage"
 
@@ -61,9 +63,13 @@ def main(stage: Stage, workers: int | None = None) -> None:
     stage.say("running the Great Expectations suites")
     every = examples_frame(found)
     frames = {"examples": every, "balance": balance_frame(every, found.uses, toolkit), **known}
-    mix = {category.value: share for category, share in stage.params.synthesize.mix.items()}
+    wanted = stage.params.synthesize
+    theirs = WRITTEN if wanted.generator == "llm" else ()
+    mix = {category.value: share for category, share in wanted.mix.items() if category not in theirs}
     # An empty set has no mix to compare; that it is empty is said of it.
-    splits = [split for split in SPLITS if every[f"{split}_category"].notna().any()]
+    splits: dict[str, int] = {
+        split: rows for split in SPLITS if (rows := int(every[f"{split}_category"].notna().sum()))
+    }
     experts = [entry.simulated for entry in toolkit.catalogue.entries.values() if entry.simulated is not None]
     topics = sorted({topic for expert in experts for topic in expert.skills})
     # Drawn beside the suites, and again where these refuse rows, which are not shown.

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestra.cli.common import CheckResult
+from orchestra.cli.common import CheckResult, Level
 from orchestra.config.schema import Model, Params
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.files.base_model import cached, is_hub_name
@@ -50,7 +50,7 @@ def refuse(root: Path, params: Params, until: str | None = None) -> None:
     """
     shape, stages = shape_of(root, params.model), TRAINED_UNTIL.get(until or "", machine.TRAINED)
     for need in machine.needs(params, shape, machine.gpus()) if shape is not None and stages else ():
-        if need.stage in stages and not need.fits:
+        if need.stage in stages and need.hopeless:
             raise ConfigError(machine.told(need), where="memory", fix=_fix(need))
 
 
@@ -99,10 +99,8 @@ def _memory(root: Path, params: Params, devices: list[machine.Gpu]) -> Iterator[
         yield CheckResult("warning", "memory forecast", "the model's config.json is not there", "see: base")
         return
     for need in machine.needs(params, shape, devices):
-        if need.fits:
-            yield CheckResult("ok", "memory forecast", machine.told(need))
-        else:
-            yield CheckResult("error", "memory forecast", machine.told(need), _fix(need))
+        level: Level = "ok" if need.fits else "error" if need.hopeless else "warning"
+        yield CheckResult(level, "memory forecast", machine.told(need), "" if need.fits else _fix(need))
     wanted, free = machine.checkpoint_bytes(params, shape), shutil.disk_usage(root).free
     found = f"checkpoints need {wanted / GIB:.1f} GiB, {free / GIB:.0f} GiB are free"
     yield (

@@ -1,18 +1,22 @@
-"""The gateway's process: `python -m orchestra.serving --root . --port 8800`."""
+"""The gateway's process: `python -m orchestra.serving --root .`, on the address and port of what is served."""
 
 import argparse
 import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 import sys
 from pathlib import Path
+from typing import Any
 
+from orchestra.config.deploy import Deploy
+from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving.app import ByPort, create_app, create_control
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import control_channel
-from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.state import SERVING, gateway_code, read
 from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST, server_socket
@@ -25,8 +29,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m orchestra.serving", description=main.__doc__)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the workspace")
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", help="IP address to listen on; default: deploy.host of what is served")
+    parser.add_argument("--port", type=int, help="0 is any free one; default: deploy.gateway_port of what is served")
     parser.add_argument("--allow-host", action="append", default=[], help="a name that callers address it by; * is any")
     parser.add_argument(
         "--vllm-url",
@@ -47,32 +51,37 @@ def main(argv: list[str] | None = None) -> None:
 
     root = args.root.resolve()
     try:
-        serving = read(root / args.config)
-        deploy = None if serving is None else serving.parsed.deploy
-        limits, tracing = (None, None) if deploy is None else (deploy.gateway, deploy.tracing)
+        deploy = _settings(root, args.config)
+        host, port = _listened(args.host, args.port, deploy)
+        certificate = None if deploy is None else _certificate(root, deploy)
+        settings: dict[str, Any] = {}
+        if deploy is not None:
+            settings = {"limits": deploy.gateway, "tracing": deploy.tracing, "code": gateway_code(deploy)}
         with storage_named(root):
-            gateway = Gateway(root, args.config, limits=limits, tracing=tracing, vllm_urls=args.vllm_url)
-        if not ipaddress.ip_address(args.host).is_loopback and not gateway.keys.required:
+            gateway = Gateway(root, args.config, vllm_urls=args.vllm_url, **settings)
+        if not ipaddress.ip_address(host).is_loopback and not gateway.keys.required:
             fix = "orchestra keys create NAME, or set deploy.host to 127.0.0.1"
-            raise ConfigError(f"{args.host} is open to others, and there are no API keys", where="deploy.host", fix=fix)
-        sockets = [_bind(args.host, args.port), _bind(LOCALHOST, 0)]
+            raise ConfigError(f"{host} is open to others, and there are no API keys", where="deploy.host", fix=fix)
+        sockets = [_bind(host, port), _bind(LOCALHOST, 0)]
         if args.takeover:
             asyncio.run(gateway.load())
-        tls = deploy is not None and deploy.tls_key is not None
-        port = sockets[1].getsockname()[1]
-        channel = control_channel.open_channel(root, f"http{'s' if tls else ''}://{LOCALHOST}:{port}")
+        public, control = (
+            control_channel.address(at, sock.getsockname()[1], tls=certificate is not None)
+            for at, sock in zip((host, LOCALHOST), sockets, strict=True)
+        )
+        channel = control_channel.open_channel(root, control, public)
     except OrchestraError as error:
         sys.exit(f"Error: {error}")
-    hosts = (*LOCAL_NAMES, args.host, *args.allow_host, *(() if deploy is None else deploy.hosts))
+    hosts = (*LOCAL_NAMES, host, *args.allow_host, *(() if deploy is None else deploy.hosts))
     config = uvicorn.Config(
-        ByPort(create_app(gateway, hosts=hosts), {port: create_control(gateway, channel.token)}),
+        ByPort(create_app(gateway, hosts=hosts), {sockets[1].getsockname()[1]: create_control(gateway, channel.token)}),
         http=BoundedProtocol,
         ws="none",
         timeout_graceful_shutdown=30,
         access_log=False,
         log_config=None,
-        ssl_certfile=deploy.tls_certificate if deploy is not None and tls else None,
-        ssl_keyfile=deploy.tls_key if deploy is not None and tls else None,
+        ssl_certfile=certificate and certificate[0],
+        ssl_keyfile=certificate and certificate[1],
     )
     try:
         GracefulServer(config).run(sockets=sockets)
@@ -80,11 +89,56 @@ def main(argv: list[str] | None = None) -> None:
         control_channel.close_channel(root)
 
 
+def _settings(root: Path, config: str) -> Deploy | None:
+    """`deploy` of what is served; before the first release that of params.yaml, where there is one."""
+    serving, params = read(root / config), root / "params.yaml"
+    if serving is not None:
+        return serving.parsed.deploy
+    return load_params(params).deploy if params.is_file() else None
+
+
+def _listened(host: str | None, port: int | None, deploy: Deploy | None) -> tuple[str, int]:
+    """Address and port, as the command line says or else `deploy`."""
+    host = host or (LOCALHOST if deploy is None else deploy.host)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        fix = "127.0.0.1 is this machine alone, 0.0.0.0 each of its addresses"
+        raise ConfigError(f"{host} is no IP address", where="--host", fix=fix) from None
+    if port is None and deploy is None:
+        raise ConfigError("nothing was released, so no port is known", where="--port", fix="--port 8800")
+    if port is None and deploy is not None and (port := deploy.gateway_port) == 0:
+        fix = "--port 8800, or name a port in params.yaml and release"
+        raise ConfigError("it is 0, so no port is known", where="deploy.gateway_port", fix=fix)
+    return host, port or 0
+
+
+def _certificate(root: Path, deploy: Deploy) -> tuple[Path, Path] | None:
+    """The files of the certificate and its key, which were read; None for plain HTTP."""
+    if deploy.tls_certificate is None or deploy.tls_key is None:
+        return None
+    found = root / deploy.tls_certificate, root / deploy.tls_key
+    for setting, file in zip(("tls_certificate", "tls_key"), found, strict=True):
+        try:
+            file.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{file}: {error.strerror}", where=f"deploy.{setting}", fix="name a PEM file") from None
+    try:
+        # An empty password, or OpenSSL would ask the terminal for that of an encrypted key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*found, password="")
+    except (ssl.SSLError, ValueError) as error:
+        what = f"{found[0]} and {found[1]} are no certificate and its key: {error}"
+        raise ConfigError(
+            what, where="deploy.tls_key", fix="PEM files that belong together, without a password"
+        ) from None
+    return found
+
+
 def _bind(host: str, port: int) -> socket.socket:
     """A socket that does not listen yet; another gateway of this user may hold the port, to be taken over."""
-    sock = server_socket(host)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
+        sock = server_socket(host)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((host, port))
     except OSError as error:
         raise ServiceError(f"port {port}: {error.strerror}", where=host, fix="set deploy.gateway_port") from None

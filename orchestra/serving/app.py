@@ -22,6 +22,7 @@ from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_reques
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.openapi import description
 from orchestra.serving.wire.request import MODEL, parse_request
+from orchestra.system.processes import url_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -50,7 +51,7 @@ def create_app(gateway: Gateway, *, load: bool = True, hosts: Collection[str] = 
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(HTTPException, _unknown)
     app.include_router(_routes(gateway))
-    return RequestGuard(app, hosts)
+    return RequestGuard(app, frozenset(map(url_host, hosts)))
 
 
 @dataclass(frozen=True)

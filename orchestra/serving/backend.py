@@ -102,7 +102,10 @@ class Backend:
         from orchestra.rollout.render import Codec
         from orchestra.tools.toolkit import Toolkit
 
-        params = serving.parsed
+        params, urls = serving.parsed, serving.model_servers
+        if serving.engine == "vllm" and not any(vllm.healthy(url, timeout_s=5) for url in urls):
+            where = ", ".join(urls) or "no address"
+            raise ServiceError("vLLM does not answer", where=where, fix="start it, or deploy again")
         folder = root / serving.checkpoint
         toolkit = Toolkit.from_params(params, root)
         # Read now: a later run of the pipeline replaces these files.
@@ -110,9 +113,6 @@ class Backend:
         policy: Policy
         turnstile: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
         if serving.engine == "vllm":
-            urls = [*filter(None, (serving.vllm_url,)), *serving.vllm_replicas]
-            if not any(vllm.healthy(url, timeout_s=5) for url in urls):
-                raise ServiceError("vLLM does not answer", where=", ".join(urls) or "no address", fix="deploy again")
             key = vllm.api_key(root)
             name, version = vllm.SERVED_NAME, serving.version
             # Log-probabilities take a third of the server's front end: they are asked for where something reads them.
@@ -333,10 +333,7 @@ class Backend:
 
     def problem(self) -> str | None:
         """Why it cannot answer now, or None."""
-        urls = [*filter(None, (self.serving.vllm_url,)), *self.serving.vllm_replicas]
-        if self.serving.engine == "vllm" and not any(vllm.healthy(url) for url in urls):
-            return f"vLLM at {', '.join(urls)} does not answer"
-        return None
+        return silent(self.serving)
 
     async def aclose(self) -> None:
         """Close what it holds open, once it answers nothing any more."""
@@ -347,6 +344,14 @@ class Backend:
             close = getattr(self.policy, "close", None)
             if close is not None:
                 close()
+
+
+def silent(serving: Serving) -> str | None:
+    """That none of its model servers answers; None where one does, and in process."""
+    urls = serving.model_servers
+    if serving.engine == "vllm" and not any(vllm.healthy(url) for url in urls):
+        return f"vLLM at {', '.join(urls)} does not answer"
+    return None
 
 
 def describe(error: BaseException) -> str:

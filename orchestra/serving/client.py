@@ -14,14 +14,12 @@ import httpx
 from pydantic import JsonValue, ValidationError
 
 from orchestra.errors import ConfigError, ServiceError
+from orchestra.serving.releases.control_channel import gateways
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.keys import own_key
-from orchestra.system.processes import services
 from orchestra.text import one_line, plain
 from orchestra.types import Record
 
-GATEWAY = "gateway"
-"""The gateway's name among the services."""
 PATH = "/v1/chat/completions"
 
 
@@ -90,9 +88,9 @@ def charged(body: dict[str, Any]) -> str:
 
 
 def gateway_url(root: Path) -> str:
-    """ORCHESTRA_URL, or this workspace's running gateway; raises `ServiceError` when there is none."""
+    """ORCHESTRA_URL, or that of this workspace's running gateway; raises `ServiceError` when there is none."""
     url = os.environ.get("ORCHESTRA_URL", "").rstrip("/")
-    found = [service.url for service in services(root) if service.name == GATEWAY]
+    found = [gateway.url for gateway in gateways(root)]
     if url or found:
         return url or found[0]
     raise ServiceError("nothing serves here", where=str(root), fix="make pipeline, or: orchestra release")
@@ -105,7 +103,7 @@ def access(root: Path, url: str | None = None) -> tuple[str, dict[str, str], boo
     gateway on this machine names another host, so it is not checked.
     """
     base = (url or gateway_url(root)).rstrip("/")
-    own = base in {service.url for service in services(root)}
+    own = base in {gateway.url for gateway in gateways(root)}
     key = os.environ.get("ORCHESTRA_API_KEY") or (own_key(root) if own else None)
     return base, {} if key is None else {"Authorization": f"Bearer {key}"}, not own
 

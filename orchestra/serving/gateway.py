@@ -14,12 +14,12 @@ from typing import Any
 
 from orchestra.config.deploy import GatewayLimits, Tracing
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
-from orchestra.serving.backend import Backend, Job, describe
+from orchestra.serving.backend import Backend, Job, describe, silent
 from orchestra.serving.episodes.admission import Places
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.events import StreamEvents, event
 from orchestra.serving.records.telemetry import TRACES, Telemetry
-from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.state import SERVING, Serving, read
 from orchestra.serving.releases.supervisor import Supervisor
 from orchestra.serving.releases.traffic import Traffic
 from orchestra.serving.releases.trial import ReleaseTrial, read_trial
@@ -32,7 +32,6 @@ from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire import reply
 from orchestra.serving.wire.errors import LEFT, ApiError, from_orchestra, spent, unavailable
 from orchestra.serving.wire.request import MODEL, ChatRequest
-from orchestra.system.code_hash import code_hash
 from orchestra.types import Episode
 
 log = logging.getLogger("orchestra.gateway")
@@ -41,6 +40,8 @@ KEEP_ALIVE_S = 10.0
 """A stream that has nothing to say says so this often, so that nothing in between closes it."""
 LOOK_S = 5.0
 """Seconds between two looks at the model server."""
+PAUSE_S, LONGEST_PAUSE_S = 5.0, 30.0
+"""Between two tries to load what could not be loaded at the start; doubled after each that failed."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,10 @@ class Gateway:
         limits: GatewayLimits | None = None,
         tracing: Tracing | None = None,
         vllm_urls: Sequence[str] = (),
+        code: str = "",
     ) -> None:
-        """`vllm_urls`: the model servers to ask, which others keep up; default: the one that the config names."""
+        """`vllm_urls`: the model servers to ask, which others keep up; default: the one that the config names.
+        `code`: what this process runs (see `gateway_code`)."""
         self.root, self.config = root, config
         self.limits, self._vllm_urls = limits or GatewayLimits(), tuple(vllm_urls)
         days, megabytes = self.limits.trace_days, self.limits.trace_mb
@@ -77,7 +80,7 @@ class Gateway:
         self.store = Database(root / STORE)
         self.keys, self.calls, self.answers = Keys(self.store), Calls(self.store), Answers(self.store)
         self.places = Places(self.limits.running, self.limits.waiting, self.limits.wait_s)
-        self.code = code_hash("gateway")
+        self.code = code
         self.backend: Backend | None = None
         self.draining: list[Backend] = []
         self.traffic: Traffic | None = None
@@ -86,6 +89,9 @@ class Gateway:
         """Why the last load failed, where nothing serves."""
         self.problem: str | None = None
         """Why the model cannot answer at present, as of the last look."""
+        self._wanted: Serving | None = None
+        """What the config named when it was last read."""
+        self._next_try, self._pause_s = 0.0, PAUSE_S
         self._loading = asyncio.Lock()
         self._worry = asyncio.Event()
         """Set where a request found the model server silent: it is looked at sooner."""
@@ -103,6 +109,7 @@ class Gateway:
                 first, *others = self._vllm_urls
                 elsewhere = {"engine": "vllm", "vllm_url": first, "vllm_replicas": tuple(others), "vllm_service": None}
                 serving = serving.model_copy(update=elsewhere)
+            self._wanted = serving
             known = [self.backend, self.traffic.candidate if self.traffic is not None else None]
             found = next((one for one in known if one is not None and one.serving == serving), None)
             if found is None:
@@ -138,13 +145,24 @@ class Gateway:
         return backend
 
     async def start(self) -> None:
-        """The first load; a failure is kept for /health, where a release reads it."""
+        """The first load; a failure is kept for /health, where a release reads it, until a later one succeeds."""
         try:
             if self.backend is None:
                 await self.load()
         except Exception as error:
-            log.exception("nothing serves")
-            self.failure = describe(error)
+            failure = "; ".join(filter(None, (describe(error), self._supervisor.failure)))
+            if failure != self.failure:
+                log.exception("nothing serves")
+            self.failure = failure
+
+    async def _start_again(self) -> None:
+        """Try the first load once more, after a pause. Meanwhile a model server of this workspace is kept up."""
+        if self._wanted is not None:
+            self._supervisor.seen(self._wanted, await asyncio.to_thread(silent, self._wanted))
+        now = time.monotonic()
+        if now >= self._next_try:
+            self._next_try, self._pause_s = now + self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+            await self.start()
 
     async def watch(self) -> None:
         """Look at the model server every some seconds, for good; one that died is started again."""
@@ -157,6 +175,8 @@ class Gateway:
                 await self.look()
                 if self.backend is not None:
                     self._supervisor.seen(self.backend.serving, self.problem)
+                elif self.failure is not None:
+                    await self._start_again()
             except Exception:
                 log.exception("the look at the model server failed")
             # At most one look a second, however many requests fail.

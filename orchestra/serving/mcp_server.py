@@ -85,8 +85,7 @@ class InProcess:
         """Read the checkpoint and everything a question needs; raises `OrchestraError`."""
         from orchestra.files.checkpoint import hash_dir
         from orchestra.serving.backend import Backend
-        from orchestra.serving.releases.state import Serving, serving_fingerprint
-        from orchestra.system.code_hash import code_hash
+        from orchestra.serving.releases.state import Serving, gateway_code, serving_fingerprint
 
         if not (folder / "config.json").is_file():
             raise ConfigError("no checkpoint here", where=str(folder), fix="name a folder such as models/grpo")
@@ -98,7 +97,7 @@ class InProcess:
             engine="in_process",
             params=params.model_dump(mode="json", by_alias=True),
             fingerprint=serving_fingerprint(root, found, "in_process", params),
-            code=code_hash("gateway"),
+            code=gateway_code(params.deploy),
         )
         return cls(Backend.load(root, serving))
 

@@ -44,6 +44,54 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def unified_group(proc: Path = Path("/proc/self")) -> tuple[Path, Path] | None:
+    """Where cgroup v2 is mounted, and this process's group in it; None without either."""
+    try:
+        mounted = re.search(r"^(?:\S+ ){4}(\S+) .* - cgroup2 ", (proc / "mountinfo").read_text(encoding="utf-8"), re.M)
+        own = re.search(r"^0::(/.*)$", (proc / "cgroup").read_text(encoding="utf-8"), re.M)
+    except OSError:
+        return None
+    if mounted is None or own is None:
+        return None
+    root = Path(mounted[1])
+    here = root / own[1].strip("/")
+    return (root, here) if here.is_relative_to(root) else None
+
+
+def old_memory_group(proc: Path = Path("/proc/self")) -> Path | None:
+    """This process's memory group of cgroup v1; None without one. A container sees a part of the tree as its whole."""
+    try:
+        mounts, groups = ((proc / name).read_text(encoding="utf-8") for name in ("mountinfo", "cgroup"))
+    except OSError:
+        return None
+    mounted = re.search(r"^(?:\S+ ){3}(\S+) (\S+) .* - cgroup \S+ (?:\S+,)?memory(?:,\S+)?$", mounts, re.M)
+    own = re.search(r"^\d+:(?:[^:\n]+,)?memory(?:,[^:\n]+)?:(/.*)$", groups, re.M)
+    if mounted is None or own is None:
+        return None
+    inside = Path(own[1]).relative_to(mounted[1]) if Path(own[1]).is_relative_to(mounted[1]) else Path()
+    return Path(mounted[2]) / inside
+
+
+def memory_limit(proc: Path = Path("/proc/self")) -> int | None:
+    """Bytes that the groups of this process (a container's, a batch job's) leave it; None where they set no limit."""
+    limits = list[str]()
+    if (found := unified_group(proc)) is not None:
+        root, here = found
+        limits = [_read(folder / "memory.max") for folder in (here, *here.parents) if folder.is_relative_to(root)]
+    if (old := old_memory_group(proc)) is not None:
+        # The lowest of the group and of those above it.
+        limits += re.findall(r"^hierarchical_memory_limit (\d+)$", _read(old / "memory.stat"), re.M)
+    # Version 1 says "none" by the largest number of pages.
+    return min((int(limit) for limit in limits if limit.strip().isdecimal() and int(limit) < 1 << 60), default=None)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
 def machine() -> str:
     """Processor, widest vectors and cores: where they differ, a training's last digits may, and then its choices."""
     try:

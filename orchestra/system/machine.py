@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestra.config.schema import Params
+from orchestra.system.environment import memory_limit
 from orchestra.system.memory import (
     ADAMW_STATES,
     BFLOAT16,
@@ -56,10 +57,18 @@ class Need:
     room: int
     helps: str
     """The settings that make it fit, as options of `orchestra run`; empty when it fits, or none is enough."""
+    least: int
+    """Bytes without which it cannot run: on a CPU those of a single row, since episodes are mostly shorter than
+    `rollout.max_tokens` and share what they begin with. A GPU has no swap, and a long run must not end by its longest
+    episode: there it is the whole footprint."""
 
     @property
     def fits(self) -> bool:
         return self.footprint.total <= self.room
+
+    @property
+    def hopeless(self) -> bool:
+        return self.least > self.room
 
 
 def gpus() -> list[Gpu]:
@@ -108,8 +117,9 @@ def torch_beside_gpu() -> str | None:
 
 
 def host_memory() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes of memory that this process may use: the machine's, or what its container or batch job has of it."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(there, memory_limit() or there)
 
 
 def room_of(devices: list[Gpu], ranks: int) -> int:
@@ -123,7 +133,9 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
         plan = plan_of(params, stage)
         room = room_of(devices, plan.ranks) - (beside(params, devices) if stage == "grpo" else 0)
         found = peak(params, stage, shape, plan)
-        yield Need(stage, found, room, "" if found.total <= room else _helps(params, stage, shape, plan, room))
+        helps = "" if found.total <= room else _helps(params, stage, shape, plan, room)
+        least = found if devices else training(shape, replace(plan, rows=1))
+        yield Need(stage, found, room, helps, least.total)
 
 
 def beside(params: Params, devices: list[Gpu]) -> int:
@@ -191,7 +203,8 @@ def checkpoint_bytes(params: Params, shape: ModelShape) -> int:
 
 def told(need: Need) -> str:
     """One line: what the stage needs on each rank, and what there is."""
-    return f"{need.stage} needs {need.footprint.told()} a process, of {need.room / GIB:.1f} GiB"
+    most = "" if need.least == need.footprint.total else " with every episode at its longest"
+    return f"{need.stage} needs {need.footprint.told()} a process{most}, of {need.room / GIB:.1f} GiB"
 
 
 def _helps(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan, room: int) -> str:

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import errno
+import ipaddress
 import json
 import os
 import signal
@@ -156,6 +158,13 @@ def server_socket(host: str = LOCALHOST) -> socket.socket:
     return made
 
 
+def url_host(host: str) -> str:
+    """A host as addresses and Host headers name it: in lower case; IPv6 in its short form and in brackets."""
+    with contextlib.suppress(ValueError):
+        return f"[{ipaddress.IPv6Address(host.removeprefix('[').removesuffix(']'))}]"
+    return host.lower()
+
+
 def free_port(host: str = LOCALHOST) -> int:
     """A port that nothing listens on right now."""
     with socket.socket() as sock:
@@ -164,13 +173,12 @@ def free_port(host: str = LOCALHOST) -> int:
 
 
 def port_busy(port: int, host: str = LOCALHOST) -> bool:
-    """Whether a server could not bind the port."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    """Whether a server could not bind the port; of an address that this machine lacks, nothing is known."""
+    try:
+        with server_socket(host) as sock:
             sock.bind((host, port))
-        except OSError:
-            return True
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
     return False
 
 

@@ -44,6 +44,8 @@ class RetrainReason:
     """What a person has to do first; empty: a run can begin."""
     assignments: tuple[str, ...] = ()
     """Changes of params.yaml without which the run would make the same model again: section.key=value."""
+    serving: str = ""
+    """Fingerprint of the version that serves, where it is about that one."""
 
 
 class RetrainAttempt(Record):
@@ -68,6 +70,7 @@ class RetrainRequest(Record):
     what: str
     needs: str = ""
     assignments: tuple[str, ...] = ()
+    serving: str = ""
     asked_by: str
     """What looked and saw it: the monitor's run, or a person's command."""
     asked: datetime
@@ -79,6 +82,11 @@ class RetrainRequest(Record):
     def waits(self) -> bool:
         """Whether a run could take it now."""
         return self.state == "open" and not self.needs
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run may have taken its fact away: it moves the day of the prices, and its stages read new data."""
+        return self.cause in ("price", "data") and bool(self.attempts)
 
     @property
     def line(self) -> str:
@@ -112,9 +120,10 @@ def find_request(root: Path, wanted: str) -> RetrainRequest:
 def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause], asked_by: str) -> list[RetrainRequest]:
     """Open a request for each reason that is new; returns those.
 
-    Open requests of a cause that was `looked` for, and whose fact is gone, are settled. A fact that a run has answered,
-    or that a person dropped, does not ask again; one that was settled and is back does, with the attempts of before:
-    they count for the cool-down and the month.
+    Open requests of a cause that was `looked` for, and whose fact is gone, are settled; but not those whose fact a run
+    took away itself before it failed: only an answer or a person closes them. A fact that a run has answered, or that
+    a person dropped, does not ask again; one that was settled and is back does, with the attempts of before: they count
+    for the cool-down and the month. See `replaced` for drift that was answered.
     """
     now = datetime.now(UTC)
     known = {one.id: one for one in requests(root)}
@@ -130,6 +139,7 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
                     what=one_line(reason.what),
                     needs=one_line(reason.needs),
                     assignments=reason.assignments,
+                    serving=reason.serving,
                     asked_by=asked_by,
                     asked=now,
                     attempts=() if before is None else before.attempts,
@@ -138,7 +148,7 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
             _save(root, made[-1])
     present = {_id(reason) for reason in reasons}
     for one in known.values():
-        if one.state == "open" and one.cause in looked and one.id not in present:
+        if one.state == "open" and one.cause in looked and one.id not in present and not one.begun:
             _save(root, one, state="settled", closed=now)
         elif one.closed is not None and now - one.closed > timedelta(days=KEPT_DAYS):
             (root / REQUESTS / f"{one.id}.json").unlink(missing_ok=True)
@@ -150,6 +160,14 @@ def drop(root: Path, request: RetrainRequest) -> None:
     if request.state != "open":
         raise ConfigError(f"it is {request.state}", where=f"request {request.id}", fix="only open ones can be dropped")
     _save(root, request, state="dropped", closed=datetime.now(UTC))
+
+
+def replaced(root: Path, serving: str) -> None:
+    """Settle what was answered about versions before the one of fingerprint `serving`: where that one goes and they
+    serve again, their facts are not answered any more."""
+    for one in requests(root):
+        if one.state == "answered" and one.serving not in ("", serving):
+            _save(root, one, state="settled", closed=datetime.now(UTC))
 
 
 def reopen_lost(root: Path, records: Sequence[RunRecord], spent: Callable[[RunRecord], Decimal]) -> None:
@@ -253,18 +271,18 @@ def close(
         _end(root, one, state, usd, answered=answered, month_usd=month_usd)
 
 
-def assignments(taken: Sequence[RetrainRequest]) -> list[str]:
+def assignments(taken: Sequence[RetrainRequest], reached: Sequence[str] = ()) -> list[str]:
     """What changes in params.yaml, and stays so; drift's own changes only where nothing else asks.
 
-    New prices and data make another model anyway.
+    New prices and data make another model anyway. `reached`: values behind which none goes, as a person may have moved
+    on since a run failed.
     """
     others = [one for one in taken if one.cause in ("price", "data")]
-    found = (each for one in others or taken for each in one.assignments)
     newest: dict[str, str] = {}
-    for one in found:
+    for one in (*reached, *(each for request in others or taken for each in request.assignments)):
         key = one.partition("=")[0]
         newest[key] = max(newest.get(key, one), one, key=_with_numbers)
-    return list(newest.values())
+    return [one for one in newest.values() if one not in reached]
 
 
 def _with_numbers(text: str) -> list[str | int]:

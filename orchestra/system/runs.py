@@ -32,6 +32,8 @@ PARTIAL = "Partial"
 """The normal ending of a run that was asked to stop after a stage: it promotes, serves and pushes nothing."""
 TAKEN_BACK = "RolledBack"
 """The normal ending of a run whose new version did not pass its canary: the version before it serves."""
+SKIPPED = "Skipped"
+"""The normal ending of a run that was due while another one worked in the workspace; it is not on record."""
 SHORT = (CAPPED, PARTIAL)
 """The normal endings before the last stage: a later run goes on from what these left."""
 ZERO = Decimal(0)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -106,7 +107,11 @@ def explained(error: Exception, root: Path) -> OrchestraError:
     if "is busy" in text or "acquire lock" in text:
         return ServiceError("another DVC command works here", where=".dvc", fix="wait for it to end, then try again")
     if LOCK in text:
-        return ConfigError(text, where=LOCK, fix=f"git checkout {LOCK}")
+        tracked = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", LOCK], cwd=root, capture_output=True, check=False
+        )
+        fix = f"rm {LOCK}; DVC restores the outputs from its cache" if tracked.returncode else f"git checkout {LOCK}"
+        return ConfigError(text, where=LOCK, fix=fix)
     return ConfigError(text, where="dvc.yaml", fix="fix dvc.yaml, params.yaml or the file it names")
 
 

@@ -46,10 +46,15 @@ UNEVEN_DOMAIN, LOST_DOMAIN = (0.5, 2), 0.1
 LONG_RECORD_CHARS = 2000
 
 
-def suites(mix: Mapping[str, float], splits: Sequence[str], topics: Sequence[str]) -> dict[str, Rules]:
-    """The rules of each data set: `mix` is the wanted share by category, `topics` are those that experts can know."""
+def suites(mix: Mapping[str, float], splits: Mapping[str, int], topics: Sequence[str]) -> dict[str, Rules]:
+    """The rules of each data set: `mix` is the wanted share by category, `splits` the rows that have to follow it, and
+    `topics` are those that experts can know."""
     return {
-        EXAMPLES: [*_rows(mix), *(rule for split in splits for rule in _mix(mix, split)), _disjoint()],
+        EXAMPLES: [
+            *_rows(mix),
+            *(rule for split, rows in splits.items() for rule in _mix(mix, split, rows)),
+            _disjoint(),
+        ],
         "balance": _balance(),
         "answers": _answers(topics),
         "corpus": _corpus(),
@@ -83,11 +88,11 @@ def _rows(mix: Mapping[str, float]) -> Rules:
     ]
 
 
-def _mix(mix: Mapping[str, float], split: str) -> Rules:
+def _mix(mix: Mapping[str, float], split: str, rows: int) -> Rules:
     import great_expectations.expectations as gxe
 
-    wanted = {category: share for category, share in mix.items() if share > 0}
-    target = {"values": list(wanted), "weights": [share / sum(wanted.values()) for share in wanted.values()]}
+    shares = {category: share / sum(mix.values()) for category, share in mix.items() if share > 0}
+    target = {"values": list(shares), "weights": list(shares.values())}
 
     def rule(threshold: float, reason: str, severity: Severity = "critical") -> Any:
         return gxe.ExpectColumnKLDivergenceToBeLessThan(
@@ -102,6 +107,14 @@ def _mix(mix: Mapping[str, float], split: str) -> Rules:
     return [
         rule(MAX_DIVERGENCE, f"the {split} set does not follow synthesize.mix"),
         rule(NOTED_DIVERGENCE, f"the {split} set follows synthesize.mix only roughly", "warning"),
+        # The divergence of a set that lacks a small category is small.
+        *(
+            gxe.ExpectColumnDistinctValuesToContainSet(
+                column=f"{split}_category", value_set=[category], **_says(f"the {split} set has no {category} example")
+            )
+            for category, share in shares.items()
+            if share * rows >= 1
+        ),
     ]
 
 

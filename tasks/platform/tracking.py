@@ -7,6 +7,7 @@ import math
 import os
 import posixpath
 import re
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -280,12 +281,12 @@ class Recorder:
         self.client.set_tag(self.parent, "mlflow.runName", said(f"{name} · {verdict}", LONGEST_NAME))
 
     def nothing_done(self) -> None:
-        """Mark the parent as one that found nothing to do; the one before it that did leaves the list of runs."""
-        found = self.client.search_runs([self.experiment_id], f"tags.`{NOTHING_DONE}` = 'true'")
-        for run in found:
+        """Mark the parent as one that found nothing to do; this workspace's before it leaves the list of runs."""
+        workspace = digest(f"{socket.gethostname()}\0{self.root.resolve()}")  # Others may use the same MLflow.
+        for run in self.client.search_runs([self.experiment_id], f"tags.`{NOTHING_DONE}` = '{workspace}'"):
             if run.info.run_id != self.parent:
                 self.client.delete_run(run.info.run_id)
-        self.tag(NOTHING_DONE, "true")
+        self.tag(NOTHING_DONE, workspace)
 
     def tag(self, key: str, value: str) -> None:
         """A tag of the parent."""
@@ -341,10 +342,9 @@ def read_metrics(file: Path) -> dict[str, float]:
     """The finite numbers of a metrics file by dotted key; empty when there is no such file."""
     if not file.is_file():
         return {}
-    pairs = flatten(json.loads(file.read_text(encoding="utf-8")))
     return {
         key: float(value)
-        for key, value in pairs
+        for key, value in flatten(json.loads(file.read_text(encoding="utf-8")))
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
 

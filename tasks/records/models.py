@@ -4,12 +4,14 @@ A checkpoint is a LoggedModel of MLflow, found again by its hash. Its page lists
 of it with the data, and its registered version.
 """
 
+import hashlib
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from orchestra.evaluation.report import EVALUATION, read_comparison
-from orchestra.files.checkpoint import hash_dir, hash_file, read_manifest
+from orchestra.files.checkpoint import hash_dir, read_manifest
 from orchestra.files.jsonl import stream_lines
 from orchestra.types import Record
 from tasks.platform.registry import ModelVersion, Registry
@@ -46,31 +48,35 @@ def link(recorder: Recorder, stage: str, run_id: str | None) -> dict[str, Measur
     """
     if stage not in READS:
         return {}
-    data = dataset(recorder.root, READS[stage])
+    judged = read_comparison(recorder.root / EVALUATION / "comparison.json") if stage == "evaluate" else None
+    data = dataset(recorder.root, READS[stage], None if judged is None else judged.examples)
     for run in filter(None, (recorder.parent, run_id)):
         recorder.client.log_inputs(run, datasets=[data])
     if run_id is None:
         return {}
-    if stage != "evaluate":
+    if judged is None:
         _trained(recorder, stage, run_id)
         return {}
-    judged = read_comparison(recorder.root / EVALUATION / "comparison.json").checkpoints
-    found = {name: logged_model(recorder.client, recorder.experiment_id, name, one) for name, one in judged.items()}
+    client, where = recorder.client, recorder.experiment_id
+    found = {name: logged_model(client, where, name, one) for name, one in judged.checkpoints.items()}
     _read_models(recorder, run_id, *found.values())
     return {name: MeasuredModel(one, data.dataset.name, data.dataset.digest) for name, one in found.items()}
 
 
-def dataset(root: Path, read: StageData) -> Any:
-    """The file as an input of a run: its hash, and how many examples are in it."""
+def dataset(root: Path, read: StageData, first: int | None = None) -> Any:
+    """The file as an input of a run, or its first examples: their hash, and how many they are."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    file = root / read.path
+    content, count = hashlib.sha256(), 0
+    for _, line in islice(stream_lines(root / read.path), first):
+        content.update(f"{line}\n".encode("utf-8", "surrogateescape"))
+        count += 1
     told = Dataset(
         name=Path(read.path).stem,
-        digest=hash_file(file)[:32],  # MLflow's limit is 36.
+        digest=content.hexdigest()[:32],  # MLflow's limit is 36.
         source_type="local",
         source=json.dumps({"uri": read.path}),
-        profile=json.dumps({"examples": sum(1 for _ in stream_lines(file))}),
+        profile=json.dumps({"examples": count}),
     )
     return DatasetInput(told, [InputTag(CONTEXT, read.context)])
 

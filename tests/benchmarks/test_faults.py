@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fault_cases
-from benchmarks.fault_cases import PROCESSES, FaultOutcome, Reference, last, line_of, orphans, plain, strays
+from benchmarks.fault_cases import PROCESSES, FaultOutcome, Reference, last, line_of, orphans, part, plain, strays
 from benchmarks.fault_page import Case, Page, rows
 from benchmarks.fault_states import negative
 from benchmarks.fault_store import FaultyStore, Mode
@@ -16,6 +16,7 @@ from benchmarks.faults import KILLS, cases, commit
 from orchestra.config.storage import Storage
 from orchestra.system.artifacts import filesystem
 from orchestra.system.processes import alive, started_at
+from orchestra.system.runs import RunJournal
 from tests.flows.workspace import Workspace
 from tests.support.stores import BUCKET, KEYS, s3_server
 
@@ -139,3 +140,21 @@ def test_a_faulty_store_takes_nothing_and_is_well_again(mode: Mode, monkeypatch:
 def test_only_lengths_of_time_are_found_negative() -> None:
     shown = "retrain calm-cat ran -3600 s, then -2 min; 2026-11-25 s, step-3 d, 3.5-4 s, -40"
     assert negative(shown) == ["-3600 s", "-2 min"]
+
+
+def test_a_part_of_a_run_is_named_only_while_its_stage_runs(tmp_path: Path) -> None:
+    journal = RunJournal.begin(tmp_path, "r", "calm-cat", "retrain")
+    command = [sys.executable, "-c", "import time; time.sleep(60)", "tasks.sft"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        with journal.stage("sft"):
+            assert (
+                part("flow", run, Workspace(tmp_path), "sft")
+                == run.pid
+                == part("stage", run, Workspace(tmp_path), "sft")
+            )
+            assert part("flow", run, Workspace(tmp_path), "validate") is None, "another stage runs by now"
+    finally:
+        run.kill()
+        run.communicate()
+    assert part("flow", run, Workspace(tmp_path), "sft") is None

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from flows import retrain as module
-from flows.retraining import answering
+from flows.retraining import answering, look, waiting
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, OrchestraError
 from orchestra.system.retraining import RetrainReason, ask, month_left, requests
-from orchestra.system.runs import CAPPED, RunJournal, runs
+from orchestra.system.runs import CAPPED, FAILED, RunJournal, runs
 from tasks.platform.dvc import StageCapped
 from tasks.platform.tracking import Recorder
 from tests.support.worlds import ROOT
@@ -62,3 +62,26 @@ def test_a_month_whose_cap_ended_a_requested_run_is_over(tmp_path: Path, run_usd
         journal.end(CAPPED, "4.9 of 5 USD are spent")
     assert (month_left(tmp_path, limits) == 0) is over
     assert [one.waits for one in requests(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize("end", [CAPPED, FAILED])
+def test_what_moved_prices_asked_for_stays_asked_when_its_run_ends_early(tmp_path: Path, end: str) -> None:
+    for name in ("params.yaml", "dvc.yaml", "data/catalogue"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    look(tmp_path, None, "a monitor")
+    journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+    with contextlib.suppress(OrchestraError), answering(tmp_path, journal, "due"):
+        if end == FAILED:
+            raise OrchestraError("no room")
+        journal.end(CAPPED, "4.9 of 5 USD are spent")
+    journal.end(end, "")
+    moved = load_params(tmp_path / "params.yaml").world.price_date
+    assert moved > load_params(ROOT / "params.yaml").world.price_date
+    assert look(tmp_path, None, "the next monitor").startswith("nothing new asks")
+    assert waiting(tmp_path, "now", own="rerun", again=False) == ""
+    again = RunJournal.begin(tmp_path, "rerun", "m", "retrain")
+    with answering(tmp_path, again, "now"):
+        again.end("Completed", "")
+    assert load_params(tmp_path / "params.yaml").world.price_date == moved
+    assert {one.state for one in requests(tmp_path) if not one.needs} == {"answered"}

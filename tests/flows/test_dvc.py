@@ -207,3 +207,17 @@ def test_a_run_goes_on_from_the_lock_file_before_a_kill_of_everything(root: Path
     assert (root / "dvc.lock").read_text() == before and not (root / dvc.LOCK_BEFORE).exists()
     dvc.recover(root)
     assert run(root, "first")[0] == "unchanged"
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_the_fix_for_a_damaged_lock_file_works_whether_git_has_it_or_not(root: Path, tracked: bool) -> None:
+    run_all(root)
+    if tracked:
+        subprocess.run(["git", "add", "dvc.lock"], cwd=root, check=True)
+    (root / "dvc.lock").write_bytes(b"\xff\x00{[")
+    with pytest.raises(ConfigError) as error:
+        stages(root)
+    command = error.value.fix.partition(";")[0]
+    assert command == ("git checkout dvc.lock" if tracked else "rm dvc.lock")
+    subprocess.run(command.split(), cwd=root, check=True, capture_output=True)
+    assert run_all(root) == ["unchanged" if tracked else "restored"] * 3

@@ -26,6 +26,36 @@ def test_a_copy_has_the_values_the_cache_and_its_own_lock(plain: Workspace) -> N
     assert Path(shown.strip()) == (plain.root / ".dvc/cache").resolve()
 
 
+def test_a_copy_that_is_renewed_lacks_what_was_deleted_and_keeps_what_it_made(plain: Workspace) -> None:
+    root, copy = plain.root, plain.root / "work/sweeps/a"
+    gone = [
+        "data/domains/mock/entries/mine.csv",
+        "data/extra/mine.jsonl",
+        "data/protected/mine.parquet",
+        "tasks/sft.py",
+    ]
+    for name in gone[:3]:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("", encoding="utf-8")
+    make_copy(root, copy, ["grpo.seed=5"])
+    made = [
+        "dvc.lock",
+        "data/generated/train.jsonl",
+        "models/sft/model.safetensors",
+        "work/grpo/state",
+        ".state/mlflow.db",
+    ]
+    for name in made:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("made", encoding="utf-8")
+    for name in gone:
+        (root / name).unlink()
+    make_copy(root, copy, ["grpo.seed=5"])
+    assert not [name for name in gone if (copy / name).exists()]
+    assert [(copy / name).read_text(encoding="utf-8") for name in made] == ["made"] * len(made)
+    assert (copy / ".dvc/config.local").is_file() and load_params(copy / "params.yaml").grpo.seed == 5
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_sweep_compares_and_shares_what_is_equal(plain: Workspace) -> None:

@@ -1,6 +1,7 @@
 """What MLflow records of a flow run, in a real database."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,14 @@ def test_runs_that_did_nothing_do_not_pile_up(root: Path) -> None:
         parents.append(recorder.parent)
     listed = {run.info.run_id for run in recorder.client.search_runs([recorder.experiment_id])}
     assert listed & set(parents) == {parents[-1]}
+
+
+def test_a_run_that_did_nothing_leaves_the_record_of_another_workspace(root: Path, tmp_path: Path) -> None:
+    theirs = Recorder.open(root, "theirs", "t")
+    mine = replace(Recorder.open(root, "my own", "m"), root=tmp_path)  # One MLflow for both.
+    for recorder in (theirs, mine):
+        recorder.nothing_done()
+    assert {mine.client.get_run(one.parent).info.lifecycle_stage for one in (theirs, mine)} == {"active"}
 
 
 def test_the_parent_has_what_runs_are_compared_by(root: Path) -> None:

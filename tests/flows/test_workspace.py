@@ -1,11 +1,12 @@
 """The flow's surroundings: its lock, its screen, its Prefect API."""
 
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,9 +23,9 @@ from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.system.processes import alive, descendants, started_at
-from orchestra.system.runs import RUNS, RunRecord, runs, save
+from orchestra.system.runs import RUNS, RunRecord, find, runs, save
 from orchestra.system.servers import PREFECT_LOGIN, PREFECT_URL, prefect_login
-from orchestra.system.workspace import Screen, locked, locked_elsewhere
+from orchestra.system.workspace import LOCK, Screen, locked, locked_elsewhere
 from tests.support.worlds import ROOT
 
 HOLD = """
@@ -206,6 +207,57 @@ def test_a_run_is_on_record_with_how_it_ended(prefect: None, tmp_path: Path) -> 
     assert failed.failure is not None and failed.failure.kind == "DataError"
     assert failed.failure.line == "a.jsonl: corrupt — make it again"
     assert failed.stages["sft"].state == "Failed" and failed.stages["sft"].why == ("it has not run yet",)
+
+
+@pytest.mark.parametrize("person", [False, True])
+def test_a_run_that_is_due_while_another_works_is_skipped_by_name_and_a_persons_fails_on_record(
+    prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], person: bool
+) -> None:
+    from prefect import Flow
+    from prefect.flow_engine import run_flow
+
+    from flows.release import release
+    from flows.retrain import retrain
+
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / LOCK).parent.mkdir()
+    both: tuple[Flow[Any, Any], ...] = (retrain, release)
+    with (tmp_path / LOCK).open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        holder.write("123")
+        holder.flush()
+        for flow in both:
+            run = _deployed(flow, person)
+            state: Any = run_flow(flow, flow_run=run, return_type="state")
+            said = capsys.readouterr().out.splitlines()
+            why = "a run with pid 123 works in this workspace"
+            if person:
+                assert state.is_failed() and said[-1].startswith(f"{flow.name} {run.name} failed: {tmp_path}: {why}")
+                assert find(runs(tmp_path), run.name).failed
+            else:
+                assert (state.is_completed(), state.name, state.message) == (True, "Skipped", why)
+                assert said == [f"{flow.name} {run.name} skipped: {why}"] and runs(tmp_path) == []
+
+
+def _deployed(flow: Any, person: bool) -> Any:
+    """A run of a deployment that Prefect's schedule made, or a person."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.schedules import IntervalSchedule
+    from prefect.states import Pending
+
+    with get_client(sync_client=True) as client:
+        nightly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=1)))
+        deployment = client.create_deployment(client.create_flow(flow), f"nightly-{person}", schedules=[nightly])
+        if person:
+            return client.create_flow_run_from_deployment(deployment)
+        client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment}, json={"max_runs": 1})
+        of_it = FlowRunFilter.model_validate({"deployment_id": {"any_": [deployment]}})
+        (run,) = client.read_flow_runs(flow_run_filter=of_it)
+        client.set_flow_run_state(run.id, Pending(), force=True)
+        return client.read_flow_run(run.id)
 
 
 def test_monitor_fails_by_name_when_nothing_was_released(

@@ -161,11 +161,26 @@ def test_another_version_takes_over_without_a_restart_in_every_gateway(
     assert back.outcome == "released" and httpx.get(f"{back.url}/health").json()["version"] == "1"
 
 
+def test_changed_settings_are_released_too(root: Path, first: ReleaseCandidate, deployed: Deployment) -> None:
+    def status(url: str) -> int:
+        return httpx.get(f"{url}/health", headers={"Host": "lab.example"}).status_code
+
+    before = services(root)
+    assert status(deployed.url) == 403
+    # The monitor reads this of what serves: the process stays.
+    assert release(root, first, judging={"share": 0.5}).outcome == "released" and services(root) == before
+    # This is read by a process as it starts, and the address is another one's than the old process's.
+    made = release(root, first, hosts=["lab.example"], host="127.0.0.2")
+    assert made.outcome == "released" and services(root) != before and status(made.url) == 200
+    again = release(root, first)
+    assert (again.outcome, again.url) == ("released", deployed.url) and status(again.url) == 403
+
+
 def test_changed_code_takes_the_port_over_and_loses_no_request(
     root: Path, first: ReleaseCandidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if the code had changed since the gateway was started.
-    monkeypatch.setattr("orchestra.serving.releases.release.code_hash", lambda _: "other")
+    monkeypatch.setattr("orchestra.serving.releases.release.gateway_code", lambda _: "other")
     before = services(root)
     done, answered, failures = threading.Event(), [], []
 

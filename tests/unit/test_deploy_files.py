@@ -1,7 +1,11 @@
 """Files of deployment fit their published schemas, and name what the program has."""
 
 import configparser
+import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,17 @@ import pytest
 import yaml
 
 from orchestra.config.deploy import VllmServer
+from orchestra.config.schema import load_params
+from orchestra.serving.releases import vllm
+from orchestra.serving.releases.control import STOP_S
 from orchestra.serving.releases.vllm import SERVED_NAME, command
 from tests.support.worlds import ROOT
 
 DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
+VLLM_ENDS_S = 30
+"""Its own --shutdown-timeout, in every set-up."""
 
 
 def kubernetes() -> list[dict[str, Any]]:
@@ -51,7 +62,7 @@ def containers(name: str) -> list[list[str]]:
 
 def arguments() -> list[list[str]]:
     """Of every container that runs our gateway."""
-    entry = re.findall(r'"([^"]+)"', (DEPLOY / "Dockerfile").read_text(encoding="utf-8").partition("ENTRYPOINT")[2])
+    entry = re.findall(r'"([^"]+)"', DOCKERFILE.partition("ENTRYPOINT")[2])
     return [entry + args for args in (*containers("gateway"), compose()["services"]["gateway"]["command"])]
 
 
@@ -77,6 +88,7 @@ def test_model_servers_have_the_options_of_a_release() -> None:
         assert words[words.index("--served-model-name") + 1] == SERVED_NAME
         for option in ("--enable-prompt-tokens-details", "--shutdown-timeout"):
             assert option in words and option in ours
+        assert {line[line.index("--shutdown-timeout") + 1] for line in (words, ours)} == {str(VLLM_ENDS_S)}
 
 
 def test_nothing_is_open_beyond_this_machine_and_no_secret_is_written_down() -> None:
@@ -95,8 +107,13 @@ def test_the_unit_starts_the_gateway() -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[method-assign, assignment]
     unit.read(DEPLOY / "systemd/orchestra-gateway.service")
-    assert "-m orchestra.serving --root . --port 8800" in unit["Service"]["ExecStart"]
-    assert unit["Service"]["Restart"] == "always" and unit["Install"]["WantedBy"] == "default.target"
+    service = unit["Service"]
+    # No address: it is that of what is served.
+    assert service["ExecStart"] == service["WorkingDirectory"] + "/.venv/bin/python -m orchestra.serving"
+    assert service["Restart"] == "always" and unit["Install"]["WantedBy"] == "default.target"
+    # The end of a gateway is not that of a vLLM which it started.
+    assert service["KillMode"] == "process" and "PrivateTmp" not in service
+    assert int(service["TimeoutStopSec"]) > STOP_S
 
 
 def test_prometheus_reads_our_rules() -> None:
@@ -107,3 +124,195 @@ def test_prometheus_reads_our_rules() -> None:
     jobs = [target for job in config["scrape_configs"] for one in job["static_configs"] for target in one["targets"]]
     targets = [target.partition(":")[0] for target in jobs]
     assert set(targets) <= set(compose()["services"])
+
+
+def test_alerts_reach_an_alertmanager() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text(encoding="utf-8"))
+    assert config["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
+    file, folder = mounts("alertmanager")["/alertmanager.yaml"], "/etc/alertmanager"
+    assert "--config.file=/alertmanager.yaml" in compose()["services"]["alertmanager"]["command"]
+    assert mounts("alertmanager")[folder].startswith("${WEBHOOKS:?")
+    receivers = yaml.safe_load((DEPLOY / file).read_text(encoding="utf-8"))["receivers"]
+    read = [one["api_url_file"] for receiver in receivers for one in receiver["slack_configs"]]
+    assert {path.rpartition("/")[0] for path in read} == {folder} and len(read) == 2
+    assert all(f"`{path.rpartition('/')[2]}`" in GUIDE for path in read)
+
+
+def mounts(service: str) -> dict[str, str]:
+    """What each path within a container of Compose is."""
+    words = [re.sub(r":ro$", "", volume) for volume in compose()["services"][service].get("volumes", ())]
+    return {volume.rpartition(":")[2]: volume.rpartition(":")[0] for volume in words}
+
+
+def test_compose_mounts_files_that_there_are_and_keeps_what_it_records() -> None:
+    found = compose()
+    for service in found["services"]:
+        for source in mounts(service).values():
+            assert not source.startswith(".") or (DEPLOY / source).exists(), source
+    kept = {"prometheus": "/prometheus", "alertmanager": "/alertmanager", "grafana": "/var/lib/grafana"}
+    assert set(found["volumes"]) == set(kept)
+    assert all(mounts(name)[path] == name for name, path in kept.items())
+    for name, option in (("prometheus", "--storage.tsdb.path"), ("alertmanager", "--storage.path")):
+        assert f"{option}={kept[name]}" in found["services"][name]["command"]
+
+
+def test_grafana_finds_the_dashboard() -> None:
+    """The folder that the provider reads is the mounted one of the dashboard."""
+    inside = mounts("grafana")
+    provider = DEPLOY / inside["/etc/grafana/provisioning/dashboards/orchestra.yaml"]
+    (options,) = [one["options"] for one in yaml.safe_load(provider.read_text(encoding="utf-8"))["providers"]]
+    assert (DEPLOY / inside[options["path"]] / "orchestra.json").is_file()
+    assert inside["/etc/grafana/provisioning/datasources/orchestra.yaml"] == "./grafana.yaml"
+
+
+def test_compose_gives_servers_the_time_to_end() -> None:
+    services = compose()["services"]
+    grace = {name: int(services[name]["stop_grace_period"].removesuffix("s")) for name in ("gateway", "vllm")}
+    assert grace["gateway"] > STOP_S and grace["vllm"] > VLLM_ENDS_S
+
+
+def deployment(name: str) -> dict[str, Any]:
+    (found,) = [one for one in kubernetes() if one["kind"] == "Deployment" and one["metadata"]["name"] == name]
+    spec: dict[str, Any] = found["spec"]
+    return spec
+
+
+def test_kubernetes_gives_servers_the_time_to_end() -> None:
+    gateway = deployment("orchestra-gateway")["template"]["spec"]
+    (container,) = gateway["containers"]
+    before = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert before[0] == "sleep" and gateway["terminationGracePeriodSeconds"] > int(before[1]) + STOP_S
+    assert deployment("orchestra-vllm")["template"]["spec"]["terminationGracePeriodSeconds"] > VLLM_ENDS_S
+
+
+def test_probes_wait_for_the_answers_of_the_model_servers() -> None:
+    look_s = inspect.signature(vllm.healthy).parameters["timeout_s"].default
+    (container,) = deployment("orchestra-gateway")["template"]["spec"]["containers"]
+    servers = container["args"].count("--vllm-url")
+    ready = container["readinessProbe"]
+    assert ready["httpGet"]["path"] == "/health" and ready["timeoutSeconds"] > servers * look_s
+    timeout = re.search(r"HEALTHCHECK .*--timeout=(\d+)s", DOCKERFILE)
+    assert timeout is not None and int(timeout[1]) > look_s
+    # A liveness probe that asked /health would restart the gateway for what its model server does.
+    assert container["livenessProbe"]["httpGet"]["path"] == container["startupProbe"]["httpGet"]["path"] == "/metrics"
+    for name in ("orchestra-gateway", "orchestra-vllm"):
+        (container,) = deployment(name)["template"]["spec"]["containers"]
+        probes = [container[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
+        assert all(probe["timeoutSeconds"] >= 5 for probe in probes)
+
+
+def test_pods_of_one_disk_and_one_gpu_do_not_wait_for_each_other() -> None:
+    """Both pods go to the machine of the disk, the first one anywhere; an update ends the old pod before the new."""
+    (claim,) = [one for one in kubernetes() if one["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    near = {}
+    for name in ("orchestra-gateway", "orchestra-vllm"):
+        spec = deployment(name)
+        assert spec["strategy"] == {"type": "Recreate"} and spec["replicas"] == 1
+        affinity = spec["template"]["spec"]["affinity"]["podAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        near[name] = term["labelSelector"]["matchLabels"]
+        volumes = spec["template"]["spec"]["volumes"]
+        claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
+        assert claims == [claim["metadata"]["name"]]
+    assert near["orchestra-gateway"] == {"app": "orchestra-vllm"}
+    # vLLM's own pod is one that it looks for: otherwise none could be the first.
+    for name in near:
+        assert deployment(name)["template"]["metadata"]["labels"].items() >= near["orchestra-vllm"].items()
+
+
+def test_the_loader_fills_the_disk_as_the_gateway() -> None:
+    (loader,) = [one for one in kubernetes() if one["kind"] == "Pod"]
+    gateway = deployment("orchestra-gateway")["template"]["spec"]
+    assert loader["spec"]["securityContext"] == gateway["securityContext"]
+    (ours,), (served,) = loader["spec"]["containers"], gateway["containers"]
+    assert ours["image"] == served["image"] and ours["volumeMounts"][0] in served["volumeMounts"]
+    assert loader["spec"]["volumes"][0] in gateway["volumes"]
+    # Nothing that the loader's disk is to hold stands in the file of what serves.
+    assert {one["kind"] for one in yaml.safe_load_all((DEPLOY / "kubernetes/gateway.yaml").read_text())} == {
+        "Deployment",
+        "Service",
+    }
+
+
+def test_everything_speaks_of_one_port() -> None:
+    port = load_params(ROOT / "params.yaml").deploy.gateway_port
+    (pod,) = deployment("orchestra-gateway")["template"]["spec"]["containers"]
+    annotations = deployment("orchestra-gateway")["template"]["metadata"]["annotations"]
+    (service,) = [
+        one for one in kubernetes() if one["kind"] == "Service" and one["metadata"]["name"] == "orchestra-gateway"
+    ]
+    scraped = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"][0]
+    assert compose()["services"]["gateway"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert scraped["static_configs"] == [{"targets": [f"gateway:{port}"]}]
+    assert pod["ports"][0]["containerPort"] == service["spec"]["ports"][0]["port"] == port
+    assert annotations["prometheus.io/port"] == str(port)
+    for words in arguments():
+        assert words[words.index("--port") + 1] == str(port)
+    assert f"EXPOSE {port}" in DOCKERFILE and f"http://127.0.0.1:{port}/health" in DOCKERFILE
+
+
+def test_the_image_runs_its_own_code_beside_a_workspace_s(tmp_path: Path) -> None:
+    """The workspace, which is the working directory, may be a clone with other code."""
+    (tmp_path / "orchestra").mkdir()
+    (tmp_path / "orchestra/__init__.py").write_text("raise SystemExit('the code of the workspace')\n", encoding="utf-8")
+    entry = re.findall(r'"([^"]+)"', DOCKERFILE.partition("ENTRYPOINT")[2])
+    own = dict(line.removeprefix("ENV ").split("=", 1) for line in DOCKERFILE.splitlines() if line.startswith("ENV "))
+    env = {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, *entry[1:3], "--help"]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--vllm-url" in done.stdout, done.stderr
+
+
+def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
+    copied = {word for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE) for word in line.split()}
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    first, *others = [line for line in lines if not line.startswith("#")]
+    assert first == "*" and {line[1:] for line in others if line.startswith("!")} == copied
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_image_may_be_built_from_another_index_and_names_none() -> None:
+    # pip takes an empty address for none.
+    assert 'ARG TORCH_INDEX=""' in DOCKERFILE and 'PIP_EXTRA_INDEX_URL="$TORCH_INDEX" pip install' in DOCKERFILE
+    assert compose()["services"]["gateway"]["build"]["args"] == {"TORCH_INDEX": "${TORCH_INDEX:-}"}
+    assert re.findall(r"https?://(?!127\.0\.0\.1)\S+", DOCKERFILE) == []
+
+
+def test_the_guide_speaks_of_what_the_files_have() -> None:
+    asked = set(re.findall(r"\$\{(\w+):\?", (DEPLOY / "docker-compose.yaml").read_text(encoding="utf-8")))
+    written = re.search(r"<<END\n(.+?)\n    END\n", GUIDE, re.DOTALL)
+    assert written is not None and asked <= set(re.findall(r"^    (\w+)=", written[1], re.MULTILINE))
+    for file in set(re.findall(r"-f (\S+\.yaml)", GUIDE)):
+        assert (ROOT / file).is_file(), file
+    named = {(one["kind"].lower(), one["metadata"]["name"]) for one in kubernetes()}
+    assert set(re.findall(r"\b(pod|deployment)/(orchestra-\w+)", GUIDE)) <= named
+    # Of the command that puts a checkpoint's folder into vllm.yaml.
+    pattern = re.search(r"sed -i \"s\|(--model, [^|]+)\|", GUIDE)
+    assert pattern is not None
+    (line,) = re.findall(pattern[1], (DEPLOY / "kubernetes/vllm.yaml").read_text(encoding="utf-8"))
+    assert line.startswith("--model, /workspace/.state/models/")
+    for said in ("loginctl enable-linger", "systemctl --user restart", "X-Accel-Buffering", "scheme: HTTPS"):
+        assert said in GUIDE
+
+
+def test_a_proxy_gives_connections_up_before_the_gateway() -> None:
+    kept, idle = re.search(r"keepalive_timeout (\d+)s", GUIDE), re.search(r"idle for (\d+) s", GUIDE)
+    assert kept is not None and idle is not None and int(kept[1]) < int(idle[1])
+
+
+def test_the_runbook_starts_a_gateway_in_every_set_up() -> None:
+    text = (
+        (ROOT / "monitoring/runbook.md")
+        .read_text(encoding="utf-8")
+        .partition("## GatewayDown")[2]
+        .partition("\n## ")[0]
+    )
+    for command_line in (
+        "orchestra release",
+        "systemctl --user restart orchestra-gateway",
+        "up --detach gateway",
+        "kubectl rollout restart deployment/orchestra-gateway",
+    ):
+        assert command_line in text

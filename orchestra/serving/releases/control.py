@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 import time
@@ -15,10 +14,15 @@ import httpx
 import orchestra
 from orchestra.config.deploy import Deploy
 from orchestra.errors import ServiceError
-from orchestra.serving.client import GATEWAY
-from orchestra.serving.releases.control_channel import ControlChannel, live_channels
+from orchestra.serving.releases.control_channel import (
+    GATEWAY,
+    ControlChannel,
+    address,
+    live_channels,
+    started_by_hand,
+)
 from orchestra.serving.releases.vllm import SAY_EVERY_S, Say, last_error
-from orchestra.system.processes import LOCALHOST, Service, remember, services, start_service, stop_services
+from orchestra.system.processes import Service, remember, services, start_service, stop_services
 
 LEAVING = "gateway-old"
 """Name of a gateway while its successor starts."""
@@ -36,9 +40,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
     env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "orchestra.serving", "--root", str(root), "--port", str(port)]
     command += ["--host", deploy.host]
-    # What listens on every address is asked on this machine's own.
-    host = LOCALHOST if ipaddress.ip_address(deploy.host).is_unspecified else deploy.host
-    url = f"{'http' if deploy.tls_key is None else 'https'}://{host}:{port}"
+    url = address(deploy.host, port, tls=deploy.tls_key is not None)
     if old is not None:
         command.append("--takeover")
         remember(root, replace(old, name=LEAVING))
@@ -46,7 +48,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
     (root / ".state/logs" / f"{GATEWAY}.log").unlink(missing_ok=True)
     service = start_service(root, GATEWAY, command, port=port, url=url, env=env)
     try:
-        _wait_ready(root, service, old is None, deploy.start_timeout_s, say)
+        _wait_ready(root, service, deploy.start_timeout_s, say)
     except BaseException:
         settle(root)
         if old is None:
@@ -66,21 +68,27 @@ def settle(root: Path) -> None:
 
 
 def gateway_service(root: Path) -> Service | None:
-    """The running gateway."""
-    return next((service for service in services(root) if service.name == GATEWAY), None)
+    """The running gateway: that of a release, else one that was started by hand and answers."""
+    made = next((service for service in services(root) if service.name == GATEWAY), None)
+    return made or next((one for one in started_by_hand(root) if health(one.url)), None)
 
 
-def _wait_ready(root: Path, service: Service, alone: bool, timeout_s: float, say: Say) -> None:
-    """Until the new process answers; `alone`: no other process answers on its port, so that every error is its own."""
+def of_other_code(root: Path, code: str) -> list[str]:
+    """Addresses of the gateways of this workspace that run code of another hash."""
+    live = live_channels(root).values()
+    return [one.address or one.url for one in live if _health(one).get("code") not in (None, code)]
+
+
+def _wait_ready(root: Path, service: Service, timeout_s: float, say: Say) -> None:
+    """Until the new process answers on its own channel: on the port, the one that it takes over from may answer."""
     began = said = time.monotonic()
     while True:
-        found = health(service.url)
-        mine = alone or found.get("pid") == service.pid
-        if mine and found.get("status") == "ok":
+        channel = live_channels(root).get(service.pid)
+        found = {} if channel is None else _health(channel)
+        if found.get("status") == "ok":
             return
         error = found.get("error", {})
         failed = error.get("message") if error.get("code") == "failed" else found.get("problem")
-        failed = failed if mine else None
         if not service.running:
             failed = last_error(root / service.log)
         elif time.monotonic() - began > timeout_s:
@@ -109,7 +117,7 @@ def reload(root: Path, service: Service, timeout_s: float) -> None:
                 # That one has ended, and another process has its number.
                 continue
             what = f"the gateway does not answer: {type(error).__name__}"
-            raise ServiceError(what, where=channel.url, fix="see .state/logs/gateway.log") from None
+            raise ServiceError(what, where=channel.url, fix="see its log") from None
         if reply.status_code != 200:
             what = f"the gateway did not take the release: {reply.text[:300]}"
             raise ServiceError(what, where=channel.url, fix="see its log")
@@ -127,12 +135,17 @@ def drained(root: Path, fingerprint: str, timeout_s: float) -> bool:
 
 def _draining(channel: ControlChannel) -> dict[str, int]:
     """Requests under way, by release; none where the gateway has ended."""
+    draining = _health(channel).get("draining")
+    return draining if isinstance(draining, dict) else {}
+
+
+def _health(channel: ControlChannel) -> dict[str, Any]:
+    """Empty where the gateway does not answer."""
     try:
         found = _ask(channel, "GET", "health", 5).json()
     except (httpx.HTTPError, ValueError):
         return {}
-    draining = found.get("draining") if isinstance(found, dict) else None
-    return draining if isinstance(draining, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _ask(channel: ControlChannel, method: str, what: str, timeout_s: float) -> httpx.Response:

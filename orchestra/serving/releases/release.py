@@ -15,25 +15,26 @@ from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
-from orchestra.serving.client import GATEWAY, ask
+from orchestra.serving.client import ask
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import (
     STOP_S,
     drained,
     gateway_service,
     health,
+    of_other_code,
     port_holder,
     reload,
     settle,
     start_gateway,
 )
+from orchestra.serving.releases.control_channel import GATEWAY, started_by_hand
 from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
 from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.parity import Proof
-from orchestra.serving.releases.state import SERVING, Engine, Serving, read, serving_fingerprint, write
+from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_code, read, serving_fingerprint, write
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
-from orchestra.system.code_hash import code_hash
 from orchestra.system.machine import beside_gpu
 from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
 from orchestra.types import Example
@@ -68,6 +69,8 @@ class Release:
     note: str = ""
     old: Serving | None = None
     old_gateway: Service | None = None
+    by_hand: bool = field(default=False, init=False)
+    """Whether that gateway is one that a release neither starts nor stops."""
     recorded: Deployment | None = field(default=None, init=False)
     """The last deployment, while no record says what serves."""
     started: Service | None = field(default=None, init=False)
@@ -85,6 +88,7 @@ class Release:
             settle(self.root)
             self._end_trial()
             self.old, self.old_gateway = read(self.root / SERVING), gateway_service(self.root)
+            self.by_hand = self.old_gateway in started_by_hand(self.root)
             engine = self._engine()
             found = self._unchanged(engine)
             if found is not None:
@@ -130,8 +134,8 @@ class Release:
             fix = "release it without a trial"
             raise ServiceError("nothing serves that it could be compared with", where=f"{plan.mode} trial", fix=fix)
         if health(gateway.url).get("code") != serving.code:
-            fix = "serve the champion with the new code first: orchestra release"
-            raise ServiceError("the gateway runs other code", where=f"{plan.mode} trial", fix=fix)
+            fix = "restart it" if self.by_hand else "serve the champion with the new code first: orchestra release"
+            raise ServiceError("the gateway runs other code or settings", where=f"{plan.mode} trial", fix=fix)
         trial = ReleaseTrial(
             id=secrets.token_hex(8),
             mode=plan.mode,
@@ -178,14 +182,21 @@ class Release:
         fell_back = self.params.deploy.engine == "auto" and old.engine == "in_process" and old.fell_back
         if old.engine != engine and not fell_back:
             return None
-        if self.params.deploy.gateway_port not in (0, gateway.port):
+        if not self.by_hand and self.params.deploy.gateway_port not in (0, gateway.port):
             return None
         found = health(gateway.url)
-        wanted = {"status": "ok", "fingerprint": self._fingerprint(old.engine), "code": code_hash("gateway")}
+        wanted = {
+            "status": "ok",
+            "fingerprint": self._fingerprint(old.engine),
+            "code": gateway_code(self.params.deploy),
+        }
         if any(found.get(key) != value for key, value in wanted.items()):
             return None
+        # What else the monitor, a canary or the gateway reads of it.
+        if old.params.get("deploy") != self.params.deploy.model_dump(mode="json", by_alias=True):
+            return None
         made = last_deployment(self.root)
-        return None if made is None else made.model_copy(update={"outcome": "unchanged"})
+        return None if made is None else made.model_copy(update={"outcome": "unchanged", "url": gateway.url})
 
     def _fingerprint(self, engine: Engine) -> str:
         return serving_fingerprint(self.root, self.candidate.checkpoint_hash, engine, self.params)
@@ -193,11 +204,11 @@ class Release:
     def _port(self) -> int:
         """The gateway's port; raises `ServiceError` when another program has it."""
         wanted, gateway = self.params.deploy.gateway_port, self.old_gateway
-        if gateway is not None and wanted in (0, gateway.port):
+        if gateway is not None and (self.by_hand or wanted in (0, gateway.port)):
             return gateway.port
         if wanted == 0:
             return free_port()
-        if port_busy(wanted):
+        if port_busy(wanted, self.params.deploy.host):
             fix = "end it, or set deploy.gateway_port in params.yaml to another port (0: any)"
             raise ServiceError(
                 f"port {wanted} is in use by {port_holder(wanted)}", where="deploy.gateway_port", fix=fix
@@ -273,7 +284,7 @@ class Release:
             vllm_service=service.name if service is not None else None,
             params=self.params.model_dump(mode="json", by_alias=True),
             fingerprint=self._fingerprint(engine),
-            code=code_hash("gateway"),
+            code=gateway_code(self.params.deploy),
         )
 
     def _switch(self, serving: Serving, port: int) -> str:
@@ -283,11 +294,14 @@ class Release:
         (self.root / LAST).unlink(missing_ok=True)
         write(self.root, serving)
         gateway = self.old_gateway
-        if gateway is not None and gateway.port == port and health(gateway.url).get("code") == serving.code:
+        current = gateway is not None and gateway.port == port and health(gateway.url).get("code") == serving.code
+        if gateway is not None and (self.by_hand or current):
             url = gateway.url
         else:
             url = start_gateway(self.root, port, self.params.deploy, self.say)
             gateway = gateway_service(self.root)
+        for address in of_other_code(self.root, serving.code):
+            self.say(f"the gateway at {address} runs other code or settings, and no release started it: restart it")
         if gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
         return url

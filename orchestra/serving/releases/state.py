@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from pydantic import JsonValue, ValidationError
 
-from orchestra.config.deploy import VllmServer
+from orchestra.config.deploy import Deploy, VllmServer
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import DataError
 from orchestra.files import atomic
+from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.catalogue import catalogue_files
 from orchestra.types import Record
 
@@ -42,11 +43,22 @@ class Serving(Record):
     fingerprint: str
     """Hash of all that decides an answer; equal means there is nothing to release."""
     code: str
-    """Hash of the code that a gateway must run to serve this."""
+    """What a gateway must run to serve this: see `gateway_code`."""
+
+    @property
+    def model_servers(self) -> list[str]:
+        """Addresses; none in process."""
+        return [*filter(None, (self.vllm_url,)), *self.vllm_replicas] if self.engine == "vllm" else []
 
     @property
     def parsed(self) -> Params:
         return parse_params(self.params, where=SERVING)
+
+
+def gateway_code(deploy: Deploy) -> str:
+    """Hash of the gateway's code and of the settings that its process reads once, as it starts."""
+    once = {"host", "hosts", "tls_certificate", "tls_key", "gateway", "tracing"}
+    return hashlib.sha256((code_hash("gateway") + deploy.model_dump_json(include=once)).encode()).hexdigest()
 
 
 def write(root: Path, serving: Serving, path: str = SERVING) -> None:

@@ -29,6 +29,8 @@ class Supervisor:
     def __init__(self, root: Path, on_restart: Callable[[], None]) -> None:
         """`on_restart` is called for each server that is up again."""
         self._root, self._on_restart = root, on_restart
+        self.failure: str | None = None
+        """Why the last try to start a server failed."""
         self._task: asyncio.Task[None] | None = None
         self._silent_since: float | None = None
         self._next_try, self._pause_s = 0.0, PAUSE_S
@@ -37,7 +39,7 @@ class Supervisor:
         """Take note of a look at the server; starts it again, in the background, where it has died."""
         now = time.monotonic()
         if problem is None:
-            self._silent_since, self._pause_s = None, PAUSE_S
+            self._silent_since, self._pause_s, self.failure = None, PAUSE_S, None
             return
         self._silent_since = self._silent_since or now
         if serving.vllm_service is None or now < self._next_try or (self._task and not self._task.done()):
@@ -52,11 +54,12 @@ class Supervisor:
         try:
             await asyncio.to_thread(restart, self._root, serving)
         except OrchestraError as error:
-            log.error("%s could not be started again: %s", serving.vllm_service, error)
+            self.failure = f"{serving.vllm_service} could not be started again: {error}"
+            log.error(self.failure)
         except Exception:
             log.exception("%s could not be started again", serving.vllm_service)
         else:
-            self._silent_since = None
+            self._silent_since = self.failure = None
             self._on_restart()
             log.warning("%s was started again", serving.vllm_service)
 

@@ -77,7 +77,7 @@ class BoundedProtocol(H11Protocol):
         if cycle is not None and not cycle.response_started and cycle.keep_alive:
             cycle.keep_alive = False
             # uvicorn's answer repeats what the request says of its connection.
-            cycle.scope["headers"].append((b"connection", b"close"))
+            self.headers.append((b"connection", b"close"))
 
     def _leave(self) -> None:
         if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.serving.wire.errors import ApiError, CallerLeft, bad_request, too_large
 from orchestra.serving.wire.request import MAX_BODY
+from orchestra.system.processes import url_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,7 +36,7 @@ class RequestGuard:
 
     app: ASGIApp
     hosts: Collection[str] = LOCAL_NAMES
-    """Names that callers may address; `*` is any."""
+    """Names that callers may address, as `url_host` writes them; `*` is any."""
     body_s: float = BODY_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +66,7 @@ class RequestGuard:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         probed = scope["method"] == "GET" and scope["path"] in PROBED and (not host or _is_number(name))
-        if "*" not in self.hosts and name.lower() not in self.hosts and not probed:
+        if "*" not in self.hosts and url_host(name) not in self.hosts and not probed:
             what = f"host {name[:80]!r} is not served here: deploy.hosts in params.yaml names those that are"
             raise ApiError(403, what, kind="permission_error", code="foreign_host")
         origin = headers.get("origin")

@@ -8,6 +8,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from orchestra.system.environment import old_memory_group, unified_group
+
 HALVES_BYTES = 32 << 20
 """Room for the two processes of the sandbox outside, which are in the group too."""
 GONE_S = 1.0
@@ -87,15 +89,10 @@ def group_parent(proc: Path = Path("/proc/self")) -> Path | None:
     The kernel gives controllers only to groups below one that has no process of its own, so that the one above serves
     where this process is alone in a leaf, as systemd's Delegate=yes with DelegateSubgroup= makes it.
     """
-    try:
-        mounted = re.search(r"^(?:\S+ ){4}(\S+) .* - cgroup2 ", (proc / "mountinfo").read_text(encoding="utf-8"), re.M)
-        own = re.search(r"^0::(/.*)$", (proc / "cgroup").read_text(encoding="utf-8"), re.M)
-    except OSError:
+    found = unified_group(proc)
+    if found is None:
         return None
-    if mounted is None or own is None:
-        return None
-    root = Path(mounted[1])
-    here = root / own[1].strip("/")
+    root, here = found
     for folder in (here, here.parent):
         if folder.is_relative_to(root) and _limits_memory(folder):
             return folder
@@ -106,18 +103,11 @@ def group_parent(proc: Path = Path("/proc/self")) -> Path | None:
 def old_group_parent(proc: Path = Path("/proc/self")) -> Path | None:
     """The group of cgroup v1 below which this process may limit memory: its own; None where it may make none.
 
-    There a group with processes may have groups below it. A container sees only a part of the tree as its whole.
+    There a group with processes may have groups below it.
     """
-    try:
-        mounts, groups = ((proc / name).read_text(encoding="utf-8") for name in ("mountinfo", "cgroup"))
-    except OSError:
+    folder = old_memory_group(proc)
+    if folder is None:
         return None
-    mounted = re.search(r"^(?:\S+ ){3}(\S+) (\S+) .* - cgroup \S+ (?:\S+,)?memory(?:,\S+)?$", mounts, re.M)
-    own = re.search(r"^\d+:(?:[^:\n]+,)?memory(?:,[^:\n]+)?:(/.*)$", groups, re.M)
-    if mounted is None or own is None:
-        return None
-    inside = Path(own[1]).relative_to(mounted[1]) if Path(own[1]).is_relative_to(mounted[1]) else Path()
-    folder = Path(mounted[2]) / inside
     files = [folder / name for name in ("memory.limit_in_bytes", "memory.oom_control", "cgroup.procs")]
     return folder if all(os.access(path, os.W_OK) for path in (folder, *files)) else None
 

@@ -1,13 +1,18 @@
 """What asks for a retraining: a changed or stale price, a retired model, new data, drift."""
 
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
+from random import Random
+
+import pytest
 
 from monitoring.drift import Signal
 from monitoring.reasons import of_data, of_drift, of_models, of_prices
 from orchestra.config.overrides import effective
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
+from orchestra.tools.catalogue.price_check import price_keys
+from tests.support.generated import seeds
 from tests.support.worlds import ROOT
 
 FILE = read_catalogue(ROOT / "data/catalogue/tools.yaml")
@@ -34,6 +39,25 @@ def test_a_price_that_changed_asks_with_the_day_from_which_it_holds() -> None:
 def test_a_price_that_is_the_same_or_comes_later_does_not_ask() -> None:
     assert of_prices(FILE, book("10", date(2025, 11, 20)), TRAINED, TODAY, NEVER) == []
     assert of_prices(FILE, book("20", date(2025, 12, 2)), TRAINED, TODAY, NEVER) == []
+
+
+@pytest.mark.parametrize("seed", seeds(200, quick=20))
+def test_changed_prices_ask_for_a_day_whose_prices_are_todays(seed: int) -> None:
+    random = Random(seed)
+    keys = random.sample(sorted(set(price_keys(FILE).values())), 3)
+    # One price changes and comes back; two others change.
+    changes = zip((keys[0], *keys), (1, 0, 2, 3), random.sample(range(1, 40), 4), strict=True)
+    rows = []
+    for key, more, days in changes:
+        before = BOOK.row(key, TRAINED)
+        assert before is not None
+        since = TRAINED + timedelta(days=days)
+        rows.append(before.model_copy(update={"output": before.output + more, "effective_from": since}))
+    moved = PriceBook([*(one for one in BOOK.every() if one.effective_from <= TRAINED), *rows])
+    today = TRAINED + timedelta(days=random.randint(1, 40))
+    for one in of_prices(FILE, moved, TRAINED, today, NEVER):
+        day = date.fromisoformat(one.assignments[0].partition("=")[2].strip('"'))
+        assert day <= today and of_prices(FILE, moved, day, today, NEVER) == []
 
 
 def test_stale_prices_wait_for_a_person_as_one_fact_on_every_day() -> None:

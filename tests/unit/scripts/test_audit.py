@@ -1,7 +1,11 @@
 """The audit of dependencies never takes silence for a good answer."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+from scripts import audit
 from scripts.audit import KNOWN, NOT_ASKED, verdict
 
 SOUND = {"name": "attrs", "version": "26.1.0", "vulns": []}
@@ -25,3 +29,12 @@ def test_what_is_known_is_named_with_the_version_that_helps() -> None:
 
 def test_packages_without_advisories_are_counted() -> None:
     assert told(SOUND, SOUND) == (0, ["nothing is known about 2 packages"])
+
+
+def test_without_uv_nobody_is_asked_and_one_line_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit, "UV", tmp_path / "uv")
+    assert audit.main() == NOT_ASKED
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "nothing was audited" in line and "pip install" in line

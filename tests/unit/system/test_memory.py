@@ -54,7 +54,20 @@ def test_the_embedded_model_fits_anywhere() -> None:
     params = load_params(ROOT / "params.yaml")
     shape = shape_of(ROOT, params.model)
     assert shape is not None
-    assert all(need.fits and need.helps == "" for need in needs(params, shape, []))
+    assert all(need.fits and need.helps == "" for need in needs(params, shape, [replace(H100, memory=24 * GIB)]))
+
+
+def test_the_embedded_profile_runs_on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only with every episode at its longest would its step need more than a laptop has."""
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(machine, "host_memory", lambda: 4 * GIB)
+    params = load_params(ROOT / "params.yaml")
+    refuse(ROOT, params)
+    (told,) = [one for one in examine(params) if one.what == "memory forecast" and one.level == "warning"]
+    assert "with every episode at its longest, of 4.0 GiB" in told.found and "micro_batch" in told.fix
+    monkeypatch.setattr(machine, "host_memory", lambda: GIB // 8)
+    with pytest.raises(ConfigError, match="needs"):
+        refuse(ROOT, params)
 
 
 def full(changes: dict[str, object]) -> Params:

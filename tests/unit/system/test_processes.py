@@ -26,6 +26,7 @@ from orchestra.system.processes import (
     start_service,
     started_at,
     stop_services,
+    url_host,
 )
 from tests.support.waiting import soon
 
@@ -133,6 +134,12 @@ def test_ports() -> None:
         sock.bind(("127.0.0.1", port))
         sock.listen()
         assert port_busy(port)
+    assert not port_busy(port, "192.0.2.1"), "no address of this machine"
+
+
+def test_hosts_in_addresses() -> None:
+    hosts = {"2001:DB8:0::1": "[2001:db8::1]", "[::1]": "[::1]", "127.0.0.1": "127.0.0.1", "A.example": "a.example"}
+    assert [url_host(host) for host in hosts] == list(hosts.values())
 
 
 def test_a_service_is_found_again_and_ended_with_its_children(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from orchestra.system.workspace import LOCK, locked
 
 PRICE = RetrainReason("price", "a/b@2026-01-01", "a/b costs more", assignments=('world.price_date="2026-01-01"',))
 DRIFT = RetrainReason("drift", "mix\0f1", "mix of tools: 0.2", assignments=("grpo.seed=1",))
+DATA = RetrainReason("data", "data/extra@1", "data/extra modified")
 RETIRED = RetrainReason("model", "a/b", "a/b is retired", needs="name another model")
 LOOKED = ("drift", "price", "model", "data")
 RULES = Retraining(cooldown_hours=24.0, monthly_usd=Decimal(10))
@@ -81,6 +82,26 @@ def test_a_fact_that_is_back_keeps_its_attempts_for_the_month_and_the_cool_down(
     assert states(tmp_path) == ["settled"] and asked(tmp_path, DRIFT) == ["mix of tools: 0.2"]
     assert month_left(tmp_path, RULES) == 1
     assert hindrance(tmp_path, RULES, []).startswith("the cool-down of 24 hours")
+
+
+@pytest.mark.parametrize("fact", [PRICE, DATA])
+def test_a_fact_that_a_failed_run_took_away_stays_open_until_an_answer_or_a_person(
+    tmp_path: Path, fact: RetrainReason
+) -> None:
+    asked(tmp_path, fact)
+    taken(tmp_path, answered=False)
+    assert asked(tmp_path) == [] and states(tmp_path) == ["open"]
+    assert hindrance(tmp_path, RULES, [], now=True) == ""
+    taken(tmp_path, "r2")
+    assert states(tmp_path) == ["answered"]
+    asked(tmp_path, fact)
+    assert states(tmp_path) == ["answered"]
+
+
+def test_a_fact_that_no_run_took_away_settles(tmp_path: Path) -> None:
+    asked(tmp_path, PRICE, DATA)
+    asked(tmp_path)
+    assert states(tmp_path) == ["settled", "settled"]
 
 
 def test_a_suspended_run_keeps_the_dollars_of_a_ledger_that_was_put_away(tmp_path: Path) -> None:
@@ -206,6 +227,8 @@ def test_drift_takes_the_next_seed_only_where_nothing_else_makes_another_model()
     later = RetrainReason("price", "c/d", "c/d", assignments=('world.price_date="2026-02-01"',))
     assert assignments([request(DRIFT)]) == ["grpo.seed=1"]
     assert assignments([request(DRIFT), request(PRICE), request(later)]) == ['world.price_date="2026-02-01"']
+    assert assignments([request(PRICE)], ['world.price_date="2026-03-01"']) == [], "a person has moved on"
+    assert assignments([request(later)], ['world.price_date="2026-01-15"']) == ['world.price_date="2026-02-01"']
     tenth = RetrainReason("drift", "y", "y", assignments=("grpo.seed=10",))
     ninth = RetrainReason("drift", "z", "z", assignments=("grpo.seed=9",))
     assert assignments([request(tenth), request(ninth)]) == assignments([request(ninth), request(tenth)])

@@ -2,15 +2,21 @@
 
 import shutil
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from monitoring.drift import Signal
+from monitoring.reasons import of_drift
 from orchestra.errors import DataError
 from orchestra.files.jsonl import write_jsonl
 from orchestra.promotion.approval import Answer, request
+from orchestra.serving.releases.deployment import Deployment
 from orchestra.serving.releases.release import Release
+from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.releases.trial_run import CandidateWorse
+from orchestra.system.retraining import ask, close, requests, take
 from tasks import approval
 from tasks.deploy import Wish, deploy
 from tasks.platform.registry import CHAMPION, DECISION, PREVIOUS, ROLLED_BACK, Registry
@@ -82,3 +88,35 @@ def test_an_older_version_that_fails_gives_way_to_the_one_that_it_replaced(
 ) -> None:
     assert back(stage).changed
     assert tried(stage) == {1: {PREVIOUS}, 2: {CHAMPION}}
+
+
+def test_a_drift_that_was_answered_asks_again_when_its_version_serves_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, signals = stage.root, [Signal("mix of tools", 0.0, 0.2, 1e-9)]
+
+    def serves(fingerprint: str) -> Deployment:
+        more = {"checkpoint": "c", "engine": "in_process", "params": {}, "code": "c"}
+        write(root, Serving(version="1", checkpoint_hash=fingerprint, fingerprint=fingerprint, **more))
+        return Deployment(outcome="released")
+
+    def released(fingerprint: str) -> None:
+        monkeypatch.setattr(Release, "run", lambda _: serves(fingerprint))
+        deploy(stage)
+
+    def asked(fingerprint: str) -> int:
+        return len(ask(root, of_drift(signals, fingerprint, 0), {"drift"}, "a monitor"))
+
+    serves("old")
+    assert asked("old") == 1
+    taken = take(root, "r", "calm-cat")
+    released("new")
+    close(root, taken, "Completed", Decimal(4), answered=True)
+    assert asked("old") == 0, "no release since"
+    released("new")
+    released("old")
+    assert asked("old") == 1
+    assert [[each.usd for each in one.attempts] for one in requests(root)] == [[Decimal(4)]], "the month counts them"
+    close(root, take(root, "s", "shy-seal"), "Rejected", Decimal(1), answered=True)
+    released("old")
+    assert asked("old") == 0, "its answer was a refusal: the same version serves on"

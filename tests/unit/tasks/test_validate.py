@@ -18,6 +18,7 @@ from tasks.platform.stage import Stage
 from tests.support.worlds import ROOT
 
 MIX = {"arithmetic": 0.2, "fact": 0.2, "two_hop": 0.2, "topic": 0.4}
+WRITER = {"model": "m", "price": "openai/gpt-5-mini", "cap_usd": 1.0}
 TRAIN, HELDOUT = 80, 20
 
 
@@ -194,6 +195,17 @@ def test_a_set_out_of_balance_is_refused_as_a_whole(project: Path) -> None:
         run(project)
 
 
+def test_what_a_model_wrote_need_not_be_made_by_rule_too(project: Path) -> None:
+    params = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))
+    params["synthesize"] |= {
+        "generator": "llm",
+        "writer": WRITER,
+        "mix": {name: 0.8 * part for name, part in MIX.items()} | {"lookup": 0.2},
+    }
+    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    assert run(project)["refused_as_a_whole"] == []
+
+
 def test_splits_that_are_not_disjoint_stop_the_flow_and_the_page_says_so(project: Path) -> None:
     held = json.loads(lines(project, "data/generated/heldout.jsonl")[0])["entities"]
     for number in range(1, 5):
@@ -234,7 +246,7 @@ def test_any_number_of_processes_writes_the_same(project: Path, monkeypatch: pyt
 def test_an_expectation_that_raises_is_not_a_finding_about_the_data(project: Path) -> None:
     import pandas as pd
 
-    rules = [rule for rule in suites(MIX, [], [])["examples"] if rule.column == "tools"]
+    rules = [rule for rule in suites(MIX, {}, [])["examples"] if rule.column == "tools"]
     frame = pd.DataFrame({"row": ["train:1"], "tools": ["many"]})
     with pytest.raises(OrchestraError, match=r"on tools could not run: .*the data are not at fault") as error:
         expectations.check({"examples": frame}, {"examples": rules}, project / "docs")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import DataError
-from orchestra.serving.releases.state import SERVING, Serving, read, serving_fingerprint, write
-from orchestra.system.code_hash import code_hash
+from orchestra.serving.releases.state import SERVING, Serving, gateway_code, read, serving_fingerprint, write
 from tests.support.serving_world import params, workspace
 
 
@@ -21,7 +20,7 @@ def serving(root: Path, **fields: object) -> Serving:
             "engine": "in_process",
             "params": json.loads(params().model_dump_json(by_alias=True)),
             "fingerprint": serving_fingerprint(root, "x", "in_process", params()),
-            "code": code_hash("gateway"),
+            "code": gateway_code(params().deploy),
             **fields,
         }
     )

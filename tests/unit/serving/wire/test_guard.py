@@ -16,7 +16,7 @@ import pytest
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol
-from orchestra.serving.wire.guard import RequestGuard
+from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.request import MAX_BODY
 from tests.support.real_gateway import listening
 from tests.support.serving_world import backend
@@ -68,6 +68,19 @@ def test_a_request_is_answered(port: int) -> None:
 def test_a_foreign_host_is_refused(port: int, host: str) -> None:
     reply = httpx.post(f"http://127.0.0.1:{port}{PATH}", json=ASKED, headers={"Host": host})
     assert reply.status_code == 403 and reply.json()["error"]["code"] == "foreign_host"
+
+
+def test_a_name_is_served_however_it_is_spelled(tmp_path: Path) -> None:
+    hosts = (*LOCAL_NAMES, "2001:DB8:0::1", "Orchestra.example.org")
+    with listening(create_app(Gateway(tmp_path, backend=backend(tmp_path)), load=False, hosts=hosts)) as port:
+
+        def status(host: str) -> int:
+            return httpx.post(f"http://127.0.0.1:{port}{PATH}", json=ASKED, headers={"Host": host}).status_code
+
+        for host in ("[2001:db8::1]", "[2001:DB8:0:0::1]:8800", "orchestra.example.org", "ORCHESTRA.example.org:80"):
+            assert status(host) == 200, host
+        for host in ("[2001:db8::2]", "[127.0.0.1]", "[orchestra.example.org]", "[::1"):
+            assert status(host) == 403, host
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics"])

@@ -79,6 +79,11 @@ SETS = {
     ("heldout_category", "the heldout set follows synthesize.mix only roughly"): "warning",
     ("leak", "the splits are not disjoint"): "critical",
 }
+LACKS = {
+    (f"{split}_category", f"the {split} set has no {category} example"): (split, category)
+    for split in SPLITS
+    for category in ("topic", "fact")
+}
 Frames = dict[str, pd.DataFrame]
 
 
@@ -131,16 +136,16 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Checked:
     spoil(frames["balance"], BALANCE_BREAKS)
     spoil(frames["answers"], ANSWER_BREAKS)
     spoil(frames["corpus"], CORPUS_BREAKS)
-    return check(frames, suites(MIX, SPLITS, ["music"]), tmp_path_factory.mktemp("docs"))
+    return check(frames, suites(MIX, dict.fromkeys(SPLITS, ROWS), ["music"]), tmp_path_factory.mktemp("docs"))
 
 
 def test_every_rule_is_broken_below() -> None:
     every = {
         name: {(rule.column, rule.meta["reason"]) for rule in rules}
-        for name, rules in suites(MIX, SPLITS, ["music"]).items()
+        for name, rules in suites(MIX, dict.fromkeys(SPLITS, ROWS), ["music"]).items()
     }
     assert every == {
-        "examples": set(ROW_BREAKS) | set(SETS),
+        "examples": set(ROW_BREAKS) | set(SETS) | set(LACKS),
         "balance": set(BALANCE_BREAKS),
         "answers": set(ANSWER_BREAKS),
         "corpus": set(CORPUS_BREAKS),
@@ -150,7 +155,7 @@ def test_every_rule_is_broken_below() -> None:
 @pytest.mark.parametrize("known", [10, 0])
 def test_good_data_breaks_none_even_where_nothing_is_known(tmp_path: Path, known: int) -> None:
     frames = good() | {name: good()[name][:known] for name in ("answers", "corpus")}
-    checked = check(frames, suites(MIX, SPLITS, ["music"]), tmp_path / "docs")
+    checked = check(frames, suites(MIX, dict.fromkeys(SPLITS, ROWS), ["music"]), tmp_path / "docs")
     assert [outcome for outcome in checked.outcomes if not outcome.passed] == []
     assert checked.rows == {} and checked.tables == [] and checked.warnings == []
 
@@ -193,3 +198,20 @@ def test_a_rule_of_the_other_sets_stops_or_warns_and_names_the_place(
     assert not outcome.passed and outcome.severity == severity and outcome.named and outcome.text.startswith(reason)
     assert (outcome.text in broken.tables) == (severity == "critical")
     assert (outcome in broken.warnings) == (severity == "warning")
+
+
+@pytest.mark.parametrize(("split", "category"), LACKS.values())
+def test_a_set_that_lacks_a_small_category_is_refused(tmp_path: Path, split: str, category: str) -> None:
+    frames, mix = good(), {"topic": 0.02, "fact": 0.02, "lookup": 0.96}
+    examples = frames["examples"]
+    examples.loc[examples.index % ROWS > 1, "category"] = "lookup"
+    lacking = (examples["split"] == split) & (examples["category"] == category)
+    frames["examples"] = split_categories(examples.assign(category=examples["category"].mask(lacking, "lookup")))
+    checked = check(frames, suites(mix, dict.fromkeys(SPLITS, ROWS), ["music"]), tmp_path / "docs")
+    assert checked.tables == [f"the {split} set has no {category} example"] and checked.rows == {}
+
+
+def test_a_set_too_small_for_a_category_may_lack_it() -> None:
+    rules = suites({"topic": 0.96, "fact": 0.04}, {"train": 25, "heldout": 24}, [])["examples"]
+    told = {rule.meta["reason"] for rule in rules}
+    assert "the train set has no fact example" in told and "the heldout set has no fact example" not in told

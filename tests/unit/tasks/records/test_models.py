@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.files.checkpoint import hash_dir
+from orchestra.files.checkpoint import hash_dir, hash_file
 from tasks.platform.dvc import Hashes
 from tasks.platform.registry import Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
 from tasks.promote import promote
-from tasks.records.models import HASH, MODEL, VERSIONS, link
+from tasks.records.models import HASH, HELDOUT, MODEL, VERSIONS, dataset, link
 from tests.support.promotions import params
 
 NONE = Hashes({}, {}, {})
@@ -36,13 +36,24 @@ def test_a_run_names_the_data_that_it_read(recorder: Recorder) -> None:
     (trained,), (held,) = (recorder.client.get_run(run).inputs.dataset_inputs for run in (sft, judged))
     assert (trained.dataset.name, trained.tags[0].value) == ("train", "training")
     assert (held.dataset.name, held.tags[0].value) == ("heldout", "evaluation")
-    assert json.loads(held.dataset.profile) == {"examples": 6} and str(recorder.root) not in held.dataset.source
+    assert json.loads(trained.dataset.profile) == {"examples": 6}
+    assert trained.dataset.digest == hash_file(recorder.root / "data/validated/train.jsonl")[:32]
+    assert json.loads(held.dataset.profile) == {"examples": 4}, "evaluate.examples of the 6"
+    assert held.dataset.digest != trained.dataset.digest and str(recorder.root) not in held.dataset.source
     again = Recorder.open(recorder.root, "flow-2", "bold")
     assert link(again, "evaluate", None) == {} == link(again, "synthesize", None)
     (known,) = again.client.get_run(again.parent).inputs.dataset_inputs
     assert known.dataset.digest == held.dataset.digest, "an unchanged stage read the same"
     both = recorder.client.get_run(recorder.parent).inputs.dataset_inputs
     assert {one.dataset.name for one in both} == {"train", "heldout"}
+
+
+def test_a_held_out_example_that_was_not_evaluated_makes_no_other_dataset(recorder: Recorder) -> None:
+    file = recorder.root / "data/validated/heldout.jsonl"
+    before = dataset(recorder.root, HELDOUT, 4).dataset.digest
+    file.write_text(file.read_text() + "{}\n")
+    assert dataset(recorder.root, HELDOUT, 4).dataset.digest == before
+    assert dataset(recorder.root, HELDOUT).dataset.digest == hash_file(file)[:32] != before
 
 
 def test_a_checkpoint_is_one_model_from_its_training_to_its_version(recorder: Recorder) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.system.environment import memory_limit
 from orchestra.tools.sandbox import cgroup, worker
 from orchestra.tools.sandbox.cgroup import HALVES_BYTES, MemoryGroup, group_parent, memory_group, old_group_parent
 from orchestra.tools.sandbox.command import Limits
@@ -105,6 +106,26 @@ def test_no_group_where_memory_is_not_limited_by_cgroup_1(tmp_path: Path, own: s
     mounted = MOUNTED.format(root="/", at=tmp_path / "fs", controllers="memory")
     assert old_group_parent(old_proc(tmp_path, own, mounted)) is None
     assert old_group_parent(tmp_path / "nowhere") is None
+
+
+def test_what_the_groups_leave_of_the_memory(tmp_path: Path) -> None:
+    own = old_group(tmp_path / "fs/app")
+    here = old_proc(tmp_path, "4:memory:/app\n", MOUNTED.format(root="/", at=tmp_path / "fs", controllers="memory"))
+    (own / "memory.stat").write_text("cache 1\nhierarchical_memory_limit 9223372036854771712\n")
+    assert memory_limit(here) is None
+    (own / "memory.stat").write_text("cache 1\nhierarchical_memory_limit 4096\nhierarchical_memsw_limit 9\n")
+    assert memory_limit(here) == 4096
+    assert memory_limit(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(("limits", "wanted"), [(("max", "max"), None), (("max", "7"), 7), (("5", "7"), 5)])
+def test_the_lowest_limit_of_the_groups_above_holds(
+    tmp_path: Path, limits: tuple[str, str], wanted: int | None
+) -> None:
+    own = group(tmp_path / "fs/app/main", "memory", "")
+    for folder, limit in zip((own, own.parent), limits, strict=True):
+        (folder / "memory.max").write_text(limit + "\n")
+    assert memory_limit(proc(tmp_path, tmp_path / "fs", "/app/main")) == wanted
 
 
 def test_a_group_of_cgroup_1_has_its_limits(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""A gateway is found by its channel, and one that is gone is not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.status import service_lines
+from orchestra.errors import ServiceError
+from orchestra.serving.client import access, gateway_url
+from orchestra.serving.releases.control import gateway_service, of_other_code
+from orchestra.serving.releases.control_channel import (
+    FOLDER,
+    ControlChannel,
+    address,
+    close_channel,
+    live_channels,
+    open_channel,
+    started_by_hand,
+)
+from orchestra.serving.shared.database import STORE, Database
+from orchestra.serving.shared.keys import Keys, operator_key
+from orchestra.system.processes import free_port
+
+
+def test_a_gateway_that_no_release_started_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHESTRA_URL", raising=False)
+    monkeypatch.delenv("ORCHESTRA_API_KEY", raising=False)
+    operator_key(tmp_path, Keys(Database(tmp_path / STORE)))
+    url = f"https://127.0.0.1:{free_port()}"
+    open_channel(tmp_path, "https://127.0.0.1:1", url)
+    assert gateway_url(tmp_path) == url
+    base, headers, verify = access(tmp_path)
+    assert base == url and headers["Authorization"].startswith("Bearer ") and not verify
+    (line,) = service_lines(tmp_path)
+    assert line.startswith(f"  gateway     {url}  does not answer") and str(os.getpid()) in line
+    # It does not answer, so that no release counts on it.
+    assert gateway_service(tmp_path) is None and of_other_code(tmp_path, "c") == []
+    close_channel(tmp_path)
+    with pytest.raises(ServiceError, match="nothing serves here"):
+        gateway_url(tmp_path)
+
+
+def test_a_channel_of_a_process_that_ended_leads_nowhere(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    channel = ControlChannel(url="http://127.0.0.1:1", token="t", address="http://127.0.0.1:2", started="1")
+    # The second number belongs to another process by now: this one.
+    for pid in (gone.pid, os.getpid()):
+        (folder / f"{pid}.json").write_text(channel.model_dump_json(), encoding="utf-8")
+    assert live_channels(tmp_path) == {} and started_by_hand(tmp_path) == []
+
+
+def test_a_channel_without_an_address_is_one_to_reload_only(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    older = {"url": "http://127.0.0.1:1", "token": "t"}
+    (folder / f"{os.getpid()}.json").write_text(json.dumps(older), encoding="utf-8")
+    assert list(live_channels(tmp_path)) == [os.getpid()] and started_by_hand(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "url"),
+    [
+        ("127.0.0.1", False, "http://127.0.0.1:8800"),
+        ("10.1.2.3", True, "https://10.1.2.3:8800"),
+        ("0.0.0.0", False, "http://127.0.0.1:8800"),
+        ("::", True, "https://[::1]:8800"),
+        ("::1", False, "http://[::1]:8800"),
+        ("2001:DB8:0::1", False, "http://[2001:db8::1]:8800"),
+    ],
+)
+def test_an_address_is_one_that_can_be_asked(host: str, tls: bool, url: str) -> None:
+    assert address(host, 8800, tls=tls) == url

@@ -1,0 +1,54 @@
+"""The gateway's process: what it listens on, and one line for what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestra.serving.__main__ import main
+from orchestra.serving.releases.state import write
+from tests.support.serving_world import backend, params
+from tests.support.worlds import ROOT
+
+
+def released(root: Path, **deploy: object) -> None:
+    raw = params(**deploy).model_dump(mode="json", by_alias=True)
+    write(root, backend(root).serving.model_copy(update={"params": raw}))
+
+
+def refused(root: Path, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(["--root", str(root), *arguments])
+    line = str(caught.value)
+    assert line.startswith("Error: ") and "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("host", ["localhost", "orchestra.example.org", "127.0.0.1:8800", "[::1]"])
+def test_a_host_is_an_address(host: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, "--port", "0", "--host", host).startswith(f"Error: --host: {host} is no IP address")
+
+
+def test_without_a_port_that_of_what_is_served_is_needed(tmp_path: Path) -> None:
+    assert "nothing was released, so no port is known" in refused(tmp_path)
+    released(tmp_path, gateway_port=0)
+    assert refused(tmp_path).startswith("Error: deploy.gateway_port: it is 0, so no port is known — --port 8800")
+
+
+def test_the_settings_hold_unless_the_command_says_otherwise(tmp_path: Path) -> None:
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    assert "host: 127.0.0.1" in text
+    (tmp_path / "params.yaml").write_text(text.replace("host: 127.0.0.1", "host: 10.9.8.7"), encoding="utf-8")
+    assert "10.9.8.7 is open to others" in refused(tmp_path), "before the first release those of params.yaml hold"
+    released(tmp_path, host="0.0.0.0", gateway_port=8800)
+    assert "0.0.0.0 is open to others" in refused(tmp_path)
+    assert "192.0.2.1 is open to others" in refused(tmp_path, "--host", "192.0.2.1")
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("no certificate", encoding="utf-8")
+    released(tmp_path, gateway_port=8800, tls_certificate="cert.pem", tls_key="/none/key.pem")
+    assert refused(tmp_path).startswith("Error: deploy.tls_key: /none/key.pem: No such file or directory")
+    released(tmp_path, gateway_port=8800, tls_certificate="/none/cert.pem", tls_key="cert.pem")
+    assert refused(tmp_path).startswith("Error: deploy.tls_certificate: /none/cert.pem: No such file")
+    released(tmp_path, gateway_port=8800, tls_certificate="cert.pem", tls_key="cert.pem")
+    assert "cert.pem are no certificate and its key" in refused(tmp_path)
