@@ -47,7 +47,7 @@ def _end_with(child: "subprocess.Popen[str]", leaving: threading.Event, root: Pa
         blame_storage(root, log)
     except OrchestraError as storage:
         error = storage
-    print(f"error: {error}", flush=True)
+    print(f"error: {error}", file=sys.stderr, flush=True)
     os._exit(2)
 
 

@@ -38,6 +38,8 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
     if not name.strip() or not re.fullmatch(WITHOUT_BANNED_CHARACTERS, name):
         fix = "write a name such as nightly, without / % & < >"
         raise ConfigError(f"{name!r} is no name for a schedule", where="schedule", fix=fix)
+    if flow not in ENTRYPOINTS:
+        raise ConfigError(f"no flow {flow!r}", where="--flow", fix=f"one of: {', '.join(ENTRYPOINTS)}")
     if name == DEPLOYMENT or (name == WATCH and flow != "monitor"):
         what = f"{name} is a deployment of `orchestra retraining on`"
         raise ConfigError(what, where="schedule", fix="write another name, such as nightly")
@@ -192,7 +194,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("name", nargs="?")
     parser.add_argument("--cron")
     parser.add_argument("--timezone", default="UTC")
-    parser.add_argument("--flow", choices=[*ENTRYPOINTS], default="retrain")
+    parser.add_argument("--flow", default="retrain")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--remove", action="store_true")
     told, root = parser.parse_args(arguments), Path.cwd()

@@ -4,8 +4,6 @@ Nothing is waited for beyond a deadline: each part is asked in a thread that a l
 """
 
 import contextlib
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,12 +20,12 @@ from orchestra.errors import OrchestraError
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.releases.control_channel import started_by_hand
 from orchestra.serving.releases.state import SERVING, read
+from orchestra.system.ending import told
 from orchestra.system.environment import quiet
 from orchestra.system.processes import all_remembered
 from orchestra.system.retraining import unanswered
 from orchestra.system.runs import RUNNING, RunRecord, newest_by_flow, runs
 from orchestra.system.servers import state
-from orchestra.system.storage import storage_named
 from tasks.platform import dvc
 from tasks.platform.aliases import aliases
 
@@ -149,24 +147,15 @@ def _state(asked: Future[str], deadline: float, log: str) -> str:
         return f"does not answer within {SERVERS_S:g} s: see {log}"
 
 
-def main() -> int:
-    """Print it all, what matters first; returns the exit code."""
+def main() -> None:
+    """Print it all, what matters first."""
     quiet()
     root = Path.cwd()
-    try:
-        with storage_named(root):
-            last = _show(root)
-    except OrchestraError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Its reader has seen enough: `| head`.
-        return 0
+    last = _show(root)
     if last is not None:
         asked = [f"  {last.approval}"] if last.approval else []
         _say("Last finished run", f"  version {last.version} {last.verdict}", *asked)
         _say(*(f"  {what:<14}{where}" for what, where in places(root, last.mlflow_run)))
-    return 0
 
 
 def _show(root: Path) -> RunSummary | None:
@@ -197,4 +186,5 @@ def _last_line(root: Path, stage: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with told(Path.cwd()):
+        main()

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.config import schema
 from orchestra.config.section import Section
 from orchestra.files.yaml import parse_yaml

@@ -3,13 +3,30 @@
 import contextlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from orchestra.cli.common import parse_usd, workspace
 from orchestra.errors import ConfigError
+
+
+def _address(url: str | None) -> str | None:
+    """Raises `ConfigError` unless it is an address of HTTP."""
+    try:
+        parts = urlsplit(url or "http://host")
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # A port that is none.
+        right = False
+    if not right:
+        raise ConfigError(f"{url!r} is no address", where="--url", fix="write http://HOST:PORT")
+    return url
+
+
+UrlOption = Annotated[str | None, typer.Option(callback=_address, help="The address of another gateway.")]
 
 
 def ask(
@@ -18,7 +35,7 @@ def ask(
     budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars to spend.")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="The most turns; default: rollout.max_turns.")] = None,
     domain: Annotated[str | None, typer.Option(help="Offer this domain's tools, over a copy of its database.")] = None,
-    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
 ) -> None:
     """Ask the served model; print its tool calls, its answer and the bill."""
@@ -43,7 +60,7 @@ def ask(
 def chat(
     preference: Annotated[str | None, typer.Option(help="cheap, fast, accurate, or your own words.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="USD", help="The most dollars for one answer.")] = None,
-    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    url: UrlOption = None,
 ) -> None:
     """Talk with the served model, and see its tool calls and answers as they come."""
     from orchestra.serving import client
@@ -52,7 +69,8 @@ def chat(
     root = workspace()
     base, headers, verify = client.access(root, url)
     usd = None if budget is None else f"{parse_usd(budget, '--budget'):f}"
-    talk = TerminalChat(base, headers, lambda text: print(text, end="", flush=True), preference, usd, verify)
+    write = partial(print, end="", flush=True)
+    talk = TerminalChat(base, headers, write, preference, usd, verify, goes_on=sys.stdin.isatty())
     print(HELP)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while talk.say(input("> ")):
@@ -61,9 +79,15 @@ def chat(
 
 def mcp(
     http: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Listen on this port of 127.0.0.1; default: stdin and stdout.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Listen on this port of 127.0.0.1 (0: a free one); default: stdin and stdout.",
+        ),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The address of another gateway.")] = None,
+    url: UrlOption = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Ask this checkpoint in this process instead of the gateway.")
     ] = None,

@@ -1,7 +1,6 @@
 """Shared by the commands: the workspace, the exit code, and the reading of amounts and dates."""
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -13,7 +12,10 @@ import typer
 
 from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
+from orchestra.system import ending
 
+EACH_TIME = ("promote", "deploy")
+"""Stages of a run that DVC does not know."""
 Level = Literal["ok", "warning", "error"]
 RunnerOption = Annotated[
     str | None,
@@ -68,8 +70,29 @@ def check_stages(root: Path, names: Iterable[str | None]) -> None:
 
     stages = list(load_yaml(root / "dvc.yaml", if_missing="git checkout dvc.yaml")["stages"])
     for name in filter(None, names):
+        if name in EACH_TIME:
+            what = f"{name} is no stage to choose: {' and '.join(EACH_TIME)} run each time, after {stages[-1]}"
+            raise ConfigError(what, where="dvc.yaml", fix=f"one of: {', '.join(stages)}")
         if name not in stages:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(stages)}")
+
+
+def refuse_unused(context: typer.Context, options: Iterable[str], why: str, fix: str = "leave it out") -> None:
+    """Raises `ConfigError` for the first of the options that was typed: it would change nothing, for that reason."""
+    typed = {one.name: one.opts[0] for one in context.command.params if one.name and _typed(context, one.name)}
+    for name in options:
+        if name in typed:
+            raise ConfigError(f"it changes nothing {why}", where=typed[name], fix=fix)
+
+
+def all_but(context: typer.Context, name: str) -> list[str]:
+    """The options of the command but for that one."""
+    return [one.name for one in context.command.params if one.name and one.name != name]
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def hand_over(*arguments: str, **options: object) -> NoReturn:
@@ -77,8 +100,7 @@ def hand_over(*arguments: str, **options: object) -> NoReturn:
 
     `options` follow by their names, as `words` writes them.
     """
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", *arguments, *words(**options)])
+    ending.hand_over(*arguments, *words(**options))
 
 
 def words(**options: object) -> list[str]:

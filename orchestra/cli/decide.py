@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import hand_over, refuse_unused, workspace
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import aligned
 
@@ -14,6 +14,7 @@ TRIALS = (1, 2, 4, 8)
 
 
 def power(
+    context: typer.Context,
     difference: Annotated[
         float, typer.Option(metavar="POINTS", help="The difference in accuracy to detect, in points.")
     ] = 2.0,
@@ -40,6 +41,8 @@ def power(
     for name, percent in (("--disagreement", disagreement), ("--noise", noise)):
         if percent is not None and not 0 <= percent <= 100:
             raise ConfigError(f"{percent:g} is no percentage", where=name, fix="give a number from 0 to 100")
+    if disagreement is not None:
+        refuse_unused(context, ["against"], "beside --disagreement", "leave one of them out")
     measured, evaluated = None, 0
     if disagreement is None:
         verdicts = read_verdicts(workspace() / EVALUATION / "episodes.jsonl")
@@ -116,10 +119,13 @@ def report(
     """Open the decision page."""
     import webbrowser
 
-    file = workspace() / ("reports/decision.html" if version is None else f".state/decisions/{version}.html")
+    root = workspace()
+    file = root / ("reports/decision.html" if version is None else f".state/decisions/{version}.html")
     if not file.is_file():
         what = "nothing was decided yet" if version is None else f"there is no decision about version {version}"
-        raise DataError(what, where=str(file), fix="orchestra run")
+        kept = sorted(int(one.stem) for one in (root / ".state/decisions").glob("*.html") if one.stem.isdigit())
+        known = f"one of: {', '.join(map(str, kept))}" if version is not None and kept else "orchestra run"
+        raise DataError(what, where=str(file), fix=known)
     print(file)
     if not only_print:
         webbrowser.open(file.as_uri())

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import RunnerOption, hand_over, parse_usd, words, workspace
+from orchestra.cli.common import RunnerOption, all_but, hand_over, parse_usd, refuse_unused, words, workspace
 from orchestra.errors import ConfigError
 
 
@@ -18,6 +18,7 @@ class Player(StrEnum):
 
 
 def evaluate(
+    context: typer.Context,
     benchmark: Annotated[
         str | None, typer.Option(help="hle, frames, frames-oracle, tau2 or own; without it: the results so far.")
     ] = None,
@@ -72,6 +73,8 @@ def evaluate(
     """Measure a model on a benchmark; after a kill, the same command continues."""
     here, root = Path.cwd(), workspace()
     if benchmark is None:
+        others = all_but(context, "benchmark")
+        refuse_unused(context, others, "without --benchmark", "name one: --benchmark own")
         from orchestra.evaluation.benchmarks.report import results, table
 
         print("\n".join(table(results(root))))
@@ -96,6 +99,7 @@ def evaluate(
 
 
 def learn(
+    context: typer.Context,
     seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Training seeds.")] = "0,1,2",
     ablations: Annotated[bool, typer.Option("--ablations", help="Add arms that lack a part of the reward.")] = False,
     set_: Annotated[
@@ -121,11 +125,13 @@ def learn(
     ] = None,
 ) -> None:
     """Measure the claims over training seeds; write docs/claims.md and the README's table."""
+    here = Path.cwd()
     workspace()
     if freeze is not None:
+        refuse_unused(context, all_but(context, "freeze"), "beside --freeze, which stops before anything is measured")
         hand_over("tasks.experiments.sealed", str(freeze))
     hand_over(
         "tasks.experiments.learn",
-        seeds=seeds, split=split, join=join, set=set_, examples=examples, probe_examples=probe_examples,
-        ablations=ablations, force=force,
+        seeds=seeds, split=split, set=set_, examples=examples, probe_examples=probe_examples,
+        ablations=ablations, force=force, join=[os.path.relpath(here / file) for file in join or []],
     )  # fmt: skip

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import parse_usd, workspace
+from orchestra.cli.common import parse_usd, refuse_unused, workspace
 from orchestra.errors import ConfigError
-from orchestra.text import aligned
+from orchestra.text import aligned, one_line
 
 if TYPE_CHECKING:
     from orchestra.serving.shared.keys import ApiKey, Keys
 
 app = typer.Typer(help="Create, list and revoke API keys of the gateway.", no_args_is_help=True)
+
+
+NAME_LENGTH = 40
+"""Characters of an owner's name that a table shows."""
 
 
 class Every(StrEnum):
@@ -41,6 +45,7 @@ def _open() -> _Open:
 
 @app.command()
 def create(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The key's owner.")],
     per_minute: Annotated[
         int | None, typer.Option(min=1, help="The most requests per minute; default: no limit.")
@@ -55,6 +60,8 @@ def create(
 
     if not name.strip():
         raise ConfigError("a key needs its owner's name", where="NAME", fix="orchestra keys create ada")
+    if budget is None:
+        refuse_unused(context, ["period"], "without --budget", "add --budget USD, or leave it out")
     opened = _open()
     operator_key(opened.root, opened.keys)
     usd = None if budget is None else parse_usd(budget, "--budget")
@@ -79,14 +86,20 @@ def revoke(
 ) -> None:
     """Revoke a key: the next request with it is refused."""
     key = _open().keys.revoke(key_id)
-    print(f"revoked {key.id} ({key.name})")
+    print(f"revoked {key.id} ({shortened(key.name)})")
+
+
+def shortened(name: str) -> str:
+    """An owner's name in a table: whoever chose it steers no terminal with it."""
+    line = one_line(name)
+    return line if len(line) <= NAME_LENGTH else f"{line[: NAME_LENGTH - 1]}…"
 
 
 def _row(key: "ApiKey") -> tuple[str, ...]:
     budget = "-" if key.budget_usd is None else f"{key.budget_usd:f} USD, {key.period}"
     return (
         key.id,
-        key.name,
+        shortened(key.name),
         f"{datetime.fromtimestamp(key.created, UTC):%Y-%m-%d}",
         str(key.per_minute or "-"),
         budget,

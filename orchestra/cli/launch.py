@@ -38,7 +38,7 @@ def launch(
     from orchestra.files import atomic
     from orchestra.system.jobs import Machines, Pod, sbatch_script, train_job
 
-    root, machines = workspace(), Machines(nodes, gpus, hours)
+    here, root, machines = Path.cwd(), workspace(), Machines(nodes, gpus, hours)
     params = load_params(params_file(root))
     if on is Cluster.SLURM:
         text = sbatch_script(params, machines)
@@ -48,7 +48,9 @@ def launch(
                 raise ConfigError("a Kubernetes TrainJob needs this option", where=option, fix=f"give {option} NAME")
         variables = expert_variables(root, params) if secret else ()
         text = train_job(params, machines, Pod(image, claim, secret, variables))
-    if submit and out is None:
+    if out is not None:
+        out = here / out
+    elif submit:
         out = root / ("work/launch.sbatch" if on is Cluster.SLURM else "work/launch.yaml")
     if out is None:
         typer.echo(text, nl=False)

@@ -18,9 +18,12 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Change this key of params.yaml first, such as grpo.seed=1."),
     ] = None,
     force: Annotated[
-        list[str] | None, typer.Option(metavar="STAGE", help="Run this stage even if it is current.")
+        list[str] | None,
+        typer.Option(metavar="STAGE", help="Run this stage even if it is current: one of synthesize … evaluate."),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Stop after this stage: one of synthesize … evaluate.")
+    ] = None,
 ) -> None:
     """Run every stale stage, ask the promotion gate, serve the champion."""
     from orchestra.cli.readiness import refuse

@@ -30,6 +30,8 @@ class TerminalChat:
     budget_usd: str | None = None
     verify: bool = True
     timeout_s: float = 300.0
+    goes_on: bool = True
+    """After a failure, which a person sees; where nobody types, it ends the conversation."""
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def say(self, line: str) -> bool:
@@ -53,18 +55,24 @@ class TerminalChat:
         return True
 
     def _ask(self, question: str) -> None:
-        """Asks, writes what comes, and remembers it; a failure is told, and the question forgotten."""
+        """Asks, writes what comes, and remembers it; a failure is told, and the question forgotten.
+
+        Raises `OrchestraError` where the conversation does not go on.
+        """
         asked = [*self.messages, {"role": "user", "content": question}]
         body: dict[str, Any] = {"messages": asked, "stream": True}
         body |= {"preference": self.preference} if self.preference else {}
         body |= {"budget_usd": self.budget_usd} if self.budget_usd else {}
         try:
-            answer = self._told(body)
+            try:
+                answer = self._told(body)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.write("\n")
+                raise ServiceError("the answer is no chat completion", where=self.url) from None
         except OrchestraError as error:
+            if not self.goes_on:
+                raise
             self.write(f"error: {error}\n")
-            return
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self.write(f"\nerror: {self.url}: the answer is no chat completion\n")
             return
         if answer:
             self.messages = [*asked, {"role": "assistant", "content": answer}]

@@ -1,34 +1,47 @@
 """How a command says what ended it: in one line, and for a bug after its traceback, without secrets."""
 
 import os
+import runpy
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from orchestra.errors import EXIT_ERROR, OrchestraError, without_secrets
-from orchestra.system.storage import storage_named
 from orchestra.text import one_line, plain
 
 EXIT_UNREAD = 1
 """Exit code where nobody reads on, as after `| head`: click ends a command with the same one."""
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, that of a shell."""
 
 
 @contextmanager
 def told(root: Path | None = None) -> Iterator[None]:
-    """Ends the process: with one line and exit code 2 for an `OrchestraError`, with `bug`'s and 1 for anything else.
+    """Ends the process: with one line and exit code 2 for an `OrchestraError`, 130 after Ctrl-C, with `bug`'s line and
+    1 for anything else.
 
     Where the reader of the output is gone, it ends without a word.
     """
     try:
+        # Slow: it knows the settings of the store.
+        from orchestra.system.storage import storage_named
+
         with storage_named(root):
             yield
     except OrchestraError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
+    except KeyboardInterrupt:
+        _stopped()
     except Exception as error:
+        # pydantic, which was making a model of what it imports, raises its own error in place of Ctrl-C's.
+        if type(error).__name__ == "SchemaError" and KeyboardInterrupt.__name__ in str(error):
+            _stopped()
         if isinstance(error, BrokenPipeError) and _unread():
             # Python flushes at the end, which would fail once more.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -36,6 +49,11 @@ def told(root: Path | None = None) -> Iterator[None]:
         print_traceback()
         print(f"error: {bug(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def _stopped() -> NoReturn:
+    print("stopped", file=sys.stderr)
+    sys.exit(EXIT_INTERRUPTED)
 
 
 def _unread() -> bool:
@@ -53,3 +71,22 @@ def bug(error: Exception) -> str:
 def print_traceback() -> None:
     """Print the traceback of the error being handled to stderr."""
     print(plain(without_secrets(traceback.format_exc())), end="", file=sys.stderr)
+
+
+def hand_over(*arguments: str) -> NoReturn:
+    """Continue as `python -m ARGUMENTS` in this process, `told` from its first import on; until then Ctrl-C waits."""
+    sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.execv(sys.executable, [sys.executable, "-m", __name__, *arguments])
+
+
+def _go_on() -> None:
+    """What `hand_over` began."""
+    with told(Path.cwd()):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _go_on()

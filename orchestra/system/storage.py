@@ -38,12 +38,13 @@ REASONS = {
     errno.EACCES: ("this user may not read or write it", "ls -ld the path; chown or chmod it"),
     errno.EPERM: ("this user may not change it", "ls -ld the path; chown or chmod it"),
     errno.EISDIR: ("it is a folder, and a file is needed", "name a file"),
+    errno.EEXIST: ("it is there already, perhaps as a file in place of a folder", "name another path"),
     errno.ENOTDIR: ("a part of the path is a file, and a folder is needed", "name another path"),
     errno.EMFILE: ("this process may open no more files", "ulimit -n 4096"),
     errno.ENFILE: ("this machine may open no more files", "end other programs"),
 }
 """What is wrong and what helps, by the system's number."""
-OF_A_PATH = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+OF_A_PATH = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.EEXIST, errno.ENOTDIR)
 """Only with a path do these speak of the disk: sockets, signals and open files have some of them too."""
 MLFLOW, PREFECT, GATEWAY = ".state/mlflow.db", ".state/prefect/prefect.db", ".state/gateway.sqlite"
 DATABASES = {

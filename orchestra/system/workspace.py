@@ -75,7 +75,7 @@ def locked_elsewhere(root: Path) -> bool:
 
 
 class Screen:
-    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere.
+    """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere. Errors go to stderr.
 
     Lines may quote anybody: what would steer the terminal is spelled out.
     """
@@ -95,4 +95,5 @@ class Screen:
             self._last_progress = now
         start = "\r\033[K" if self._in_place else ""
         self._in_place = progress and terminal and "(100%)" not in line
-        print(start + plain(line), end="" if self._in_place else "\n", flush=True)
+        where = sys.stderr if line.startswith("error: ") else sys.stdout
+        print(start + plain(line), end="" if self._in_place else "\n", file=where, flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
-from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, OrchestraError
+from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
 from orchestra.evaluation.benchmarks.hle.harness import Harnessed, harnessed
 from orchestra.evaluation.benchmarks.models import ModelSettings
@@ -17,9 +17,9 @@ from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.evaluation.benchmarks.source import files_of, hashes
 from orchestra.system.environment import quiet
-from orchestra.system.storage import storage_named
 from orchestra.system.workspace import Screen
 from tasks.experiments.wanted import Wanted, options
+from tasks.platform.commands import run_command
 from tasks.platform.pages import renew_benchmarks
 from tasks.platform.registry import Registry
 from tasks.platform.stage import Meter
@@ -196,9 +196,4 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     quiet()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    try:
-        with storage_named(Path.cwd()):
-            main(sys.argv[1:])
-    except OrchestraError as error:
-        screen(f"error: evaluate: {error}")
-        sys.exit(EXIT_ERROR)
+    run_command(main)

@@ -86,14 +86,19 @@ def save(store: Path, found: SeedFile) -> Path:
     return file
 
 
-def load(file: Path, wanted: SeedSetting, taken: Sequence[int]) -> SeedFile:
-    """The file of a seed; raises `DataError` where it is damaged or does not fit this run."""
+def read(file: Path) -> SeedFile:
+    """The file of a seed; raises `DataError` where it is missing or damaged."""
     try:
-        found = SeedFile.model_validate_json(gzip.decompress(file.read_bytes()))
+        return SeedFile.model_validate_json(gzip.decompress(file.read_bytes()))
     except (OSError, EOFError, zlib.error, ValidationError):
         raise DataError(
             "is not the result of a seed", where=str(file), fix="name one that orchestra learn wrote"
         ) from None
+
+
+def load(file: Path, wanted: SeedSetting, taken: Sequence[int]) -> SeedFile:
+    """The file of a seed; raises `DataError` where it does not fit this run either."""
+    found = read(file)
     if found.seed in taken:
         raise DataError(f"seed {found.seed} is there already", where=str(file), fix="leave it out of --seeds")
     own, theirs = wanted.model_dump(), found.setting.model_dump()

@@ -12,15 +12,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from orchestra.config.overrides import apply
-from orchestra.config.schema import Params, load_params, parse_params
+from orchestra.config.overrides import effective as overridden
+from orchestra.config.schema import Params, parse_params
 from orchestra.errors import EXIT_ERROR, ConfigError, OrchestraError
 from orchestra.evaluation.claims.arms import OURS, ArmRow, side_by_side, trained_arms
 from orchestra.evaluation.claims.claims import Claim, SeedResult, claims, details
@@ -31,6 +30,7 @@ from orchestra.system.environment import cores, quiet
 from orchestra.system.storage import check_storage, storage_named
 from orchestra.system.workspace import Screen, locked
 from orchestra.types import Category
+from tasks.experiments.joined import read
 from tasks.experiments.runner import Learning, assignments, seed_overrides
 from tasks.experiments.sealed import SealedSet, log_read
 from tasks.experiments.store import Keeper
@@ -67,7 +67,7 @@ class Options:
         parser.add_argument("--examples", type=int)
         parser.add_argument("--probe-examples", type=int, default=PROBE_EXAMPLES)
         parser.add_argument("--force", action="store_true")
-        parser.add_argument("--split", choices=MEASURED_ON, default=SPLIT)
+        parser.add_argument("--split", default=SPLIT)
         parser.add_argument("--join", metavar="FILE", action="append", type=Path, default=[])
         found = parser.parse_args(arguments)
         seeds = tuple(dict.fromkeys(found.seeds.replace(" ", "").split(",")))
@@ -81,6 +81,9 @@ class Options:
                     where=f"--{name.replace('_', '-')}",
                     fix="give a number of at least 1",
                 )
+        if found.split not in MEASURED_ON:
+            what, fix = f"no examples are called {found.split!r}", f"one of: {', '.join(MEASURED_ON)}"
+            raise ConfigError(what, where="--split", fix=fix)
         if found.split == "test" and found.examples is not None:
             raise ConfigError("the test set is measured whole", where="--examples", fix="leave it out")
         return cls(
@@ -143,6 +146,8 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     # Found out now, not after an hour.
     check_named(params, root)
     check_arms(root, params, options)
+    for file in options.join:
+        read(file)
     refresh((root / README).read_text(encoding="utf-8"), "")
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
@@ -189,11 +194,7 @@ def sealed_set(split: str) -> SealedSet | None:
 
 def effective(root: Path, overrides: Sequence[str]) -> Params:
     """params.yaml with the overrides, which are checked; the file itself stays as it is."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "params.yaml"
-        file.write_bytes((root / "params.yaml").read_bytes())
-        apply(file, [*overrides, *seed_overrides(0)])
-        return load_params(file)
+    return overridden(root / "params.yaml", [*overrides, *seed_overrides(0)])
 
 
 def gather(learning: Learning, options: Options, results: Sequence[SeedResult], commit: str, load: float) -> Facts:

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 CAPPED = "capped: "
 """How the line of a stage begins that a cap of dollars has ended."""
+SETTLED_S = 5.0
+"""Before so many seconds a speed says little: what is loaded first takes most of them."""
 LOST_RANK_S = 3.0
 """How long a rank with an error that nothing foresaw is silent: `distributed.launch` needs about one second to see that
 another one died."""
@@ -65,7 +67,7 @@ class Meter:
         if not self.total:
             return f"{self.label} {self.done}"
         line = f"{self.label} {self.done}/{self.total} ({100 * self.done // self.total}%)"
-        left_s = spent_s / made * (self.total - self.done) if made > 0 else 0.0
+        left_s = spent_s / made * (self.total - self.done) if made > 0 and spent_s >= SETTLED_S else 0.0
         return f"{line}, {left_s:.0f} s left" if left_s >= 1 else line
 
 

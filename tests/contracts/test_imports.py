@@ -104,9 +104,9 @@ def loaded(code: str) -> set[str]:
     "code",
     [
         "import orchestra",
-        "import orchestra.cli.main",
+        "import orchestra.cli.app",
         "import orchestra.config.schema, orchestra.types, orchestra.errors, orchestra.accounting.ledger",
-        "import sys; from orchestra.cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass",
+        "import sys; from orchestra.cli.app import app\ntry: app(['--help'])\nexcept SystemExit: pass",
         "import tasks.platform.stage",
         "import flows._workspace, flows.__main__",
     ],
@@ -117,7 +117,7 @@ def test_what_a_person_waits_for_is_light(code: str) -> None:
 
 def test_the_commands_are_known_before_the_schema_is() -> None:
     """The models of params.yaml take as long to make as the rest of `orchestra --help`."""
-    code = "import sys, orchestra.cli.main; print('orchestra.config.schema' in sys.modules)"
+    code = "import sys, orchestra.cli.app; print('orchestra.config.schema' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.system import runs
 

@@ -56,7 +56,7 @@ def test_the_params_file_is_looked_at_before_anything_starts(root: Path) -> None
     done = subprocess.run(
         [sys.executable, "-m", "flows", "synthesize"], cwd=root, env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2 and "none.yaml: no such file" in done.stdout
+    assert done.returncode == 2 and "none.yaml: no such file" in done.stderr
 
 
 @pytest.mark.parametrize(

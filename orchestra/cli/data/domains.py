@@ -1,15 +1,15 @@
 """`orchestra domains`: write, extend and check domains and their examples, by rule or by a model."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import workspace
+from orchestra.cli.common import refuse_unused, workspace
 from orchestra.cli.data.writer import (
-    VERSION,
     Cap,
     CassetteMode,
     Licence,
@@ -19,6 +19,7 @@ from orchestra.cli.data.writer import (
     VersionFolder,
     paid_by,
     paid_chat,
+    version_folder,
 )
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
@@ -39,7 +40,7 @@ def subjects(
     model: Model,
     price: PriceKey,
     count: Count = 5,
-    version: VersionFolder = VERSION,
+    version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
@@ -48,8 +49,9 @@ def subjects(
     from orchestra.synthesis.writers.domains import propose_subjects
     from orchestra.synthesis.writers.structured import Writer
 
+    here = Path.cwd()
     root, params = _open()
-    paid = paid_chat(params, root, model, price, version, cap_usd, cassette)
+    paid = paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette)
     taken = [folder.name for folder in (root / "data/domains").iterdir()]
     for one in asyncio.run(propose_subjects(Writer(paid), count, taken, seed)):
         print(plain(f"{one.name}: {one.subject}"))
@@ -61,7 +63,7 @@ def write(
     subject: Annotated[str, typer.Option(help="The users, the records and the changes of the domain, in words.")],
     model: Model,
     price: PriceKey,
-    version: VersionFolder = VERSION,
+    version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
@@ -71,8 +73,9 @@ def write(
     from orchestra.synthesis.writers.domains import write_domain
     from orchestra.synthesis.writers.structured import Writer
 
+    here = Path.cwd()
     root, params = _open()
-    writer = Writer(paid_chat(params, root, model, price, version, cap_usd, cassette))
+    writer = Writer(paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette))
     domain = asyncio.run(write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence))
     print(f"data/domains/{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents")
     print(f"read it, then add {name} to world.domains in params.yaml")
@@ -95,11 +98,12 @@ def check(name: Annotated[str, typer.Argument(help="The domain.")]) -> None:
 
 @app.command()
 def examples(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The domain.")],
     count: Count = 100,
     evolve: Annotated[bool, typer.Option("--evolve", help="Make harder examples from those of the version.")] = False,
     split: Annotated[Split, typer.Option(help="The split whose entities they are about.")] = "train",
-    version: VersionFolder = VERSION,
+    version: VersionFolder = None,
     model: Annotated[str | None, typer.Option(help="The model that writes; default: by rule.")] = None,
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
@@ -129,14 +133,19 @@ def examples(
 
     here = Path.cwd()
     root, params = _open()
+    folder = version_folder(here, version)
+    if model is None:
+        refuse_unused(context, ["price", "licence"], "without --model", "name one: --model NAME, or leave it out")
     # A domain that training does not use yet may have examples all the same.
     world = params.world.model_copy(update={"domains": [name]})
     toolkit = Toolkit.from_params(params.model_copy(update={"world": world}), root)
     generator: Generator = OfflineGenerator(seed)
     user: UserSimulator | None = None
     tried_with, billed = toolkit, is_billed(solver, toolkit)
-    if model is not None or billed:
-        budget, tape = paid_by(version, cap_usd, cassette)
+    if model is None and not billed:
+        refuse_unused(context, ["cap_usd", "cassette"], "where no model is asked", "add --model NAME, or leave it out")
+    else:
+        budget, tape = paid_by(folder, cap_usd, cassette)
         tried_with = toolkit.with_budget(budget, tape) if billed else toolkit
     if model is not None:
         paid = writing_chat(params.world, root, model, price, budget, tape)
@@ -145,9 +154,9 @@ def examples(
     elif model_user:
         raise ConfigError("no model is named to play the users", where="--model-user", fix="name one with --model")
     with open_solver(named(solver, here), params, tried_with, root, _say, user) as tried_by:
-        maker = Maker(DatasetVersion(version), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
+        maker = Maker(DatasetVersion(folder), generator, toolkit, params.synthesize, Gate.open(root), tried_by, _say)
         made = maker.evolved(name, split, count) if evolve else maker.examples(name, split, count)
-    print(plain("\n".join([*made.lines(), f"in {version}"])))
+    print(plain("\n".join([*made.lines(), f"in {os.path.relpath(folder, here)}"])))
     if made.ended is not None:
         raise typer.Exit(2)
 

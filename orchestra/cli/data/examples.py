@@ -10,8 +10,17 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import RunnerOption, hand_over, workspace
-from orchestra.cli.data.writer import VERSION, Cap, CassetteMode, Licence, Recording, VersionFolder, paid_by, paid_chat
+from orchestra.cli.common import RunnerOption, hand_over, refuse_unused, workspace
+from orchestra.cli.data.writer import (
+    Cap,
+    CassetteMode,
+    Licence,
+    Recording,
+    VersionFolder,
+    paid_by,
+    paid_chat,
+    version_folder,
+)
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
 from orchestra.types import Split
@@ -140,13 +149,14 @@ def _say(text: str) -> None:
 
 @app.command()
 def preferences(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="The file to write, JSON lines: data/extra/preferences.jsonl.")],
     count: Annotated[int, typer.Option(min=1, help="Number of preferences; every fifth is held out.")] = 200,
     model: Annotated[str | None, typer.Option(help="The model that writes them; default: by rule.")] = None,
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
     ] = None,
-    version: VersionFolder = VERSION,
+    version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = CassetteMode.AUTO,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
@@ -166,6 +176,8 @@ def preferences(
     params, out = load_params(root / "params.yaml"), here / out
     lines: list[str] = []
     if model is None:
+        unused = ["price", "version", "cap_usd", "cassette", "licence"]
+        refuse_unused(context, unused, "without --model", "name one: --model NAME, or leave it out")
         made = grammar.wishes(count, seed)
     elif price is None:
         raise ConfigError(
@@ -174,7 +186,7 @@ def preferences(
     else:
         world = params.world
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
-        writer = Writer(paid_chat(params, root, model, price, version, cap_usd, cassette))
+        writer = Writer(paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette))
         spread = params.synthesize.price_spread
         made, lines = asyncio.run(collected(writer, catalogue, count, seed, licence, spread))
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Options of the model that writes data, and its endpoint under a cap of dollars."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,9 +29,16 @@ class CassetteMode(StrEnum):
 Model = Annotated[str, typer.Option(help=f"The model that writes; its address is ${URL}, its key ${KEY}.")]
 PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="The model's row in the price book.")]
 Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="The most dollars for the whole version.")]
-VersionFolder = Annotated[Path, typer.Option("--version", metavar="FOLDER", help="The data-set version.")]
+VersionFolder = Annotated[
+    Path | None, typer.Option("--version", metavar="FOLDER", help=f"The data-set version; default: {VERSION}.")
+]
 Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: replay recorded replies, record the rest.")]
 Licence = Annotated[str, typer.Option(help="The licence of the model's data.")]
+
+
+def version_folder(here: Path, version: Path | None) -> Path:
+    """From the workspace, which is the working directory by now: what is written names no path of this machine."""
+    return VERSION if version is None else Path(os.path.relpath(here / version))
 
 
 def paid_by(version: Path, cap_usd: str, cassette: CassetteMode) -> "tuple[Budget, Cassette]":

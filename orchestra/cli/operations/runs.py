@@ -57,7 +57,11 @@ def rerun(
     run: RunArgument = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="STAGE", help="Run this stage again, and the stages that it makes stale."),
+        typer.Option(
+            "--from",
+            metavar="STAGE",
+            help="Run this stage again (synthesize … evaluate) and those that it makes stale.",
+        ),
     ] = None,
 ) -> None:
     """Repeat a run with its options: finished stages are skipped, and training continues from its checkpoint."""

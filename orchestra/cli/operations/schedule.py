@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import check_stages, hand_over, workspace
 from orchestra.errors import ConfigError
 
 
@@ -39,14 +39,17 @@ def schedule(
 
 def plan(
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="STAGE", help="Plan as if this stage were forced.")
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help="Plan as if this stage were forced: one of synthesize … evaluate."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Plan as if params.yaml had this value.")
     ] = None,
 ) -> None:
     """Show which stages a run would run and why, with time and dollars; nothing runs."""
-    workspace()
+    check_stages(workspace(), [from_])
     hand_over("tasks.platform.plan", from_=from_ or None, set=set_)
 
 
@@ -80,9 +83,8 @@ def notify(
 ) -> None:
     """Send failed runs to webhooks and mailboxes, with cause, runbook and command, through Prefect automations."""
     if (not url) != remove:
-        raise ConfigError(
-            "neither an address nor --remove is given", where="notify", fix="orchestra notify https://hooks.slack.com/…"
-        )
+        what = "an address and --remove exclude each other" if url else "neither an address nor --remove is given"
+        raise ConfigError(what, where="notify", fix="orchestra notify https://hooks.slack.com/…, or --remove")
     workspace()
     hand_over("flows.notify", *(url or []), smtp=smtp or None, sender=sender or None, remove=remove)
 

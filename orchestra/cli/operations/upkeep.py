@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import hand_over, workspace
+from orchestra.errors import without_secrets
 
 SERVERS = {"MLFLOW_TRACKING_URI": "MLflow", "PREFECT_API_URL": "Prefect"}
 
@@ -20,7 +21,7 @@ def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="The tar fi
     print(f"{target}: {contents.line}")
     for variable, name in SERVERS.items():
         if os.environ.get(variable, "").startswith("http"):
-            print(f"{name} is a server, {os.environ[variable]}: its database is backed up there")
+            print(f"{name} is a server, {without_secrets(os.environ[variable])}: its database is backed up there")
 
 
 def restore(

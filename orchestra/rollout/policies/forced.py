@@ -86,7 +86,7 @@ class ForcedPolicy:
                 raise TrainingError(
                     f"a call of {conversation.example.id} that was made again got another reply",
                     where="grpo.branch.later",
-                    fix="set it to 0, or have the experts answer from a tape (`orchestra tools record`)",
+                    fix="set it to 0, or have the experts answer from a tape: ORCHESTRA_CASSETTE=auto:FILE",
                 )
             shadows.append(shadow)
             limits.append(most if own else max(1, most - len(given.ids)))

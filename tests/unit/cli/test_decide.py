@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
 from tests.support.worlds import ROOT, episode
@@ -42,6 +42,16 @@ def test_a_user_without_a_login_gives_a_name(workspace: Path, monkeypatch: pytes
     monkeypatch.setattr("orchestra.cli.decide.getpass.getuser", unknown)
     with pytest.raises(ConfigError, match="has no login — --by NAME"):
         orchestra("approve", "3")
+
+
+def test_a_report_that_there_is_none_of_names_those_there_are(workspace: Path) -> None:
+    with pytest.raises(DataError, match="no decision about version 9 — orchestra run"):
+        orchestra("report", "9", "--print")
+    (workspace / ".state/decisions").mkdir(parents=True)
+    for version in (10, 2):
+        (workspace / f".state/decisions/{version}.html").touch()
+    with pytest.raises(DataError, match="no decision about version 9 — one of: 2, 10"):
+        orchestra("report", "9", "--print")
 
 
 @pytest.mark.parametrize("option", ["--disagreement", "--noise"])

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, ServiceError
 from tests.support.worlds import ROOT
 
@@ -36,6 +36,13 @@ def test_the_job_goes_to_the_screen_or_a_file(workspace: Path) -> None:
     assert "ranks grpo" in text
     run(*SLURM, "--out", "job.sbatch")
     assert (workspace / "job.sbatch").read_text(encoding="utf-8") == text
+
+
+def test_the_file_is_that_of_the_present_folder(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workspace / "inside").mkdir()
+    monkeypatch.chdir(workspace / "inside")
+    run(*SLURM, "--out", "job.sbatch")
+    assert (workspace / "inside/job.sbatch").is_file() and not (workspace / "job.sbatch").exists()
 
 
 def test_a_train_job_needs_an_image_and_a_volume() -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from orchestra.cli.app import app
+from orchestra.errors import ConfigError
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.system.processes import Service, remember, start_service, started_at
 from orchestra.system.workspace import locked
@@ -25,10 +28,14 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def orchestra(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def orchestra(
+    folder: Path, *arguments: str, said: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), **environment}
     command = [sys.executable, "-m", "orchestra.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False, input=said
+    )
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -78,14 +85,22 @@ def test_a_stage_that_is_not_there_is_said_before_anything_is_written(workspace:
     assert (workspace / "params.yaml").read_bytes() == before and not (workspace / ".state").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [("run", "--until", "promote"), ("run", "--force", "deploy"), ("plan", "--from", "promote")]
+)
+def test_promote_and_deploy_run_each_time(workspace: Path, words: tuple[str, ...]) -> None:
+    said = error_of(orchestra(workspace, *words))
+    assert "promote and deploy run each time, after evaluate" in said and "one of: synthesize, validate" in said
+
+
 def test_set_changes_nothing_beside_another_run_or_where_what_it_names_is_missing(workspace: Path) -> None:
     shutil.copytree(ROOT / "data/catalogue", workspace / "data/catalogue")
     before = (workspace / "params.yaml").read_bytes()
     done = orchestra(workspace, "run", "--set", "world.domains=[nope]", "--set", "evaluate.safety=null")
-    assert done.returncode == 2 and "no domain named nope" in done.stdout
+    assert done.returncode == 2 and "no domain named nope" in done.stderr
     with locked(workspace):
         done = orchestra(workspace, "run", "--set", "sft.seed=1")
-    assert done.returncode == 2 and "works in this workspace" in done.stdout
+    assert done.returncode == 2 and "works in this workspace" in done.stderr
     assert (workspace / "params.yaml").read_bytes() == before and not (workspace / ".state/runs").exists()
 
 
@@ -101,6 +116,48 @@ def test_nothing_to_ask(workspace: Path) -> None:
 def test_a_gateway_that_is_not_there(workspace: Path) -> None:
     done = orchestra(workspace, "ask", "what?", "--url", "http://127.0.0.1:9")
     assert "http://127.0.0.1:9" in error_of(done)
+
+
+@pytest.mark.parametrize("url", ["notaurl", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://h:0"])
+@pytest.mark.parametrize("command", [("ask", "what?"), ("chat",), ("mcp",)])
+def test_an_address_that_is_none_is_said_of_the_option(workspace: Path, command: tuple[str, ...], url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--url: .* is no address — write http://HOST:PORT$"):
+        CliRunner().invoke(app, [*command, "--url", url], catch_exceptions=False)
+
+
+def test_a_chat_of_a_script_fails_with_it(workspace: Path) -> None:
+    done = orchestra(workspace, "chat", "--url", "http://127.0.0.1:9", said="hi\n")
+    assert "http://127.0.0.1:9: the gateway does not answer" in error_of(done) and "error" not in done.stdout
+
+
+def test_notify_takes_an_address_or_removes(workspace: Path) -> None:
+    assert "exclude each other" in error_of(orchestra(workspace, "notify", "http://x.y", "--remove"))
+    assert "neither an address nor --remove" in error_of(orchestra(workspace, "notify"))
+
+
+def test_an_option_s_values_are_said_in_one_line(workspace: Path) -> None:
+    said = error_of(orchestra(workspace, "schedule", "nightly", "--cron", "0 3 * * *", "--flow", "bogus"))
+    assert said == "error: --flow: no flow 'bogus' — one of: retrain, monitor, release"
+    assert error_of(orchestra(workspace, "learn", "--split", "bogus")).startswith("error: --split: ")
+    shutil.copytree(ROOT / "data/catalogue", workspace / "data/catalogue")
+    assert f"error: {workspace}/params.yaml" in error_of(orchestra(workspace, "learn", "--set", "bogus=1"))
+
+
+def test_an_owner_s_name_steers_no_terminal(workspace: Path) -> None:
+    name = "bob\x1b[2J\n" + "x" * 200
+    assert orchestra(workspace, "keys", "create", name).returncode == 0
+    (line,) = (line for line in orchestra(workspace, "keys", "list").stdout.splitlines() if "bob" in line)
+    assert "\x1b" not in line and "…" in line and len(line) < 160
+
+
+def test_a_backup_names_no_password_of_a_server(workspace: Path) -> None:
+    (workspace / ".state").mkdir()
+    Database(workspace / STORE).close()
+    login = "user:s3cr3t-Pa55"
+    where = {"MLFLOW_TRACKING_URI": f"https://{login}@mlflow.example", "PREFECT_API_URL": f"http://{login}@h/api"}
+    done = orchestra(workspace, "backup", "kept.tar", **where)
+    assert done.returncode == 0 and "mlflow.example" in done.stdout, done.stderr
+    assert "s3cr3t" not in done.stdout
 
 
 def test_a_budget_is_an_amount(workspace: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestra.accounting.ledger import cost_of
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation
 from orchestra.serving.app import create_app
@@ -56,6 +57,13 @@ def test_no_gateway_is_one_line() -> None:
     written: list[str] = []
     assert TerminalChat("http://127.0.0.1:1", {}, written.append).say("hello?")
     assert "".join(written).startswith("error: http://127.0.0.1:1: the gateway does not answer: ConnectError")
+
+
+def test_where_nobody_types_a_failure_ends_the_conversation() -> None:
+    written: list[str] = []
+    with pytest.raises(ServiceError, match="does not answer"):
+        TerminalChat("http://127.0.0.1:1", {}, written.append, goes_on=False).say("hello?")
+    assert not written
 
 
 ACCOUNT = {**MADE, "dropped_messages": 0}

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
 from orchestra.rollout.render import Codec

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from orchestra.accounting.ledger import total
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import BudgetError
 from orchestra.files.jsonl import read_jsonl, write_jsonl
 from orchestra.types import Charge

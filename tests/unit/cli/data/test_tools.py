@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.errors import ConfigError, ToolError
 from orchestra.types import Category
 from tests.support.worlds import ROOT, example, toolkit

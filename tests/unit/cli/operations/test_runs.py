@@ -146,6 +146,7 @@ def test_a_run_that_lives_is_not_run_again(workspace: Path) -> None:
     journal.end("Completed")
     save(workspace, record("watch", 1, flow="monitor"))
     assert "no stages to begin at" in orchestra(workspace, "rerun", "watch", "--from", "sft", code=2)
+    assert "promote and deploy run each time" in orchestra(workspace, "rerun", "busy-bee", "--from", "promote", code=2)
     assert "no stage foo" in orchestra(workspace, "rerun", "busy-bee", "--from", "foo", code=2)
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from orchestra.cli.main import app
+from orchestra.cli.app import app
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.examples import read_examples, write_examples

@@ -10,7 +10,7 @@ import yaml
 
 from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError
+from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.baselines.base import rivals
 from orchestra.evaluation.claims import arms
 from orchestra.evaluation.claims.arms import ABLATIONS, ARMS, Arm
@@ -69,6 +69,7 @@ def test_each_seed_once_in_the_order_given() -> None:
         (["--seeds", "-1"], "--seeds"),
         (["--examples", "0"], "--examples"),
         (["--probe-examples", "-3"], "--probe-examples"),
+        (["--split", "bogus"], "--split"),
     ],
 )
 def test_bad_options_are_one_line(words: list[str], says: str) -> None:
@@ -86,8 +87,9 @@ def test_overrides_hold_for_once(root: Path) -> None:
     params = effective(root, ["grpo.steps=7", "evaluate.examples=64"])
     assert params.grpo.steps == 7 and params.evaluate.examples == 64
     assert (root / "params.yaml").read_text() == before
-    with pytest.raises(ConfigError, match=r"no key grpo\.stepz"):
+    with pytest.raises(ConfigError, match=r"no key grpo\.stepz") as caught:
         effective(root, ["grpo.stepz=7"])
+    assert str(root / "params.yaml") in str(caught.value), "no copy of it"
 
 
 def test_what_differs_from_the_commit_is_said_wherever_it_was_changed(root: Path) -> None:
@@ -125,6 +127,13 @@ def test_an_arm_that_no_training_takes_is_refused_before_anything_runs(monkeypat
         with pytest.raises(ConfigError, match=f"^{says}") as caught:
             learn.learn(ROOT, Options.parse(["--ablations"]), Screen())
         assert "\n" not in str(caught.value)
+
+
+def test_a_joined_file_that_is_not_there_is_refused_before_anything_runs() -> None:
+    with pytest.raises(DataError, match=r"^nofile\.json\.gz: is not the result of a seed"):
+        learn.learn(ROOT, Options.parse(["--join", "nofile.json.gz"]), Screen())
+    with pytest.raises(DataError, match=r"^params\.yaml: is not the result of a seed"):
+        learn.learn(ROOT, Options.parse(["--join", "params.yaml"]), Screen())
 
 
 def test_every_arm_has_metrics_of_its_own_and_ours_are_those_of_the_trained_policy() -> None:

@@ -168,6 +168,16 @@ def test_what_an_earlier_run_did_does_not_shorten_the_time_that_is_left(monkeypa
     assert said == ["steps 100/160 (62%)", "steps 101/160 (63%), 590 s left"]
 
 
+def test_the_time_that_is_left_is_said_once_the_speed_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    clock = iter([0.0, 0.0, 3.3, 6.6])
+    monkeypatch.setattr("tasks.platform.stage.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    meter = Meter(said.append, "examples", 5024, every_s=0)
+    for done in range(3):
+        meter(done)
+    assert said == ["examples 0/5024 (0%)", "examples 1/5024 (0%)", "examples 2/5024 (0%), 16573 s left"]
+
+
 def run_stage(root: Path, body: str) -> subprocess.CompletedProcess[str]:
     return run_code(root, stage_code(body))
 

@@ -1,0 +1,104 @@
+"""What a user types counts, or is refused; paths are those of the folder in which it is typed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestra.cli.app import app
+from orchestra.errors import ConfigError, OrchestraError
+from orchestra.system import ending
+from orchestra.system.storage import storage_named
+from tests.support.worlds import ROOT
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("data/catalogue", "data/domains/mock", "models/recipes/embedded"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "data/licences.yaml", tmp_path / "data")
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    return tmp_path
+
+
+def orchestra(*arguments: str) -> Result:
+    done: Result = CliRunner().invoke(app, list(arguments))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a command hands over, in place of doing it."""
+    found: list[str] = []
+
+    def kept(*arguments: str) -> None:
+        found.extend(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(ending, "hand_over", kept)
+    return found
+
+
+BY_RULE = "domains examples mock --solver none"
+UNUSED = [
+    ("evaluate --model 1", "--model", "without --benchmark"),
+    ("evaluate --cap-usd 1", "--cap-usd", "without --benchmark"),
+    ("evaluate --retry-failures", "--retry-failures", "without --benchmark"),
+    ("learn --freeze 5 --split bogus", "--split", "beside --freeze"),
+    ("learn --freeze 5 --seeds zz", "--seeds", "beside --freeze"),
+    ("learn --set grpo.seed=1 --freeze 5", "--set", "beside --freeze"),
+    ("keys create bob --period day", "--period", "without --budget"),
+    (f"{BY_RULE} --price bogus/x", "--price", "without --model"),
+    (f"{BY_RULE} --licence MIT", "--licence", "without --model"),
+    (f"{BY_RULE} --cap-usd abc", "--cap-usd", "where no model is asked"),
+    (f"{BY_RULE} --cassette replay", "--cassette", "where no model is asked"),
+    ("data preferences --out x.jsonl --cap-usd abc", "--cap-usd", "without --model"),
+    ("power --disagreement 20 --against nobody", "--against", "beside --disagreement"),
+]
+
+
+@pytest.mark.parametrize(("command", "option", "why"), UNUSED, ids=[command for command, *_ in UNUSED])
+def test_an_option_that_would_change_nothing_is_refused(
+    workspace: Path, handed: list[str], command: str, option: str, why: str
+) -> None:
+    before = sorted(workspace.rglob("*"))
+    with pytest.raises(ConfigError, match=f"^{option}: it changes nothing {why}"):
+        orchestra(*command.split())
+    assert not handed and sorted(workspace.rglob("*")) == before
+
+
+def test_what_is_left_out_is_not_refused(workspace: Path, handed: list[str]) -> None:
+    assert orchestra("evaluate").exit_code == 0 and not handed
+    orchestra("learn", "--freeze", "5")
+    assert handed == ["tasks.experiments.sealed", "5"]
+
+
+def test_a_version_is_that_of_the_present_folder(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, folder in (["--version", "made"], "made"), ([], "../data/versions/default"):
+        monkeypatch.chdir(workspace / "inside")
+        assert orchestra(*BY_RULE.split(), "--count", "3", *words).stdout.splitlines()[-1] == f"in {folder}"
+        assert (workspace / "inside" / folder / "mock-train.jsonl").is_file()
+    assert not (workspace / "made").exists()
+
+
+def test_joined_files_are_those_of_the_present_folder(workspace: Path, handed: list[str]) -> None:
+    orchestra("learn", "--join", "one.json", "--join", "../two.json")
+    assert [word for word in handed if word.endswith(".json")] == ["inside/one.json", "two.json"]
+
+
+@pytest.mark.parametrize("command", ["data preferences --out file/x.jsonl", f"{BY_RULE} --version file"])
+def test_a_file_in_place_of_a_folder_is_one_line(workspace: Path, command: str) -> None:
+    (workspace / "inside/file").touch()
+    with pytest.raises(OrchestraError, match=r"file: it is there already.* — name another path"), storage_named():
+        orchestra(*command.split())
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999999"])
+def test_a_port_is_one_that_there_is(workspace: Path, port: str) -> None:
+    assert orchestra("mcp", "--http", port).exit_code == 2

@@ -1,0 +1,77 @@
+"""Ctrl-C, sent for real: one line and exit code 130, whatever the command is at."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.generated import seeds
+
+ROOT = Path(__file__).parents[3]
+HAND_OVER = "from orchestra.system.ending import hand_over\nhand_over('work', 'one', '--two')\n"
+STOPPED = (130, "stopped\n")
+
+
+def begun(folder: Path, program: str, *arguments: str) -> "subprocess.Popen[str]":
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *(["-c", program] if program else []), *arguments]
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def test_what_is_handed_over_is_told_from_its_first_import_on(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("import sys, time; print(*sys.argv[1:], __name__, flush=True); time.sleep(60)")
+    process = begun(tmp_path, HAND_OVER)
+    assert process.stdout is not None and process.stdout.readline() == "one --two __main__\n"
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == STOPPED
+
+
+def test_ctrl_c_between_a_command_and_what_it_hands_over_to_waits(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("import time; time.sleep(60)")
+    struck = (
+        "import os, signal; execv = os.execv\n"
+        "os.execv = lambda *words: (os.kill(os.getpid(), signal.SIGINT), execv(*words))\n"
+    )
+    assert ended(begun(tmp_path, struck + HAND_OVER)) == STOPPED
+
+
+def test_a_command_that_is_interrupted_while_it_is_imported(tmp_path: Path) -> None:
+    struck = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, path, target=None):\n"
+        "        if name == 'orchestra.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        "from orchestra.cli.main import main; main()"
+    )
+    assert ended(begun(tmp_path, struck)) == STOPPED
+
+
+def test_an_error_of_pydantic_in_place_of_the_interruption(tmp_path: Path) -> None:
+    raised = "from pydantic_core import SchemaError; raise SchemaError('Error building model:\\n  {}')"
+    for why, found in (("KeyboardInterrupt: ", STOPPED), ("a bug", None)):
+        (tmp_path / "work.py").write_text(raised.format(why))
+        code, said = ended(begun(tmp_path, HAND_OVER))
+        assert (code, said) == found if found else (code == 1 and "Traceback" in said)
+
+
+@pytest.mark.parametrize("seed", seeds(12, 3))
+def test_a_real_command_at_any_moment(seed: int) -> None:
+    process = begun(ROOT, "", "-m", "orchestra.cli.main", "plan" if seed % 2 else "status")
+    line = Path(f"/proc/{process.pid}/cmdline")
+    while b"orchestra.system.ending" not in line.read_bytes():
+        time.sleep(0.01)
+    time.sleep(random.Random(seed).uniform(0, 2))
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process)
+    assert (code, said) == STOPPED or (code, said) == (0, "")
