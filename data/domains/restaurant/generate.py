@@ -102,7 +102,9 @@ def bills(rng: random.Random, tables: Tables) -> None:
     hungry = rng.sample(sorted(set(guests) - tonight), 34)
     away = [(guest, TODAY, "open") for guest in hungry]
     away += [(rng.choice(sorted(guests)), TODAY - rng.randint(1, 30), "paid") for _ in range(50)]
-    visits = [(r["guest"], r["day"], "open" if r["status"] == "seated" else "paid", r) for r in seated]
+    visits: list[tuple[Any, int, str, Row | None]] = [
+        (r["guest"], r["day"], "open" if r["status"] == "seated" else "paid", r) for r in seated
+    ]
     visits += [(*visit, None) for visit in away]
     tables["vouchers"] = [
         {"voucher": n, "value": (value := rng.choice([10, 20, 25, 40, 50])), "remaining": value, "expires": 0}
