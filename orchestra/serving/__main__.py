@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
         ssl_keyfile=certificate and certificate[1],
     )
     try:
-        GracefulServer(config).run(sockets=sockets)
+        GracefulServer(config, takeover=args.takeover).run(sockets=sockets)
     finally:
         control_channel.close_channel(root)
 

@@ -35,7 +35,8 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
 
     One that runs already goes on answering until the new one does, on the same port, and also when that fails.
     """
-    old = gateway_service(root)
+    # One that was started by hand is never ended.
+    old = next((service for service in services(root) if service.name == GATEWAY), None)
     paths = [str(Path(orchestra.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "orchestra.serving", "--root", str(root), "--port", str(port)]

@@ -300,10 +300,11 @@ class Release:
         else:
             url = start_gateway(self.root, port, self.params.deploy, self.say)
             gateway = gateway_service(self.root)
-        for address in of_other_code(self.root, serving.code):
-            self.say(f"the gateway at {address} runs other code or settings, and no release started it: restart it")
         if gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
+        # One that served nothing before tells its code only now.
+        for address in of_other_code(self.root, serving.code):
+            self.say(f"the gateway at {address} runs other code or settings, and no release started it: restart it")
         return url
 
     def _put_back(self, *, failed: bool = True) -> None:

@@ -15,6 +15,8 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from orchestra.serving.wire.steering import take_all
+
 HEADER_S = 10.0
 """Seconds from the first byte of a request (or the opening of its connection) to the end of its headers."""
 IDLE_S = 75
@@ -154,9 +156,18 @@ class GracefulServer(Server):
     asyncio drops those whose acceptance has begun. Both kinds are accepted first.
     """
 
-    def __init__(self, config: Config) -> None:
+    server_state: _ServerState
+
+    def __init__(self, config: Config, *, takeover: bool = False) -> None:
+        """`takeover`: from its start on, all new connections of its ports are its own."""
         super().__init__(config)
-        self.server_state = _ServerState()
+        self.server_state, self._takeover = _ServerState(), takeover
+        self.steered: list[bool] | None = None
+        """Of each socket of a takeover, whether the system sends it all; None before the start."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.steered = [take_all(listening) for listening in sockets or []] if self._takeover else []
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -171,10 +182,20 @@ class GracefulServer(Server):
             with contextlib.suppress(OSError):
                 while True:
                     waiting.append(listening.accept()[0])
-        cast(_ServerState, self.server_state).leaving = True
-        accepted = asyncio.gather(*map(self._accept, waiting))
+        self.server_state.leaving = True
+        # uvicorn waits for what is in `tasks`.
+        arriving = loop.create_task(self._arrived(waiting))
+        self.server_state.tasks.add(arriving)
+        arriving.add_done_callback(self.server_state.tasks.discard)
         await super().shutdown(sockets)
-        await accepted
+
+    async def _arrived(self, waiting: list[socket.socket]) -> None:
+        """Until these connections, and those whose TLS handshakes are under way, have come and gone."""
+        await asyncio.gather(*map(self._accept, waiting))
+        if self.config.ssl is not None:
+            await asyncio.sleep(LEAVE_S)
+        while self.server_state.connections:
+            await asyncio.sleep(0.1)
 
     async def _accept(self, made: socket.socket) -> None:
         made.setblocking(False)

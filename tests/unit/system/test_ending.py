@@ -67,11 +67,15 @@ def test_an_error_of_pydantic_in_place_of_the_interruption(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", seeds(12, 3))
 def test_a_real_command_at_any_moment(seed: int) -> None:
-    process = begun(ROOT, "", "-m", "orchestra.cli.main", "plan" if seed % 2 else "status")
+    """Of those that only look: another run may work in this repository at the same time."""
+    process = begun(ROOT, "", "-m", "orchestra.cli.main", "explain" if seed % 2 else "status")
     line = Path(f"/proc/{process.pid}/cmdline")
     while b"orchestra.system.ending" not in line.read_bytes():
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    time.sleep(random.Random(seed).uniform(0, 2))
+    time.sleep(random.Random(seed).uniform(0, 1))
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
-    assert (code, said) == STOPPED or (code, said) == (0, "")
+    # It may have ended before the signal came.
+    assert (code, said) == STOPPED or code != 130
+    assert "Traceback" not in said

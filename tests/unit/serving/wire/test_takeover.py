@@ -3,13 +3,16 @@
 import asyncio
 import http.client
 import socket
+import ssl
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestra.serving.wire.connection import LEAVE_S, BoundedProtocol
+from tests.support.mailbox import certificate
 from tests.support.real_gateway import RunningServer
 
 
@@ -69,15 +72,60 @@ def test_many_users_notice_no_takeover(kept: bool, path: str) -> None:
     assert answers[0] > 100 and not failures
 
 
+def test_from_its_start_on_every_connection_is_the_new_ones() -> None:
+    def told(name: bytes) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+            await send({"type": "http.response.body", "body": name})
+
+        return answer
+
+    def asked(port: int) -> bytes:
+        made = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        made.request("GET", "/")
+        return made.getresponse().read()
+
+    first = RunningServer(told(b"1"))
+    second = RunningServer(told(b"2"), port=first.port)
+    assert {asked(first.port) for _ in range(64)} == {b"2"}
+    third = RunningServer(told(b"3"), port=first.port)
+    assert {asked(first.port) for _ in range(64)} == {b"3"}
+    first.end()
+    # The rule has ended with it: the two that are left share the port.
+    assert {asked(third.port) for _ in range(64)} == {b"2", b"3"}
+    second.end()
+    assert {asked(third.port) for _ in range(64)} == {b"3"}
+    third.end()
+
+
 def test_a_request_that_comes_while_the_server_ends_is_answered() -> None:
     running = RunningServer(app)
     opened = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
     opened.connect()
     running.server.should_exit = True
-    time.sleep(LEAVE_S / 4)
+    while not running.server.server_state.leaving:
+        time.sleep(0.01)
     opened.request("GET", "/")
     answer = opened.getresponse()
     assert answer.status == 200 and answer.headers["connection"] == "close" and answer.read() == b"ok"
+    running.end()
+
+
+def test_a_caller_whose_tls_handshake_comes_while_the_server_ends_is_answered(tmp_path: Path) -> None:
+    certificate(tmp_path, "127.0.0.1")
+    running = RunningServer(app, tls=tmp_path)
+    made = socket.create_connection(("127.0.0.1", running.port), timeout=10)
+    running.server.should_exit = True
+    while not running.server.server_state.leaving:
+        time.sleep(0.01)
+    time.sleep(LEAVE_S / 4)
+    trusted = ssl.create_default_context(cafile=tmp_path / "certificate.pem")
+    with trusted.wrap_socket(made, server_hostname="127.0.0.1") as opened:
+        opened.sendall(b"GET /work HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while chunk := opened.recv(4096):
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"ok")
     running.end()
 
 
