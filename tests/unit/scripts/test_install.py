@@ -18,7 +18,7 @@ INSTEAD = "pip installs instead, which takes minutes longer and checks no hash"
 
 def clean_environment(**variables: str) -> dict[str, str]:
     """This environment without anybody's settings for pip, uv or certificates."""
-    ignored = ("PIP_", "UV_", "SSL_CERT", "REQUESTS_CA", "CURL_CA")
+    ignored = ("PIP_", "UV_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "ORCHESTRA_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ignored)}
     return kept | variables
 

@@ -20,7 +20,14 @@ STOPPED = (130, "stopped\n")
 def begun(folder: Path, program: str, *arguments: str) -> "subprocess.Popen[str]":
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *(["-c", program] if program else []), *arguments]
-    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=out, stderr=out, preexec_fn=_in_front)
+
+
+def _in_front() -> None:
+    """As at a terminal: what a shell starts in the background ignores Ctrl-C, with all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
