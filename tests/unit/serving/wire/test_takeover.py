@@ -87,6 +87,10 @@ def test_from_its_start_on_every_connection_is_the_new_ones() -> None:
 
     first = RunningServer(told(b"1"))
     second = RunningServer(told(b"2"), port=first.port)
+    if second.server.steered != [True]:
+        second.end()
+        first.end()
+        pytest.skip("this kernel has no rule for the sockets of a port")
     assert {asked(first.port) for _ in range(64)} == {b"2"}
     third = RunningServer(told(b"3"), port=first.port)
     assert {asked(first.port) for _ in range(64)} == {b"3"}
