@@ -11,7 +11,7 @@ from flows._workspace import settings
 from flows.schedule import ENTRYPOINTS, connected, workspace_tag
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError, ServiceError
-from orchestra.system.processes import services
+from orchestra.system.processes import running
 from orchestra.system.runs import AWAITING, SHORT, SKIPPED, TAKEN_BACK
 from orchestra.text import one_line
 from tasks.platform.commands import run_command
@@ -180,7 +180,7 @@ def _same_password(root: Path, user: str | None) -> None:
     if not (password := os.environ.get(PASSWORD)):
         fix = f"export {PASSWORD}=…; orchestra stop prefect; orchestra up"
         raise ConfigError(f"{PASSWORD} is not set, and {user} needs a password", where="notify", fix=fix)
-    server = next((one for one in services(root) if one.name == "prefect"), None)
+    server = running(root, "prefect")
     if server is not None and psutil.Process(server.pid).environ().get(PASSWORD) != password:
         what = f"Prefect's server was started without this {PASSWORD}"
         raise ConfigError(what, where="notify", fix="orchestra stop prefect; orchestra up")

@@ -102,9 +102,9 @@ class Backend:
         from orchestra.rollout.render import Codec
         from orchestra.tools.toolkit import Toolkit
 
-        params, urls = serving.parsed, serving.model_servers
-        if serving.engine == "vllm" and not any(vllm.healthy(url, timeout_s=5) for url in urls):
-            where = ", ".join(urls) or "no address"
+        params = serving.parsed
+        if silent(serving, timeout_s=5):
+            where = ", ".join(serving.model_servers) or "no address"
             raise ServiceError("vLLM does not answer", where=where, fix="start it, or deploy again")
         folder = root / serving.checkpoint
         toolkit = Toolkit.from_params(params, root)
@@ -118,7 +118,8 @@ class Backend:
             # Log-probabilities take a third of the server's front end: they are asked for where something reads them.
             doubts = params.deploy.least_confidence is not None
             servers = [
-                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=doubts) for url in urls
+                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=doubts)
+                for url in serving.model_servers
             ]
             policy = servers[0] if len(servers) == 1 else ReplicatedPolicy(servers)
         else:
@@ -346,10 +347,10 @@ class Backend:
                 close()
 
 
-def silent(serving: Serving) -> str | None:
+def silent(serving: Serving, timeout_s: float = 2) -> str | None:
     """That none of its model servers answers; None where one does, and in process."""
     urls = serving.model_servers
-    if serving.engine == "vllm" and not any(vllm.healthy(url) for url in urls):
+    if serving.engine == "vllm" and not any(vllm.healthy(url, timeout_s=timeout_s) for url in urls):
         return f"vLLM at {', '.join(urls)} does not answer"
     return None
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
@@ -172,6 +172,13 @@ def free_port(host: str = LOCALHOST) -> int:
         return int(sock.getsockname()[1])
 
 
+def listeners() -> list[Any]:
+    """This machine's TCP sockets that listen, as psutil tells them: `laddr` (ip, port), `pid` where it may be seen."""
+    import psutil
+
+    return [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+
+
 def port_busy(port: int, host: str = LOCALHOST) -> bool:
     """Whether a server could not bind the port; of an address that this machine lacks, nothing is known."""
     try:
@@ -255,6 +262,11 @@ def services(root: Path) -> list[Service]:
     Only reads: a release may replace a server, and its pid file, while another process asks who serves.
     """
     return [service for service in all_remembered(root) if service.running]
+
+
+def running(root: Path, name: str) -> Service | None:
+    """The remembered server of this name, where it runs."""
+    return next((service for service in services(root) if service.name == name), None)
 
 
 def remembered(root: Path, name: str) -> Service | None:

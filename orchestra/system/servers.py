@@ -23,6 +23,7 @@ from orchestra.system.processes import (
     Service,
     all_remembered,
     port_busy,
+    running,
     services,
     start_service,
     stop_services,
@@ -121,16 +122,16 @@ def start(
     for database in (MLFLOW, PREFECT):
         check_database(root, database)
     wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
-    running = {service.name: service for service in services(root)}
+    there = {service.name for service in services(root)}
     for service in all_remembered(root):
-        if service.name in wanted and service.name not in running:
+        if service.name in wanted and service.name not in there:
             service.end()  # What a killed server left behind has its port.
     for name, (_, port, _) in wanted.items():
-        if name not in running and port_busy(port, LOCALHOST):
+        if name not in there and port_busy(port, LOCALHOST):
             fix = f"end it, or take another: orchestra up --{name}-port {port + 1}"
             raise ServiceError(f"port {port} is taken by another program", where=name, fix=fix)
     for name, (command, port, extra) in wanted.items():
-        if name not in running:
+        if name not in there:
             env = {**os.environ, "PREFECT_HOME": str(state_folder / "prefect"), **extra}
             start_service(root, name, command, port=port, url=f"http://{LOCALHOST}:{port}", env=env)
             yield f"{name}: starting"
@@ -147,7 +148,8 @@ def start(
 
 def address(root: Path, name: str) -> str | None:
     """Where a server of this workspace answers; None when it does not run."""
-    return next((service.url for service in services(root) if service.name == name), None)
+    found = running(root, name)
+    return None if found is None else found.url
 
 
 def prefect_login(root: Path) -> str:
@@ -235,7 +237,7 @@ def _webhook_settings(root: Path) -> dict[str, str]:
 
 def _start_worker(root: Path, pool: str) -> str:
     """Start the worker unless it runs; a line about it."""
-    found = next((service for service in services(root) if service.name == "worker"), None)
+    found = running(root, "worker")
     if found is None:
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
         env = {**os.environ, "PREFECT_HOME": str(root / ".state/prefect"), **prefect_client(root)}
@@ -248,7 +250,7 @@ def _wait(root: Path, name: str, url: str) -> None:
 
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        if not any(service.name == name for service in services(root)):
+        if running(root, name) is None:
             break
         try:
             if httpx.get(url, timeout=2, trust_env=False).status_code == 200:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -22,7 +23,7 @@ from orchestra.serving.releases.control_channel import (
     started_by_hand,
 )
 from orchestra.serving.releases.vllm import SAY_EVERY_S, Say, last_error
-from orchestra.system.processes import Service, remember, services, start_service, stop_services
+from orchestra.system.processes import Service, listeners, remember, running, start_service, stop_services
 
 LEAVING = "gateway-old"
 """Name of a gateway while its successor starts."""
@@ -36,7 +37,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
     One that runs already goes on answering until the new one does, on the same port, and also when that fails.
     """
     # One that was started by hand is never ended.
-    old = next((service for service in services(root) if service.name == GATEWAY), None)
+    old = running(root, GATEWAY)
     paths = [str(Path(orchestra.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "orchestra.serving", "--root", str(root), "--port", str(port)]
@@ -61,7 +62,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
 
 def settle(root: Path) -> None:
     """Undo a takeover that did not come to its end: the gateway that was leaving is the gateway again."""
-    leaving = next((service for service in services(root) if service.name == LEAVING), None)
+    leaving = running(root, LEAVING)
     if leaving is not None:
         stop_services(root, GATEWAY)
         remember(root, replace(leaving, name=GATEWAY))
@@ -70,8 +71,7 @@ def settle(root: Path) -> None:
 
 def gateway_service(root: Path) -> Service | None:
     """The running gateway: that of a release, else one that was started by hand and answers."""
-    made = next((service for service in services(root) if service.name == GATEWAY), None)
-    return made or next((one for one in started_by_hand(root) if health(one.url)), None)
+    return running(root, GATEWAY) or next((one for one in started_by_hand(root) if health(one.url)), None)
 
 
 def of_other_code(root: Path, code: str) -> list[str]:
@@ -168,18 +168,11 @@ def health(url: str) -> dict[str, Any]:
 
 def port_holder(port: int) -> str:
     """The processes that listen on a TCP port, as far as this user may see."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        rows = Path(table).read_text(encoding="ascii").splitlines()[1:] if Path(table).is_file() else []
-        fields = [row.split() for row in rows]
-        # State 0A listens; addresses and ports are hexadecimal.
-        inodes |= {f"socket:[{f[9]}]" for f in fields if f[3] == "0A" and int(f[1].rpartition(":")[2], 16) == port}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if any(os.readlink(entry) in inodes for entry in (process / "fd").iterdir()):
-                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                return f"process {process.name} ({' '.join(words).strip()[:80]})"
-        except OSError:
-            # Another user's process, or one that just ended.
-            continue
+    import psutil
+
+    for one in listeners():
+        # Another user's process has no number here; one may have just ended.
+        with contextlib.suppress(psutil.Error):
+            if one.laddr.port == port and one.pid is not None:
+                return f"process {one.pid} ({' '.join(psutil.Process(one.pid).cmdline()).strip()[:80]})"
     return "a process that cannot be seen from here"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from orchestra.files import atomic
-from orchestra.system.processes import LOCALHOST, Service, alive, services, started_at, url_host
+from orchestra.system.processes import LOCALHOST, Service, alive, running, services, started_at, url_host
 from orchestra.types import Record
 
 FOLDER = ".state/control"
@@ -82,7 +82,7 @@ def started_by_hand(root: Path) -> list[Service]:
 
 def gateways(root: Path) -> list[Service]:
     """All of this workspace that run, that of a release first."""
-    return [*(service for service in services(root) if service.name == GATEWAY), *started_by_hand(root)]
+    return [*filter(None, (running(root, GATEWAY),)), *started_by_hand(root)]
 
 
 def _file(root: Path, pid: int) -> Path:

@@ -36,7 +36,7 @@ from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_c
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
 from orchestra.system.machine import beside_gpu
-from orchestra.system.processes import Service, free_port, port_busy, services, stop_services
+from orchestra.system.processes import Service, free_port, port_busy, running, stop_services
 from orchestra.types import Example
 
 COLOURS = ("vllm-blue", "vllm-green")
@@ -251,7 +251,7 @@ class Release:
     def _launch(self) -> Serving:
         """Start vLLM beside the one that serves; the one that serves when it serves this checkpoint already."""
         old = self.old
-        now = None if old is None or old.vllm_service is None else _service(self.root, old.vllm_service)
+        now = None if old is None or old.vllm_service is None else running(self.root, old.vllm_service)
         if old is not None and now is not None and old.checkpoint_hash == self.candidate.checkpoint_hash:
             # Compared as written: an older release may hold parameters that no longer parse.
             deploy, vllm_now = old.params.get("deploy"), self.params.deploy.vllm.model_dump(mode="json")
@@ -348,7 +348,3 @@ class Release:
         ended = "drained and" if drained(self.root, old.fingerprint, DRAIN_S) else f"still busy after {DRAIN_S:.0f} s,"
         stop_services(self.root, old.vllm_service, grace_s=STOP_S)
         self.say(f"{old.vllm_service} (version {old.version}) {ended} stopped")
-
-
-def _service(root: Path, name: str) -> Service | None:
-    return next((service for service in services(root) if service.name == name), None)

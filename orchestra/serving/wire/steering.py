@@ -6,15 +6,14 @@ A rule of the port's sockets (SO_ATTACH_REUSEPORT_CBPF) sends all to the newest 
 
 import contextlib
 import ctypes
-import os
 import socket
-from pathlib import Path
+
+from orchestra.system.processes import listeners
 
 SO_ATTACH_REUSEPORT_CBPF = 51
 """Python has no name for it."""
 RETURN = 0x06
 """BPF_RET | BPF_K: the filter's answer, here the number of a socket, in the order in which they began to listen."""
-LISTENS = "0A"
 
 
 class _Instruction(ctypes.Structure):
@@ -47,8 +46,5 @@ def take_all(listening: socket.socket) -> bool:
 
 def _sharing(listening: socket.socket) -> int:
     """How many sockets listen on the address and port of this one."""
-    table = Path("/proc/net/tcp6" if listening.family == socket.AF_INET6 else "/proc/net/tcp")
-    rows = [line.split() for line in table.read_text(encoding="ascii").splitlines()[1:]] if table.is_file() else []
-    inode = str(os.fstat(listening.fileno()).st_ino)
-    own = next((row[1] for row in rows if row[9] == inode), None)
-    return sum(row[1] == own and row[3] == LISTENS for row in rows)
+    own = listening.getsockname()[:2]
+    return sum(one.laddr == own for one in listeners())
