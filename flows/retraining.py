@@ -29,10 +29,12 @@ from orchestra.system.retraining import (
     decided,
     hindrance,
     month_left,
+    requests,
+    settle,
     take,
     take_up,
 )
-from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, runs
+from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, SHORT, RunJournal, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from tasks.platform import dvc
@@ -128,13 +130,23 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     """What the run answers is taken while the block lasts, and says who asked; yields the run's own overrides.
 
     The changes of params.yaml that the requests need stay, as those of `orchestra run --set` do: prices that moved
-    have moved for the next run, too. A run that is suspended for a person's answer has come to its decision.
+    have moved for the next run, too. A run that is suspended for a person's answer has come to its decision. One that
+    no request started takes nothing; what its prices and data took away is settled once it has decided.
     """
     from prefect.exceptions import Pause
 
     reopen_requests(root)
     if not asked:
-        yield []
+        came = False
+        try:
+            yield []
+            came = journal.record.state not in SHORT
+        except Pause:
+            came = True
+            raise
+        finally:
+            if came:
+                _settle(root)
         return
     params = load_params(root / "params.yaml")
     again = take_up(root, journal.record.id)
@@ -157,6 +169,16 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         raise
     finally:
         close(root, taken, state, spent_by(root, journal.record), answered=answered, month_usd=month_usd)
+
+
+def _settle(root: Path) -> None:
+    """Settle what prices and data asked for, where a run without a request came to a decision with these."""
+    causes: set[Cause] = {"price", "data"}
+    if not any(one.state == "open" and one.cause in causes for one in requests(root)):
+        return
+    with contextlib.suppress(OrchestraError):  # The run is done; the next look says what is wrong with a file.
+        found, looked = _reasons(root, load_params(root / "params.yaml"), None)
+        settle(root, found, looked & causes, begun=True)
 
 
 def _reached(params: Params) -> list[str]:
