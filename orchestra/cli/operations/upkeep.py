@@ -28,12 +28,13 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `orchestra backup`.")],
 ) -> None:
     """Restore a backup, whole or not at all; the present databases are kept in .state/replaced-…"""
+    from orchestra.serving.releases.control_channel import started_by_hand
     from orchestra.system.backup import restore as bring_back
     from orchestra.system.workspace import locked
 
     source, root = Path.cwd() / file, workspace()
     with locked(root):
-        contents = bring_back(root, source)
+        contents = bring_back(root, source, by_hand=started_by_hand)
     print(f"restored: {contents.line}, of {contents.made:%Y-%m-%d %H:%M} UTC")
 
 
