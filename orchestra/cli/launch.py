@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import workspace
+from orchestra.cli.common import can_be_written, workspace
 from orchestra.errors import ConfigError, ServiceError
 
 
@@ -30,7 +30,9 @@ def launch(
         typer.Option(help="Kubernetes: the Secret with the real experts' variables: keys and addresses."),
     ] = "",
     submit: Annotated[bool, typer.Option("--submit", help="Submit the job to the scheduler.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: the screen.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=can_be_written, help="The file to write; default: the screen.")
+    ] = None,
 ) -> None:
     """Write a job that trains params.yaml's model on several machines; --submit submits it to the scheduler."""
     from orchestra.cli.readiness import expert_variables

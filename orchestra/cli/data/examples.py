@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import RunnerOption, hand_over, refuse_unused, workspace
+from orchestra.cli.common import RunnerOption, can_be_written, hand_over, refuse_unused, workspace
 from orchestra.cli.data.writer import (
     Cap,
     CassetteMode,
@@ -45,7 +45,9 @@ LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
 def import_(
     files: Annotated[list[Path], typer.Argument(help="JSON lines, Parquet, JSON, CSV or TSV.")],
     format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
-    to: Annotated[Path, typer.Option(help="The file of examples to write: data/extra/NAME.jsonl.")],
+    to: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The file of examples to write: data/extra/NAME.jsonl.")
+    ],
     source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
     licence: Annotated[str | None, typer.Option(help="The licence of rows that state none.")] = None,
     split: Annotated[Split, typer.Option(help="The split whose wording of preferences is used.")] = "train",
@@ -109,7 +111,9 @@ def import_(
 @app.command()
 def measure(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
-    to: Annotated[Path, typer.Option(help="The file to write, with difficulties: data/extra/NAME.jsonl.")],
+    to: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The file to write, with difficulties: data/extra/NAME.jsonl.")
+    ],
     solver: Annotated[
         str, typer.Option(help="known (the solution, with mistakes), a checkpoint's folder, or chat:EXPERT.")
     ] = "known",
@@ -150,7 +154,9 @@ def _say(text: str) -> None:
 @app.command()
 def preferences(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="The file to write, JSON lines: data/extra/preferences.jsonl.")],
+    out: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The file to write, JSON lines: data/extra/preferences.jsonl.")
+    ],
     count: Annotated[int, typer.Option(min=1, help="Number of preferences; every fifth is held out.")] = 200,
     model: Annotated[str | None, typer.Option(help="The model that writes them; default: by rule.")] = None,
     price: Annotated[
@@ -196,7 +202,7 @@ def preferences(
 @app.command("export")
 def export_(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
-    to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
+    to: Annotated[Path, typer.Argument(callback=can_be_written, help="The file to write: .jsonl or .parquet.")],
 ) -> None:
     """Write examples in the schema of nvidia/ToolScale; importing the file gives the same examples."""
     from orchestra.synthesis.imports.export import export
@@ -221,7 +227,9 @@ def synthesize(
     examples: Annotated[
         int | None, typer.Option(min=2, help="Number of training and held-out examples; default: params.yaml.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; default: data/generated.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=can_be_written, help="The folder to write; default: data/generated.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of synthesize.seed.")] = None,
     set_: Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import parse_date, parse_usd, workspace
+from orchestra.cli.common import can_be_written, parse_date, parse_usd, workspace
 from orchestra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def describe(
         Path | None, typer.Option(help="The examples to draw from; default: data/validated/train.jsonl.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of outcomes, ledger and cassette; default: work/describe.")
+        Path | None,
+        typer.Option(
+            callback=can_be_written, help="The folder of outcomes, ledger and cassette; default: work/describe."
+        ),
     ] = None,
     model: Annotated[
         str | None,

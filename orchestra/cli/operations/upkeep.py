@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import can_be_written, hand_over, workspace
 from orchestra.errors import without_secrets
 
 SERVERS = {"MLFLOW_TRACKING_URI": "MLflow", "PREFECT_API_URL": "Prefect"}
 
 
-def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="The tar file to write.")]) -> None:
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", callback=can_be_written, help="The tar file to write.")],
+) -> None:
     """Write databases, registered checkpoints, artifacts, keys and records to a file."""
     from orchestra.system.backup import backup as write
 

@@ -99,6 +99,30 @@ def test_a_file_in_place_of_a_folder_is_one_line(workspace: Path, command: str) 
         orchestra(*command.split())
 
 
+OUTPUTS = [
+    "backup OUT",
+    "data export x.jsonl OUT",
+    "data import x.jsonl --format questions --to OUT",
+    "data measure x.jsonl --to OUT",
+    "data preferences --out OUT",
+    f"{BY_RULE} --version OUT",
+    "export models/grpo OUT",
+    "index build x.jsonl --out OUT",
+    "launch --on slurm --out OUT",
+    "synthesize --out OUT",
+    "tools describe --all --out OUT",
+]
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/proc/self/x/y"])
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_output_that_cannot_be_made_is_refused_before_any_work(workspace: Path, command: str, place: str) -> None:
+    before = sorted(workspace.rglob("*"))
+    with pytest.raises(ConfigError, match=f"^{place}: nothing can be written there: .* — name another path"):
+        orchestra(*command.replace("OUT", place).split())
+    assert sorted(workspace.rglob("*")) == before
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "99999999"])
 def test_a_port_is_one_that_there_is(workspace: Path, port: str) -> None:
     assert orchestra("mcp", "--http", port).exit_code == 2
