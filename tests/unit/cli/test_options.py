@@ -92,6 +92,25 @@ def test_joined_files_are_those_of_the_present_folder(workspace: Path, handed: l
     assert [word for word in handed if word.endswith(".json")] == ["inside/one.json", "two.json"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("../models/grpo/", "models/grpo"),
+        ("mine", "inside/mine"),
+        ("/elsewhere/mine", "/elsewhere/mine"),
+        ("3", "3"),
+        ("golden", "golden"),
+        ("http://127.0.0.1:8800/v1", "http://127.0.0.1:8800/v1"),
+        ("gpt-5-mini@https://host/v1", "gpt-5-mini@https://host/v1"),
+    ],
+)
+def test_a_measured_checkpoint_is_that_of_the_present_folder(
+    workspace: Path, handed: list[str], typed: str, meant: str
+) -> None:
+    orchestra("evaluate", "--benchmark", "own", "--model", typed)
+    assert handed[handed.index("--model") + 1] == meant
+
+
 @pytest.mark.parametrize("command", ["data preferences --out file/x.jsonl", f"{BY_RULE} --version file"])
 def test_a_file_in_place_of_a_folder_is_one_line(workspace: Path, command: str) -> None:
     (workspace / "inside/file").touch()
