@@ -83,6 +83,10 @@ def evaluate(
         return
     if model is None:
         raise ConfigError("no model is named", where="--model", fix="a version's number, a folder, or MODEL@URL")
+    if benchmark != "tau2":
+        refuse_unused(context, ["user"], f"with --benchmark {benchmark}")
+    if judge is None:
+        refuse_unused(context, ["judge_price"], "without --judge", "name one: --judge MODEL, or leave it out")
     for text, option in ((cap_usd, "--cap-usd"), (question_usd, "--question-usd")):
         if text is not None:
             parse_usd(text, option)

@@ -39,10 +39,17 @@ NAMES = {Format.GENERAL_THOUGHT: "GeneralThought-430K", Format.TOOLSCALE: "nvidi
 """The source where none is named."""
 LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
 """The licence of rows that state none, where the data set has one."""
+OF_FORMATS = {
+    **dict.fromkeys(("question", "answer", "id_", "licence_field", "topic"), (Format.QUESTIONS,)),
+    "tools": (Format.TOOLSCALE,),
+    **dict.fromkeys(("judged", "lenient"), (Format.GENERAL_THOUGHT, Format.QUESTIONS, Format.TOOLSCALE)),
+}
+"""Options of an import that only these formats read."""
 
 
 @app.command("import")
 def import_(
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="JSON lines, Parquet, JSON, CSV or TSV.")],
     format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
     to: Annotated[
@@ -76,6 +83,8 @@ def import_(
     from orchestra.validation.card import lines
     from orchestra.validation.gate.decontamination import Gate
 
+    unread = [option for option, formats in OF_FORMATS.items() if format_ not in formats]
+    refuse_unused(context, unread, f"with --format {format_.value}")
     here = Path.cwd()
     root = workspace()
     # From here on the workspace is where we are; what is written names no path of this machine.
