@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows._workspace import settings
-from flows.schedule import DEPLOYMENT, ENTRYPOINTS, POOL, WATCH, connected, deploy, deployments, remove
+from flows.schedule import (
+    DEPLOYMENT,
+    ENTRYPOINTS,
+    POOL,
+    WATCH,
+    connected,
+    deploy,
+    deployments,
+    remove,
+    taken,
+    workspace_tag,
+)
 from monitoring import reasons
 from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
 from orchestra.config.overrides import apply, undo
@@ -194,7 +205,7 @@ def announce(root: Path) -> str:
     params = load_params(root / "params.yaml")
     if hindrance(root, params.retraining, runs(root)):
         return ""
-    deployment = next((one for one in deployments(root) if one.name == DEPLOYMENT), None)
+    deployment = _deployment(root)
     if deployment is None:
         return "a retraining is due: orchestra retraining start, or on"
     emit_event(
@@ -202,6 +213,16 @@ def announce(root: Path) -> str:
         resource={"prefect.resource.id": f"prefect.deployment.{deployment.id}", "prefect.resource.name": DEPLOYMENT},
     )
     return "a retraining is due: Prefect was told"
+
+
+def _deployment(root: Path) -> Any:
+    """The retraining that `orchestra retraining on` deployed; None without one."""
+    return next((one for one in deployments(root) if one.parameters.get("asked")), None)
+
+
+def _name(root: Path, flow: str, name: str) -> str:
+    """The name, apart where another workspace has it on the same server."""
+    return f"{name}-{workspace_tag(root)[-6:]}" if taken(root, flow, name) else name
 
 
 def switch_on(root: Path) -> Iterator[str]:
@@ -212,14 +233,14 @@ def switch_on(root: Path) -> Iterator[str]:
     yield from servers.start(root, worker=POOL)
     with connected(root) as address:
         what = f"What drift, prices or data of {root.name} asked for; `orchestra retraining off` ends it."
-        deploy(root, DEPLOYMENT, "retrain", address, parameters={"asked": "due"}, description=what)
-        yield f"{DEPLOYMENT}: retrain, when it is due"
+        asked = _name(root, "retrain", DEPLOYMENT)
+        deploy(root, asked, "retrain", address, parameters={"asked": "due"}, description=what)
+        yield f"{asked}: retrain, when it is due"
         if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in deployments(root)):
             schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
-            deploy(
-                root, WATCH, "monitor", address, schedule=schedule, description="Looks for what asks for a retraining."
-            )
-            yield f"{WATCH}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+            watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
+            deploy(root, watch, "monitor", address, schedule=schedule, description=what)
+            yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
         for raw in _automations(root):
             _forget_automation(str(raw["name"]))
             Automation.model_validate(raw).create()
@@ -231,10 +252,11 @@ def switch_off(root: Path) -> Iterator[str]:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 
-    remove(root, DEPLOYMENT)
+    found = _deployment(root)
+    remove(root, DEPLOYMENT if found is None else found.name)
     with connected(root), get_client(sync_client=True) as client:
-        same = DeploymentFilter(name=DeploymentFilterName(any_=[DEPLOYMENT]))
-        if not client.read_deployments(deployment_filter=same):
+        same = DeploymentFilter(name=DeploymentFilterName(like_=DEPLOYMENT))
+        if not any(one.parameters.get("asked") for one in client.read_deployments(deployment_filter=same)):
             for raw in _automations(root):
                 _forget_automation(str(raw["name"]))
                 yield f"automation {raw['name']}: removed"
