@@ -45,14 +45,15 @@ def test_a_script_runs_the_whole_pipeline_and_the_training_on_every_node(tmp_pat
     assert steps == [f"{run} --until validate", "ranks sft", "ranks grpo", run]
 
 
-def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) -> None:
-    """The script's own shell function, with commands that write down what they were called with."""
-    text = sbatch_script(params(grpo=4), Machines(2, 2))
+def played(tmp_path: Path, text: str, fresh: tuple[str, ...] = ()) -> list[str]:
+    """What a script calls: its commands only write down their words, and DVC has the outputs of the `fresh` stages."""
     (tmp_path / ".venv/bin").mkdir(parents=True)
     for name in ("srun", "scontrol", ".venv/bin/orchestra", ".venv/bin/dvc"):
         called = f'echo "{Path(name).name} $*" >> "$SLURM_SUBMIT_DIR/log"'
         if name == "scontrol":
             called = 'echo "n1"; echo "n2"'
+        elif name == ".venv/bin/dvc":
+            called = f'[ "$1" != status ] || exec grep -qw -- "$3" <<< "{" ".join(fresh)}"\n{called}'
         (tmp_path / name).write_text(f"#!/bin/bash\n{called}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
@@ -60,14 +61,24 @@ def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) ->
     for stage in ("sft", "grpo"):
         (tmp_path / "work" / stage / "checkpoints").mkdir(parents=True)
     assert subprocess.run(["bash", "-c", text], env=env, check=False).returncode == 0
+    return (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) -> None:
+    """The script's own shell function, with commands that write down what they were called with."""
+    lines = played(tmp_path, sbatch_script(params(grpo=4), Machines(2, 2)))
     assert [one.name for one in (tmp_path / "work").iterdir()] == ["sft"], "checkpoints go when DVC has the outputs"
-    lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     assert lines[:2] == ["orchestra run --until validate", "orchestra run --until sft"]
     assert lines[3:] == ["dvc commit --force grpo", "orchestra run"]
     assert re.fullmatch(
         r"srun --ntasks=2 .* --nnodes=2 --nproc-per-node=2 .* --rdzv-id=7 --rdzv-endpoint=n1:29500 -m tasks.grpo",
         lines[2],
     )
+
+
+def test_a_later_job_trains_only_what_the_one_before_did_not_end(tmp_path: Path) -> None:
+    lines = played(tmp_path, sbatch_script(params(sft=4, grpo=4), Machines(2, 2)), fresh=("sft",))
+    assert [line.rpartition(" ")[2] for line in lines if not line.startswith("orchestra")] == ["tasks.grpo", "grpo"]
 
 
 def test_train_jobs_hold_to_kubeflows_own_schema() -> None:
