@@ -21,6 +21,7 @@ from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
 from flows.release import limit_s, run_deploy, share
 from flows.retraining import Asked, answering, waiting
+from orchestra.cli.readiness import refuse_now
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
@@ -217,6 +218,8 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     for name in {*force, *([until] if until else [])}:
         if name not in why:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(order)}")
+    until_then = order if until is None else order[: order.index(until) + 1]
+    refuse_now(root, load_params(root / "params.yaml"), [one for one in until_then if why[one] or one in force])
     outcomes: dict[str, str] = {}
     booked = LedgerTail(root, recorder.parent)
     booked.take()

@@ -10,7 +10,7 @@ from orchestra.files.examples import read_examples, split_watched
 from orchestra.rewards.group import well_formed
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
-from orchestra.system.machine import torch_beside_gpu
+from orchestra.system.machine import check_ranks, gpus, torch_beside_gpu
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.sft import sft_row
@@ -34,9 +34,12 @@ def main(stage: Stage) -> None:
     if not distributed.joined() and settings.processes == 1 and settings.strategy == "ddp":
         train(stage, teach(stage))
     elif not distributed.joined():
+        check_ranks(settings, stage.name, gpus())
         _share(stage, teach(stage))
         distributed.launch([sys.executable, "-m", "tasks.sft"], settings.processes, stage.work_dir())
     else:
+        # Before the teacher is paid, and before a rank loads the model onto a GPU that is not there.
+        distributed.settle(settings, stage.name)
         # The ranks of `launch` find the rows; of torchrun's, rank 0 makes them and the others wait.
         if distributed.rank() == 0 and not (stage.work_dir() / TAUGHT).is_file():
             _share(stage, teach(stage))

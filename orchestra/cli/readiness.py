@@ -2,14 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra.cli.common import CheckResult, Level
+from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Model, Params
-from orchestra.errors import ConfigError, OrchestraError
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.files.base_model import cached, is_hub_name
 from orchestra.system import machine
 from orchestra.system.memory import GIB, ModelShape
@@ -33,6 +34,7 @@ def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("ok", "GPUs", f"{len(devices)}: {names}; driver {devices[0].driver}")
     elif params.profile != "embedded":
         yield CheckResult("warning", "GPUs", "none: everything runs on the CPU", "use a machine with a GPU")
+    yield from _ranks(params, devices)
     yield from _vllm(root, params)
     yield from _base(root, params.model)
     yield from _memory(root, params, devices)
@@ -54,6 +56,24 @@ def refuse(root: Path, params: Params, until: str | None = None) -> None:
             raise ConfigError(machine.told(need), where="memory", fix=_fix(need))
 
 
+def refuse_now(root: Path, params: Params, stages: Collection[str]) -> None:
+    """Raises `ServiceError` where these stages, which run on this machine now, lack GPUs, their memory or DeepSpeed."""
+    from orchestra.serving.releases.vllm import check_gpus
+
+    if not stages:
+        return
+    devices, shape = machine.gpus(), shape_of(root, params.model)
+    for stage in machine.TRAINED:
+        if stage in stages:
+            machine.check_ranks(getattr(params, stage), stage, devices)
+    for need in machine.needs(params, shape, devices) if shape is not None else ():
+        if need.stage in stages and need.crowded:
+            raise ServiceError(machine.told(need), where=machine.GPU_MEMORY, fix=machine.frees(root))
+    for name, settings in _servers(params).items():
+        if name.partition(".")[0] in stages:
+            check_gpus(root, settings, name)
+
+
 def shape_of(root: Path, model: Model) -> ModelShape | None:
     """The model's shape, without a download; None when it is not known yet."""
     local = None if model.base is None or is_hub_name(model.base, root) else root / model.base
@@ -64,19 +84,37 @@ def shape_of(root: Path, model: Model) -> ModelShape | None:
 
 
 def _vllm(root: Path, params: Params) -> Iterator[CheckResult]:
-    """The servers of this profile that need a GPU, where vLLM's build knows none."""
-    from orchestra.serving.releases.vllm import GPU_SETUP, no_gpu_in
+    """The servers of this profile that need a GPU, where vLLM's build knows none or the machine has too few."""
+    from orchestra.serving.releases.vllm import GPU_SETUP, check_gpus, no_gpu_in
 
-    if not no_gpu_in(root):
-        return
-    servers = {
-        "grpo.server": (params.grpo.engine == "vllm" and params.grpo.server.url is None, params.grpo.server),
-        "evaluate.server": (params.evaluate.engine == "vllm", params.evaluate.server),
-        "deploy.vllm": (params.deploy.engine != "in_process", params.deploy.vllm),
-    }
-    if wanting := [name for name, (used, settings) in servers.items() if used and settings.device == "gpu"]:
-        found = f"the build for CPUs, where {', '.join(wanting)} has device gpu"
+    servers = _servers(params)
+    if servers and no_gpu_in(root):
+        found = f"the build for CPUs, where {', '.join(servers)} has device gpu"
         yield CheckResult("error", "vllm wheel", found, GPU_SETUP)
+    for name, settings in servers.items():
+        try:
+            check_gpus(root, settings, name)
+        except OrchestraError as error:
+            yield CheckResult("warning" if error.where == machine.GPU_MEMORY else "error", name, error.what, error.fix)
+
+
+def _servers(params: Params) -> dict[str, VllmServer]:
+    """The vLLM servers of this profile that run on a GPU, by the name of their section."""
+    grpo, evaluate, deploy = params.grpo, params.evaluate, params.deploy
+    servers: dict[str, tuple[bool, VllmServer]] = {
+        "grpo.server": (grpo.engine == "vllm" and grpo.server.url is None, grpo.server),
+        "evaluate.server": (evaluate.engine == "vllm", evaluate.server),
+        "deploy.vllm": (deploy.engine != "in_process", deploy.vllm),
+    }
+    return {name: settings for name, (used, settings) in servers.items() if used and settings.device == "gpu"}
+
+
+def _ranks(params: Params, devices: list[machine.Gpu]) -> Iterator[CheckResult]:
+    for stage in machine.TRAINED:
+        try:
+            machine.check_ranks(getattr(params, stage), stage, devices)
+        except OrchestraError as error:
+            yield CheckResult("error", error.where, error.what, error.fix)
 
 
 def _base(root: Path, model: Model) -> Iterator[CheckResult]:
@@ -99,8 +137,9 @@ def _memory(root: Path, params: Params, devices: list[machine.Gpu]) -> Iterator[
         yield CheckResult("warning", "memory forecast", "the model's config.json is not there", "see: base")
         return
     for need in machine.needs(params, shape, devices):
-        level: Level = "ok" if need.fits else "error" if need.hopeless else "warning"
-        yield CheckResult(level, "memory forecast", machine.told(need), "" if need.fits else _fix(need))
+        level: Level = "error" if need.hopeless else "warning" if need.crowded or not need.fits else "ok"
+        fix = machine.frees(root) if need.crowded else "" if need.fits else _fix(need)
+        yield CheckResult(level, "memory forecast", machine.told(need), fix)
     wanted, free = machine.checkpoint_bytes(params, shape), shutil.disk_usage(root).free
     found = f"checkpoints need {wanted / GIB:.1f} GiB, {free / GIB:.0f} GiB are free"
     yield (

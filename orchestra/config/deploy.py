@@ -90,8 +90,10 @@ class VllmServer(Section):
     """Of weights and activations; a release compares it with the checkpoint in the same type."""
     tensor_parallel: Positive = 1
     """GPUs that share the model."""
+    devices: str | None = switch(None)
+    """CUDA_VISIBLE_DEVICES of the server, such as "7"; null: those of the process that starts it."""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Share of a GPU's memory for weights and cache."""
+    """Share of a GPU's memory for weights and cache. During a release the old server and the new one share a GPU."""
     sequences: Positive = 64
     """Conversations that are computed at once."""
 

@@ -11,8 +11,6 @@ from orchestra.config.section import Factor, Positive
 class PlayServer(VllmServer):
     """The server that a stage starts for its episodes."""
 
-    devices: str | None = None
-    """CUDA_VISIBLE_DEVICES of the stage's own server, such as "7"; null: those of the stage."""
     timeout_s: Positive = 600
     """Seconds that one turn may take."""
     start_timeout_s: Positive = 900

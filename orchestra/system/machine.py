@@ -5,9 +5,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from orchestra.config.compute import Compute
+from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
+from orchestra.errors import ServiceError
 from orchestra.system.environment import memory_limit
 from orchestra.system.memory import (
     ADAMW_STATES,
@@ -21,6 +26,7 @@ from orchestra.system.memory import (
     rollouts,
     training,
 )
+from orchestra.system.processes import services
 
 TRAINED = ("sft", "grpo")
 """Stages that train, in their order."""
@@ -29,6 +35,7 @@ CHECKPOINTS = 3
 AT_ONCE = 256
 """Most conversations that in-process rollouts hold at the same time."""
 LORA_RANK = 16
+GPU_MEMORY = "GPU memory"
 HELPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("micro_batch", "1", {"rows": 1, "accumulates": True}),
     ("gradient_checkpointing", "true", {"checkpointing": True}),
@@ -46,6 +53,12 @@ class Gpu:
     """Bytes."""
     driver: str
     uuid: str = ""
+    held: int = 0
+    """Bytes that processes hold now."""
+
+    @property
+    def free(self) -> int:
+        return self.memory - self.held
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,8 @@ class Need:
     stage: str
     footprint: Footprint
     room: int
+    held: int
+    """Bytes of the room that other processes hold now."""
     helps: str
     """The settings that make it fit, as options of `orchestra run`; empty when it fits, or none is enough."""
     least: int
@@ -67,27 +82,48 @@ class Need:
         return self.footprint.total <= self.room
 
     @property
+    def crowded(self) -> bool:
+        """Whether it would fit, but not beside what other processes hold now."""
+        return self.room - self.held < self.footprint.total <= self.room
+
+    @property
     def hopeless(self) -> bool:
         return self.least > self.room
 
 
-def gpus() -> list[Gpu]:
-    """The GPUs that this process may use, as nvidia-smi tells; none without it."""
+def gpus(visible: str | None = None) -> list[Gpu]:
+    """The GPUs that `visible` or CUDA_VISIBLE_DEVICES lets a process use, as nvidia-smi tells; none without it."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
+    fields = "name,memory.total,memory.used,driver_version,uuid"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 3]
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 4]
     found = [
-        Gpu(name, int(float(mib) * (1 << 20)), driver, uuid) for name, mib, driver, uuid in rows if mib[:1].isdigit()
+        Gpu(name, _bytes(total), driver, uuid, held=_bytes(used) if used[:1].isdigit() else 0)
+        for name, total, used, driver, uuid in rows
+        if total[:1].isdigit()
     ]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     if visible is None:
         return found
     return [one for name in visible.split(",") if (one := _named(name.strip(), found)) is not None]
+
+
+def _bytes(mib: str) -> int:
+    return int(float(mib) * (1 << 20))
+
+
+def gpus_of(settings: VllmServer) -> list[Gpu]:
+    """Those that a vLLM server of these settings may use."""
+    return gpus() if settings.devices is None else gpus(settings.devices)
+
+
+def counted(found: list[Gpu]) -> str:
+    return f"{len(found)} GPU{'s' if len(found) > 1 else ''}"
 
 
 def _named(name: str, found: list[Gpu]) -> Gpu | None:
@@ -97,7 +133,7 @@ def _named(name: str, found: list[Gpu]) -> Gpu | None:
     if name.startswith("MIG-"):
         # How much of which GPU it has is not asked for. It has no more than the largest: what needs more cannot fit.
         largest = max(found, key=lambda one: one.memory, default=None)
-        return None if largest is None else replace(largest, name=f"{largest.name} (a slice of it)", uuid=name)
+        return None if largest is None else replace(largest, name=f"{largest.name} (a slice of it)", uuid=name, held=0)
     same = [one for one in found if name.startswith("GPU-") and one.uuid.startswith(name)]
     return same[0] if len(same) == 1 else None
 
@@ -122,6 +158,34 @@ def host_memory() -> int:
     return min(there, memory_limit() or there)
 
 
+def check_room(root: Path, devices: list[Gpu], wanted: int, what: str) -> None:
+    """Raises `ServiceError` where processes hold what `what` wants of a GPU that is large enough."""
+    least = min(devices, key=lambda one: one.free, default=None)
+    if least is None or not least.free < wanted <= least.memory:
+        return
+    free = f"{least.free / GIB:.1f} of {least.memory / GIB:.1f} GiB free"
+    raise ServiceError(f"{what} needs {wanted / GIB:.1f} GiB of a GPU with {free}", where=GPU_MEMORY, fix=frees(root))
+
+
+def frees(root: Path) -> str:
+    """The command that frees a GPU: most often the champion's own server holds it."""
+    ours = [one.name for one in services(root) if one.name.startswith("vllm-")]
+    return f"orchestra stop {' '.join(ours)}" if ours else "end what nvidia-smi names"
+
+
+def check_ranks(compute: Compute, stage: str, devices: list[Gpu]) -> None:
+    """Raises `ServiceError` where this machine cannot start a stage's ranks: no DeepSpeed, or too few GPUs."""
+    if compute.strategy != "ddp" and find_spec("deepspeed") is None:
+        raise ServiceError(
+            "DeepSpeed is not installed", where=f"{stage}.strategy", fix=".venv/bin/uv pip install -e '.[gpu]', or ddp"
+        )
+    if 0 < len(devices) < compute.processes:
+        raise ServiceError(
+            f"{compute.processes} processes for {counted(devices)}", where=f"{stage}.processes",
+            fix=f"use at most {len(devices)}, or train on several machines: orchestra launch",
+        )  # fmt: skip
+
+
 def room_of(devices: list[Gpu], ranks: int) -> int:
     """Bytes that a rank may use: a GPU's less what its runtime needs, or its share of the machine's memory."""
     return min(one.memory for one in devices) - RUNTIME if devices else host_memory() // ranks
@@ -135,7 +199,8 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
         found = peak(params, stage, shape, plan)
         helps = "" if found.total <= room else _helps(params, stage, shape, plan, room)
         least = found if devices else training(shape, replace(plan, rows=1))
-        yield Need(stage, found, room, helps, least.total)
+        held = max((one.held for one in devices), default=0)
+        yield Need(stage, found, room, held, helps, least.total)
 
 
 def beside(params: Params, devices: list[Gpu]) -> int:
@@ -204,7 +269,8 @@ def checkpoint_bytes(params: Params, shape: ModelShape) -> int:
 def told(need: Need) -> str:
     """One line: what the stage needs on each rank, and what there is."""
     most = "" if need.least == need.footprint.total else " with every episode at its longest"
-    return f"{need.stage} needs {need.footprint.told()} a process{most}, of {need.room / GIB:.1f} GiB"
+    held = f", of which other processes hold {need.held / GIB:.1f}" if need.crowded else ""
+    return f"{need.stage} needs {need.footprint.told()} a process{most}, of {need.room / GIB:.1f} GiB{held}"
 
 
 def _helps(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan, room: int) -> str:

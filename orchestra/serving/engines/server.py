@@ -20,6 +20,7 @@ from orchestra.serving.releases.vllm import (
     SERVED_NAME,
     Say,
     api_key,
+    check_gpus,
     command,
     environment,
     healthy,
@@ -135,6 +136,9 @@ class OwnServer(Server):
         """Return when it is healthy; raises `ServiceError`."""
         if self.settings.device == "cpu" and (idle := beside_gpu("vLLM runs", "set the server's device to gpu")):
             self.say(idle)
+        check_gpus(
+            self.root, self.settings, "grpo.server" if isinstance(self.settings, RolloutServer) else "evaluate.server"
+        )
         self._thread.start()
         self._first.wait()
         self.check()
@@ -209,12 +213,11 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
 def own_settings(root: Path, settings: PlayServer) -> dict[str, str]:
     """The environment of a server whose weights are replaced."""
     paths = (str(INSIDE), os.environ.get("PYTHONPATH", ""))
-    env = environment(root, settings) | {
+    return environment(root, settings) | {
         "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    return env if settings.devices is None else env | {"CUDA_VISIBLE_DEVICES": settings.devices}
 
 
 def open_server(

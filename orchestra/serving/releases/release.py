@@ -35,7 +35,7 @@ from orchestra.serving.releases.parity import Proof
 from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_code, read, serving_fingerprint, write
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
-from orchestra.system.machine import beside_gpu
+from orchestra.system.machine import beside_gpu, check_room, gpus
 from orchestra.system.processes import Service, free_port, port_busy, running, stop_services
 from orchestra.types import Example
 
@@ -224,6 +224,8 @@ class Release:
             # Both at once: a server takes its time to start.
             serving = self._launch()
         self.say(f"working through {len(self.smoke)} held-out examples in process, for reference")
+        weights = sum(file.stat().st_size for file in self.candidate.folder.glob("*.safetensors"))
+        check_room(self.root, gpus()[:1], weights, "the release's reference")
         proof = Proof.prepare(self.root, self.candidate.folder, self.params, self.smoke)
         if engine == "vllm" and device == "gpu":
             # One after the other: a server leaves the checkpoint in this process no room on its GPU.
@@ -267,6 +269,7 @@ class Release:
             # Two servers run side by side during a release: a fixed port is free for every other one only.
             port = 0
         limits, settings = self.params.rollout, self.params.deploy.vllm
+        vllm.check_gpus(self.root, settings)
         self.started = vllm.launch(
             self.root, idle[0], self.candidate.folder, max_len=limits.max_tokens, port=port, settings=settings
         )

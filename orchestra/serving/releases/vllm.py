@@ -18,6 +18,7 @@ from orchestra.config.deploy import VllmServer
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
+from orchestra.system.machine import check_room, counted, gpus_of
 from orchestra.system.processes import LOCALHOST, Service, free_port, start_service
 
 SERVED_NAME = "orchestrator"
@@ -100,6 +101,20 @@ def interpreter_for(root: Path, settings: VllmServer) -> Path:
     return python
 
 
+def check_gpus(root: Path, settings: VllmServer, name: str = "deploy.vllm") -> None:
+    """Raises `ServiceError` where a server with these settings has too few GPUs, or another process their memory."""
+    found = gpus_of(settings) if settings.device == "gpu" else []
+    if not found:
+        return
+    if settings.tensor_parallel > len(found):
+        raise ServiceError(
+            f"tensor_parallel is {settings.tensor_parallel} for {counted(found)}",
+            where=f"{name}.tensor_parallel", fix=f"set it to at most {len(found)}",
+        )  # fmt: skip
+    used = found[: settings.tensor_parallel]
+    check_room(root, used, int(settings.gpu_memory * min(one.memory for one in used)), f"the server of {name}")
+
+
 def command(
     python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, host: str = LOCALHOST,
     extra: Sequence[str] = (),
@@ -130,6 +145,8 @@ def command(
 def environment(root: Path, settings: VllmServer) -> dict[str, str]:
     """The server's environment, with its key: everybody may read a command line."""
     own = ON_CPU if settings.device == "cpu" else {}
+    if settings.devices is not None:
+        own = own | {"CUDA_VISIBLE_DEVICES": settings.devices}
     return {**os.environ, **SETTINGS, **own, "VLLM_API_KEY": api_key(root)}
 
 

@@ -1,22 +1,34 @@
 """A machine with GPUs, as its driver tells: what computes on its CPU all the same says so."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from orchestra.config.engine import PlayServer
-from orchestra.config.schema import load_params
+from orchestra.cli.common import CheckResult
+from orchestra.cli.readiness import examine_profile, refuse_now
+from orchestra.config.deploy import VllmServer
+from orchestra.config.engine import PlayServer, RolloutServer
+from orchestra.config.schema import Params, load_params
 from orchestra.errors import ServiceError
 from orchestra.serving.engines.server import OwnServer, without_rank
 from orchestra.serving.releases.parity import Proof
 from orchestra.serving.releases.release import Release, ReleaseCandidate
+from orchestra.serving.releases.vllm import check_gpus, environment
+from orchestra.system import machine
 from orchestra.system.machine import beside_gpu, gpus, torch_beside_gpu
+from orchestra.system.processes import start_service, stop_services
+from orchestra.training import distributed
+from tasks import grpo, sft
+from tasks.platform.stage import Stage
 from tests.support.worlds import ROOT
 
 IDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8a3b1c2d-0000-4106-c12f-20bd9faed9f7")
-DRIVER = "#!/bin/sh\n" + "".join(f"echo 'NVIDIA H100 80GB HBM3, 81559, 550.1, {one}'\n" for one in IDS)
+DRIVER = "#!/bin/sh\n" + "".join(f'echo "NVIDIA H100 80GB HBM3, 81559, ${{HELD:-4}}, 550.1, {one}"\n' for one in IDS)
+SERVER = VllmServer(device="gpu", dtype="bfloat16")
 
 
 @pytest.fixture
@@ -29,9 +41,24 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+@pytest.fixture
+def crowded(two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Both GPUs are held by the champion's server, but for 8 GiB."""
+    monkeypatch.setenv("HELD", str(81559 - 8192))
+    start_service(tmp_path, "vllm-blue", ["/bin/sleep", "99"], port=1, url="http://127.0.0.1:1")
+    yield
+    stop_services(tmp_path, "vllm-blue")
+
+
+def with_vllm(root: Path) -> None:
+    (root / ".venv-vllm/bin").mkdir(parents=True)
+    for name in ("bin/python", ".orchestra-stamp"):
+        (root / ".venv-vllm" / name).touch()
+
+
 @pytest.mark.usefixtures("two_gpus")
 def test_it_names_the_gpus_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [one.memory for one in gpus()] == [81559 << 20] * 2
+    assert [(one.memory, one.held) for one in gpus()] == [(81559 << 20, 4 << 20)] * 2
     said = "warning: it runs on the CPU beside 2 idle GPU (NVIDIA H100 80GB HBM3): use them"
     assert beside_gpu("it runs", "use them") == said
     assert "torch sees none" in (torch_beside_gpu() or "")
@@ -54,6 +81,102 @@ def test_gpus_are_named_by_number_by_the_beginning_of_an_id_or_as_a_slice(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [one.uuid for one in gpus()] == uuids
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert [one.uuid for one in gpus(visible)] == uuids
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_server_has_as_many_gpus_as_share_its_model(tmp_path: Path) -> None:
+    check_gpus(tmp_path, SERVER.model_copy(update={"tensor_parallel": 2}))
+    with pytest.raises(ServiceError, match=r"evaluate.server.tensor_parallel: tensor_parallel is 4 for 2 GPUs"):
+        check_gpus(tmp_path, SERVER.model_copy(update={"tensor_parallel": 4}), "evaluate.server")
+    own = SERVER.model_copy(update={"tensor_parallel": 2, "devices": "1"})
+    with pytest.raises(ServiceError, match="for 1 GPU — set it to at most 1"):
+        check_gpus(tmp_path, own)
+    assert environment(tmp_path, own)["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(tmp_path, SERVER)
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_server_beside_the_champions_is_refused_with_the_command_that_frees_the_gpu(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match=r"needs 71.7 GiB of a GPU with 8.0 of 79.6 GiB free") as caught:
+        check_gpus(tmp_path, SERVER)
+    assert caught.value.fix == "orchestra stop vllm-blue" and len(str(caught.value).splitlines()) == 1
+    check_gpus(tmp_path, SERVER.model_copy(update={"gpu_memory": 0.09}))
+    with_vllm(tmp_path)
+    with pytest.raises(ServiceError, match=r"the server of grpo.server needs"):
+        own = OwnServer(tmp_path, tmp_path, tmp_path, RolloutServer(device="gpu"), max_len=64, lora=None, say=print)
+        own.start()
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_release_beside_the_champion_is_refused_before_its_checkpoint_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(16 << 30)
+    monkeypatch.setattr(Release, "_serving", lambda self, engine: engine)
+    release = Release(tmp_path, params, ReleaseCandidate("1", tmp_path, "hash"), [], print)
+    with pytest.raises(ServiceError, match=r"reference needs 16.0 GiB .* orchestra stop vllm-blue"):
+        release._proven("vllm")
+
+
+QWEN = load_params(ROOT / "models/recipes/qwen3-8b/params.yaml")
+
+
+def findings(root: Path, params: Params) -> dict[str, CheckResult]:
+    return {one.what: one for one in examine_profile(root, params) if one.level != "ok"}
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_what_a_profile_needs_of_gpus_is_compared_with_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(ROOT, QWEN)
+    assert found["sft.strategy"].found == "DeepSpeed is not installed"
+    assert found["grpo.server"].found == "tensor_parallel is 8 for 2 GPUs"
+    with pytest.raises(ServiceError, match="DeepSpeed is not installed"):
+        refuse_now(ROOT, QWEN, ["sft"])
+    monkeypatch.setattr(machine, "find_spec", lambda name: True)
+    assert findings(ROOT, QWEN)["grpo.processes"].found == "8 processes for 2 GPUs"
+    for stage in machine.TRAINED:
+        with pytest.raises(ServiceError, match=f"{stage}.processes: 8 processes for 2 GPUs"):
+            refuse_now(ROOT, QWEN, [stage])
+    with pytest.raises(ServiceError, match=r"evaluate.server.tensor_parallel"):
+        refuse_now(ROOT, QWEN, ["evaluate"])
+    refuse_now(ROOT, QWEN, ["validate"])
+    refuse_now(ROOT, QWEN, [])
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_training_beside_the_champion_is_refused(tmp_path: Path) -> None:
+    params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    found = [one for one in examine_profile(tmp_path, params) if one.what == "memory forecast"]
+    assert [(one.level, one.fix) for one in found] == [("warning", "orchestra stop vllm-blue")] * 2
+    for stage in machine.TRAINED:
+        with pytest.raises(ServiceError, match=rf"{stage} needs .* of which other processes hold 71.6"):
+            refuse_now(tmp_path, params, [stage])
+    refuse_now(tmp_path, params, ["validate"])
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("stage", [sft, grpo])
+def test_ranks_that_this_machine_cannot_start_cost_nothing(
+    stage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the teacher is paid nor a process started."""
+    name = stage.__name__.rpartition(".")[2]
+    monkeypatch.setattr(machine, "find_spec", lambda name: True)
+    with pytest.raises(ServiceError, match=f"{name}.processes: 8 processes for 2 GPUs"):
+        stage.main(Stage(name, QWEN, tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setattr(distributed, "find_spec", lambda name: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ServiceError, match="8 processes for 2 GPUs"):
+        stage.main(Stage(name, QWEN, tmp_path))
 
 
 def test_a_server_does_not_hear_that_a_rank_of_torchrun_starts_it() -> None:
@@ -77,9 +200,7 @@ def test_without_gpus_nothing_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_server_says_that_it_leaves_a_gpu_idle(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".venv-vllm/bin").mkdir(parents=True)
-    for name in ("bin/python", ".orchestra-stamp"):
-        (tmp_path / ".venv-vllm" / name).touch()
+    with_vllm(tmp_path)
 
     def launch(self: OwnServer) -> None:
         raise ServiceError("it does not start", where="test", fix="none")
