@@ -39,7 +39,7 @@ def launch(
     from orchestra.cli.readiness import expert_variables
     from orchestra.config.schema import load_params, params_file
     from orchestra.files import atomic
-    from orchestra.system.jobs import Machines, Pod, sbatch_script, train_job
+    from orchestra.system.jobs import Machines, Pod, resume_command, sbatch_script, spread, train_job
 
     here, root, machines = Path.cwd(), workspace(), Machines(nodes, gpus, hours)
     params = load_params(params_file(root))
@@ -58,12 +58,14 @@ def launch(
         out = root / ("work/launch.sbatch" if on is Cluster.SLURM else "work/launch.yaml")
     if out is None:
         typer.echo(text, nl=False)
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(out, text)
-    typer.echo(f"{out}: written")
-    if submit:
-        _submit([*SUBMIT[on], str(out)])
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_text(out, text)
+        typer.echo(f"{out}: written")
+        if submit:
+            _submit([*SUBMIT[on], str(out)])
+    for stage in spread(params, machines)[1:] if on is Cluster.KUBERNETES else ():
+        typer.echo(f"{stage} waits: once the stage before it has ended, {resume_command(params, stage)}", err=True)
 
 
 def _submit(command: list[str]) -> None:

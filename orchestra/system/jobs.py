@@ -107,15 +107,26 @@ class Pod:
 
 
 def train_job(params: Params, machines: Machines, pod: Pod) -> str:
-    """One TrainJob (YAML) for each stage that runs on all machines.
+    """One TrainJob (YAML) for each stage that runs on all machines; those after the first wait to be resumed.
 
     A stage's inputs must be there: the stages before it ran on the same volume.
     """
-    made = [_train_job(params, machines, pod, name) for name in spread(params, machines)]
+    first, *later = spread(params, machines)
+    made = [_train_job(params, machines, pod, first), *(_train_job(params, machines, pod, one, True) for one in later)]
     return "---\n".join(yaml.safe_dump(one, sort_keys=False) for one in made)
 
 
-def _train_job(params: Params, machines: Machines, pod: Pod, stage: str) -> dict[str, object]:
+def job_name(params: Params, stage: str) -> str:
+    return f"orchestra-{params.profile}-{stage}".replace(".", "-").replace("_", "-").lower()
+
+
+def resume_command(params: Params, stage: str) -> str:
+    """Starts the TrainJob of a later stage, once the one before has ended well."""
+    patch = '{"spec": {"suspend": false}}'
+    return f"kubectl patch trainjob {job_name(params, stage)} --type merge --patch '{patch}'"
+
+
+def _train_job(params: Params, machines: Machines, pod: Pod, stage: str, waits: bool = False) -> dict[str, object]:
     # The runtime sets torchrun's variables, the number of nodes and of processes among them.
     script = f"cd {MOUNT} && exec python -m torch.distributed.run -m tasks.{stage}"
     # A pod has 64 MB of shared memory, and the ranks exchange more through it: NCCL, gloo and a server of several GPUs.
@@ -130,12 +141,12 @@ def _train_job(params: Params, machines: Machines, pod: Pod, stage: str) -> dict
     }
     job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
     patch = {"manager": "orchestra", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
-    name = f"orchestra-{params.profile}-{stage}".replace(".", "-").replace("_", "-").lower()
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": name},
+        "metadata": {"name": job_name(params, stage)},
         "spec": {
+            **({"suspend": True} if waits else {}),
             "runtimeRef": {"name": "torch-distributed"},
             "activeDeadlineSeconds": machines.hours * 3600,
             "trainer": {

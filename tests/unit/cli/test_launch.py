@@ -52,6 +52,22 @@ def test_a_train_job_needs_an_image_and_a_volume() -> None:
     assert "kind: TrainJob" in run(*kubernetes, "--image", "i", "--claim", "c")
 
 
+def test_a_later_stage_waits_for_the_command_that_is_said(workspace: Path) -> None:
+    params = yaml.safe_load((workspace / "params.yaml").read_text(encoding="utf-8"))
+    params["sft"] |= {"processes": 4, "optimizer": "adamw"}
+    (workspace / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    kubectl = workspace / "kubectl"
+    kubectl.write_text("#!/bin/sh\n", encoding="utf-8")
+    kubectl.chmod(0o755)
+    told = run(
+        "launch", "--on", "kubernetes", "--nodes", "2", "--gpus", "2", "--image", "i", "--claim", "c", "--submit"
+    ).splitlines()
+    assert told[1:] == [
+        "grpo waits: once the stage before it has ended, kubectl patch trainjob orchestra-embedded-grpo --type merge "
+        """--patch '{"spec": {"suspend": false}}'"""
+    ]
+
+
 def test_a_secret_gives_the_pods_what_the_real_experts_need(workspace: Path) -> None:
     (workspace / "data").symlink_to(ROOT / "data")
     params = yaml.safe_load((workspace / "params.yaml").read_text(encoding="utf-8"))

@@ -86,6 +86,7 @@ def test_train_jobs_hold_to_kubeflows_own_schema() -> None:
     text = train_job(params(sft=16, grpo=16), Machines(2, 8), pod)
     jobs = list(yaml.safe_load_all(text))
     assert [one["metadata"]["name"] for one in jobs] == ["orchestra-embedded-sft", "orchestra-embedded-grpo"]
+    assert [one["spec"].get("suspend", False) for one in jobs] == [False, True], "GRPO begins with what SFT ends with"
     for one in jobs:
         known = TrainerV1alpha1TrainJob.from_dict(one)
         assert known is not None
