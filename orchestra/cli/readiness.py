@@ -84,10 +84,13 @@ def shape_of(root: Path, model: Model) -> ModelShape | None:
 
 
 def _vllm(root: Path, params: Params) -> Iterator[CheckResult]:
-    """The servers of this profile that need a GPU, where vLLM's build knows none or the machine has too few."""
-    from orchestra.serving.releases.vllm import GPU_SETUP, check_gpus, no_gpu_in
+    """The servers of this profile that vLLM's build cannot run, or that have too few GPUs."""
+    from orchestra.serving.releases.vllm import CPU_SETUP, GPU_SETUP, check_gpus, no_gpu_in, only_gpu_in
 
-    servers = _servers(params)
+    servers, on_cpu = _servers(params), _servers(params, "cpu")
+    if on_cpu and only_gpu_in(root):
+        found = f"vLLM's own, where {', '.join(on_cpu)} has device cpu"
+        yield CheckResult("error", "vllm wheel", found, CPU_SETUP)
     if servers and no_gpu_in(root):
         found = f"the build for CPUs, where {', '.join(servers)} has device gpu"
         yield CheckResult("error", "vllm wheel", found, GPU_SETUP)
@@ -98,15 +101,15 @@ def _vllm(root: Path, params: Params) -> Iterator[CheckResult]:
             yield CheckResult("warning" if error.where == machine.GPU_MEMORY else "error", name, error.what, error.fix)
 
 
-def _servers(params: Params) -> dict[str, VllmServer]:
-    """The vLLM servers of this profile that run on a GPU, by the name of their section."""
+def _servers(params: Params, device: str = "gpu") -> dict[str, VllmServer]:
+    """The vLLM servers of this profile that run on `device`, by the name of their section."""
     grpo, evaluate, deploy = params.grpo, params.evaluate, params.deploy
     servers: dict[str, tuple[bool, VllmServer]] = {
         "grpo.server": (grpo.engine == "vllm" and grpo.server.url is None, grpo.server),
         "evaluate.server": (evaluate.engine == "vllm", evaluate.server),
         "deploy.vllm": (deploy.engine != "in_process", deploy.vllm),
     }
-    return {name: settings for name, (used, settings) in servers.items() if used and settings.device == "gpu"}
+    return {name: settings for name, (used, settings) in servers.items() if used and settings.device == device}
 
 
 def _ranks(params: Params, devices: list[machine.Gpu]) -> Iterator[CheckResult]:

