@@ -58,6 +58,10 @@ def serve(folder: Path, port: int, model: int) -> None:
     doubts: dict[str, Any] = {"least_confidence": -0.2} if "least_confidence" in Deploy.model_fields else {}
     app = create_app(Gateway(folder, backend=backend(folder, policy=policy, **doubts)), load=False)
     gc.freeze()
+    with contextlib.suppress(ImportError):
+        from orchestra.serving import collector
+
+        collector.spare()
     config = uvicorn.Config(app, http=connection.BoundedProtocol, ws="none", access_log=False, log_config=None)
     listening = getattr(processes, "server_socket", socket.socket)()
     listening.bind(("127.0.0.1", port))

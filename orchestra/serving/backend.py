@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving import collector
 from orchestra.serving.episodes.caution import CautiousPolicy
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.conversation import (
@@ -130,12 +130,9 @@ class Backend:
             # One batch at a time: the policy holds its key-value cache.
             turnstile = asyncio.Lock()
         offered = params.synthesize.experts_per_toolbox
-        # What was loaded stays: the collector need not look through it in the midst of requests. What the last release
-        # left is looked through now.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        return cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
+        made = cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
+        collector.spare()
+        return made
 
     @property
     def prompt_limit(self) -> int:
