@@ -21,8 +21,6 @@ log = logging.getLogger("orchestra.gateway")
 
 MOST_WAITING = 2_000
 """Lines that wait to be written; when a disk is that slow, further ones are lost and counted."""
-GATHER_S = 0.25
-"""Seconds for which lines gather after the last was written: to wake the thread for each slows every request down."""
 SWEEP_S = 600.0
 DAY_S = 86_400.0
 
@@ -44,8 +42,6 @@ class TraceWriter:
         self._lines: queue.Queue[Line | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._hurry = threading.Event()
-        """Set where nobody may wait for further lines."""
         self._swept = 0.0
 
     def put(self, record: dict[str, Any], request: ChatRequest | None = None, episode: Episode | None = None) -> bool:
@@ -66,9 +62,7 @@ class TraceWriter:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._lines.put(None)
-            self._hurry.set()
             thread.join()
-            self._hurry.clear()
 
     def _work(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -80,8 +74,6 @@ class TraceWriter:
                 log.warning("a trace was not written: %s", error)
             if self._told is not None:
                 self._tell(*line)
-            if self._lines.empty():
-                self._hurry.wait(GATHER_S)
 
     def _tell(self, now: str, record: dict[str, Any], request: ChatRequest | None, episode: Episode | None) -> None:
         assert self._told is not None
