@@ -51,17 +51,14 @@ def serve(folder: Path, port: int, model: int) -> None:
     from orchestra.serving.app import create_app
     from orchestra.serving.gateway import Gateway
     from orchestra.serving.wire import connection
-    from orchestra.system import processes
+    from orchestra.system import environment, processes
     from tests.support.serving_world import backend
 
     policy = VllmPolicy(f"http://127.0.0.1:{model}", "orchestra", name="stand-in", persistent=True)
     doubts: dict[str, Any] = {"least_confidence": -0.2} if "least_confidence" in Deploy.model_fields else {}
     app = create_app(Gateway(folder, backend=backend(folder, policy=policy, **doubts)), load=False)
-    gc.freeze()
-    with contextlib.suppress(ImportError):
-        from orchestra.serving import collector
-
-        collector.spare()
+    environment.quiet()
+    getattr(environment, "keep_loaded", gc.freeze)()
     config = uvicorn.Config(app, http=connection.BoundedProtocol, ws="none", access_log=False, log_config=None)
     listening = getattr(processes, "server_socket", socket.socket)()
     listening.bind(("127.0.0.1", port))

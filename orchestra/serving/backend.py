@@ -14,7 +14,6 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
-from orchestra.serving import collector
 from orchestra.serving.episodes.caution import CautiousPolicy
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.conversation import (
@@ -33,6 +32,7 @@ from orchestra.serving.wire.errors import ApiError, bad_request, unsupported
 from orchestra.serving.wire.reply import report
 from orchestra.serving.wire.request import MODEL, ChatRequest
 from orchestra.synthesis.questions.beyond import CANNOT_KNOW
+from orchestra.system.environment import keep_loaded
 from orchestra.types import Category, Episode, Example, Message, Provenance, StopReason, Turn, Verifier
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Backend:
             turnstile = asyncio.Lock()
         offered = params.synthesize.experts_per_toolbox
         made = cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
-        collector.spare()
+        keep_loaded()
         return made
 
     @property

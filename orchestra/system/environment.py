@@ -45,6 +45,13 @@ def quiet() -> None:
     gc.set_threshold(GARBAGE)
 
 
+def keep_loaded() -> None:
+    """Have garbage be looked for among later objects alone: what is loaded now stays. What went before is freed."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 def cores() -> int:
     """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

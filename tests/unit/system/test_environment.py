@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.system.environment import GARBAGE, SWITCHES, cores, machine, quiet
+from orchestra.system.environment import GARBAGE, SWITCHES, cores, keep_loaded, machine, quiet
 
 
 def test_every_switch_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +30,15 @@ def test_garbage_is_looked_for_less_often() -> None:
         assert gc.get_threshold()[0] == GARBAGE
     finally:
         gc.set_threshold(GARBAGE)
+
+
+def test_what_is_loaded_is_passed_over() -> None:
+    gc.unfreeze()
+    try:
+        keep_loaded()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.freeze()
 
 
 def test_no_library_may_phone_home() -> None:
