@@ -172,10 +172,10 @@ def drop(root: Path, request: RetrainRequest) -> None:
 
 
 def replaced(root: Path, serving: str) -> None:
-    """Settle what was answered about versions before the one of fingerprint `serving`: where that one goes and they
-    serve again, their facts are not answered any more."""
+    """Settle what is about versions before the one of fingerprint `serving`. Where that one goes and they serve again,
+    their facts ask again, also those that were answered."""
     for one in requests(root):
-        if one.state == "answered" and one.serving not in ("", serving):
+        if one.state in ("open", "answered") and one.serving not in ("", serving):
             _save(root, one, state="settled", closed=datetime.now(UTC))
 
 

@@ -38,10 +38,12 @@ class Fields:
     topic: str | None = None
     earlier: str | None = None
     """Messages before the question."""
+    sparse: bool = False
+    """Whether a row may lack any of them but question and answer; else only its value may be empty."""
 
     @property
     def all(self) -> set[str]:
-        return {name for name in vars(self).values() if name is not None}
+        return {name for name in vars(self).values() if isinstance(name, str)}
 
 
 GENERAL_THOUGHT = Fields(
@@ -52,7 +54,10 @@ GENERAL_THOUGHT = Fields(
     part="question_source",
     topic="task",
     earlier="prev_messages",
+    sparse=True,
 )
+OPTIONS = {"id": "--id", "licence": "--licence-field", "topic": "--topic"}
+"""How a person names a field."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,10 @@ class Questions:
             reason = "asked before"
         if reason is not None or verifier is None:
             return Refused(name, source, reason or "no rule can check the answer")
+        for one, option in OPTIONS.items():
+            field = getattr(fields, one)
+            if field is not None and not fields.sparse:
+                _present(row, field, where, option)
         seen.add(mark)
         assert verifier.answer is not None
         draft = Draft(
@@ -123,9 +132,7 @@ class Questions:
 
 def _text(row: Row, field: str, where: str, option: str) -> str:
     """A field's text; a number counts as its text, null as none. Raises `DataError` for a missing or other one."""
-    if field not in row:
-        there = ", ".join(map(str, row)) or "none"
-        raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
+    _present(row, field, where, option)
     value = row[field]
     if value is None:
         return ""
@@ -135,6 +142,13 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
         return str(value)
     what = f"field {field}: not a text but {type(value).__name__}"
     raise DataError(what, where=where, fix=f"name another with {option}, or fix the row")
+
+
+def _present(row: Row, field: str, where: str, option: str) -> None:
+    """Raises `DataError` for a field that the row lacks: without it, another licence or topic would count unnoticed."""
+    if field not in row:
+        there = ", ".join(map(str, row)) or "none"
+        raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
 
 
 def _topic(subject: Any, topics: Iterable[str]) -> str | None:
