@@ -105,6 +105,9 @@ class Questions:
             reason = "asked before"
         if reason is not None or verifier is None:
             return Refused(name, source, reason or "no rule can check the answer")
+        for field, option in ((fields.id, "--id"), (fields.licence, "--licence-field"), (fields.topic, "--topic")):
+            if field is not None:
+                _present(row, field, where, option)
         seen.add(mark)
         assert verifier.answer is not None
         draft = Draft(
@@ -123,9 +126,7 @@ class Questions:
 
 def _text(row: Row, field: str, where: str, option: str) -> str:
     """A field's text; a number counts as its text, null as none. Raises `DataError` for a missing or other one."""
-    if field not in row:
-        there = ", ".join(map(str, row)) or "none"
-        raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
+    _present(row, field, where, option)
     value = row[field]
     if value is None:
         return ""
@@ -135,6 +136,13 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
         return str(value)
     what = f"field {field}: not a text but {type(value).__name__}"
     raise DataError(what, where=where, fix=f"name another with {option}, or fix the row")
+
+
+def _present(row: Row, field: str, where: str, option: str) -> None:
+    """Raises `DataError` for a missing field: a misspelt licence field would pass every row as the default's licence."""
+    if field not in row:
+        there = ", ".join(map(str, row)) or "none"
+        raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
 
 
 def _topic(subject: Any, topics: Iterable[str]) -> str | None:

@@ -94,6 +94,29 @@ def test_a_row_that_cannot_be_read_names_file_line_and_field(
     assert isinstance(rows[0], Example) and isinstance(rows[1], Refused) and "cannot be read: field" in rows[1].reason
 
 
+@pytest.mark.parametrize(
+    ("fields", "option"),
+    [
+        (Fields(licence="licence"), "--licence-field"),
+        (Fields(id="licence"), "--id"),
+        (Fields(topic="licence"), "--topic"),
+    ],
+)
+def test_a_named_field_that_a_row_lacks_is_no_default(
+    tmp_path: Path, importer: ExampleImporter, fields: Fields, option: str
+) -> None:
+    """A misspelt licence field would let every licence pass as the one of rows that state none."""
+    row = {"question": "Who leads Fenra?", "answer": "Tesk", "license": "proprietary"}
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    said = rf"own.jsonl:1: field licence: missing — name it with {option} \(there are: question, answer, license\)"
+    with pytest.raises(DataError, match=said):
+        list(Questions(fields, "own", licence="mit").load([path], importer))
+    path.write_text(json.dumps(row | {"licence": None}) + "\n", encoding="utf-8")
+    (_, taken), *_ = Questions(fields, "own", licence="mit").load([path], importer)
+    assert isinstance(taken, Example) and taken.provenance.licence == "mit"
+
+
 def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, importer: ExampleImporter) -> None:
     records = [
         {"id": "1", "title": "Norvik year", "text": "The year of Norvik is 1911."},
