@@ -139,7 +139,7 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
 
 
 def _present(row: Row, field: str, where: str, option: str) -> None:
-    """Raises `DataError` for a missing field: a misspelt licence field would pass every row as the default's licence."""
+    """Raises `DataError` for a missing field: a misspelt licence field would pass every licence."""
     if field not in row:
         there = ", ".join(map(str, row)) or "none"
         raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")
