@@ -15,8 +15,8 @@ from orchestra.errors import DataError
 from orchestra.text import is_text
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
-NUMBER = re.compile(r"(?i)int|real|floa|doub")
-"""Declared types whose columns hold numbers, as SQLite itself reads them."""
+NUMBER = re.compile(r"(?i)int|real|float|double")
+"""Declared types whose columns hold numbers."""
 MAX_IMAGE_BYTES = 64_000_000
 
 

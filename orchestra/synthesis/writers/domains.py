@@ -62,8 +62,8 @@ async def propose_subjects(writer: Writer, count: int, taken: Iterable[str], see
 
 
 async def write_domain(
-    writer: Writer, name: str, subject: str, domains: Path, *, seed: int, licence: str, rows: int = ROWS,
-    taken: Collection[str] = (),
+    writer: Writer, name: str, subject: str, domains: Path, *, seed: int, licence: str, taken: Collection[str],
+    rows: int = ROWS,
 ) -> Domain:  # fmt: skip
     """Have a model write `domains/name`, and load it. The folder appears whole or not at all; no tool has a name that
     is `taken`.
