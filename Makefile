@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-tau2 setup-inspect pipeline learn learn-ablations up stop status test test-slow recipe base bench faults lint format audit sbom clean
 
-PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest
+# Without byte code each process of a test would compile the project, and each worker every test file.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
 help:  ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## ?/  make \1\t/' | expand -t 24

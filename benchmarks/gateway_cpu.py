@@ -12,9 +12,9 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import inspect
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,52 +26,63 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.system.processes import free_port, kill_tree, spawn
+from orchestra.types import ToolCall
 
 CONVERSATIONS = (1, 8, 32)
 TURNS = 2
-"""Of a request: a sum is asked, calculated and answered."""
+"""Of a request: a tool is called, and its result answered."""
 TURN_S = 0.05
 """Seconds that the stand-in takes for a turn."""
-THOUGHT = "<think>\na sum\n</think>\n\n"
+THOUGHT = "<think>\nsum\n</think>\n\n"
+KINDS: list[tuple[str, str | None, ToolCall]] = [
+    *[("who wrote Opal", None, ToolCall(name="gpt-5", arguments={"question": "who wrote Opal?"}))] * 7,
+    *[("which books are there", "mock", ToolCall(name="find_books", arguments={}))] * 2,
+    ("what is 37*24", None, ToolCall(name="calculator", arguments={"expression": "37*24"})),
+]
+"""What is asked, with which domain's tools, and the call of the first turn; about as held-out questions are mixed."""
 
 
 def serve(folder: Path, port: int, model: int) -> None:
-    """The gateway's process."""
+    """The gateway's process, as a release has it; an older checkout does what it knows of that."""
     import uvicorn
 
+    from orchestra.config.deploy import Deploy
     from orchestra.rollout.policies.vllm import VllmPolicy
     from orchestra.serving.app import create_app
     from orchestra.serving.gateway import Gateway
-    from orchestra.serving.wire.connection import BoundedProtocol
+    from orchestra.serving.wire import connection
+    from orchestra.system import environment, processes
     from tests.support.serving_world import backend
 
-    # As a release has it; an older checkout may not know the last option.
-    made: Any = VllmPolicy
-    options = {"persistent": True} | ({"logprobs": False} if "logprobs" in inspect.signature(made).parameters else {})
-    policy = made(f"http://127.0.0.1:{model}", "orchestra", name="stand-in", **options)
-    app = create_app(Gateway(folder, backend=backend(folder, policy=policy)), load=False)
-    gc.freeze()  # As a release does.
-    uvicorn.run(app, port=port, http=BoundedProtocol, ws="none", access_log=False, log_config=None)
+    policy = VllmPolicy(f"http://127.0.0.1:{model}", "orchestra", name="stand-in", persistent=True)
+    doubts: dict[str, Any] = {"least_confidence": -0.2} if "least_confidence" in Deploy.model_fields else {}
+    app = create_app(Gateway(folder, backend=backend(folder, policy=policy, **doubts)), load=False)
+    environment.quiet()
+    getattr(environment, "keep_loaded", gc.freeze)()
+    config = uvicorn.Config(app, http=connection.BoundedProtocol, ws="none", access_log=False, log_config=None)
+    listening = getattr(processes, "server_socket", socket.socket)()
+    listening.bind(("127.0.0.1", port))
+    getattr(connection, "GracefulServer", uvicorn.Server)(config).run(sockets=[listening])
 
 
 def stand_in(port: int) -> None:
-    """A model server that knows two turns: the call of the calculator, and the answer once its result is there."""
+    """A model server that knows two turns: the call that a question asks for, and an answer once a result is there."""
     from aiohttp import web
 
     from orchestra.rollout.parse import format_answer, format_call
-    from orchestra.types import ToolCall
     from tests.support.worlds import codec
 
-    marker = codec().observation("888")
-    call = codec().turn(
-        f"<think>\nsum\n</think>\n\n{format_call(ToolCall(name='calculator', arguments={'expression': '37*24'}))}"
-    )
-    answer = codec().turn(f"<think>\nsum\n</think>\n\n{format_answer('888')}")
+    known = codec()
+    calls = {question: known.turn(f"{THOUGHT}{format_call(call)}") for question, _, call in KINDS}
+    answer = known.turn(f"{THOUGHT}{format_answer('888')}")
+
+    def turn(prompt: list[int]) -> list[int]:
+        asked, _, made = known.decode(prompt).rpartition("<|im_start|>user")[2].partition("<tool_call>")
+        return answer if made else next(call for question, call in calls.items() if question in asked)
 
     async def completions(request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        prompt = body["prompt"]
-        ids = answer if prompt[-len(marker) :] == marker else call
+        ids = turn(body["prompt"])
         if not body.get("stream"):
             await asyncio.sleep(TURN_S)
             return web.json_response(completion(body, ids, "stop"))
@@ -133,7 +144,7 @@ class Cost:
 
 
 async def ask(port: int, pid: int, conversations: int, requests: int, *, stream: bool) -> Cost:
-    """Ask for so many sums, so many at a time."""
+    """Ask so many questions, so many at a time."""
     import aiohttp
 
     from benchmarks.clock import process_cpu_s
@@ -143,8 +154,12 @@ async def ask(port: int, pid: int, conversations: int, requests: int, *, stream:
 
     async def user(http: aiohttp.ClientSession) -> None:
         while left:
-            question = f"what is 37*24, for the {left.pop()}th time?"
-            body = {"messages": [{"role": "user", "content": question}], "stream": stream}
+            number = left.pop()
+            question, domain, _ = KINDS[number % len(KINDS)]
+            # In letters: a number that the sum lacks would have the turn doubted.
+            asker = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+            messages = [{"role": "user", "content": f"{question}, asks {asker}?"}]
+            body = {"messages": messages, "stream": stream} | ({} if domain is None else {"domain": domain})
             began = time.perf_counter()
             async with http.post("/v1/chat/completions", json=body) as reply:
                 text = await reply.text()

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows._workspace import settings
-from flows.schedule import DEPLOYMENT, ENTRYPOINTS, POOL, WATCH, connected, deploy, deployments, remove
+from flows.schedule import (
+    DEPLOYMENT,
+    ENTRYPOINTS,
+    POOL,
+    WATCH,
+    connected,
+    deploy,
+    deployments,
+    remove,
+    taken,
+    workspace_tag,
+)
 from monitoring import reasons
 from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
 from orchestra.config.overrides import apply, undo
@@ -29,10 +40,12 @@ from orchestra.system.retraining import (
     decided,
     hindrance,
     month_left,
+    requests,
+    settle,
     take,
     take_up,
 )
-from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, RunJournal, runs
+from orchestra.system.runs import ASKED_BY, AWAITING, CAPPED, FAILED, SHORT, RunJournal, runs
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from tasks.platform import dvc
@@ -128,13 +141,23 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     """What the run answers is taken while the block lasts, and says who asked; yields the run's own overrides.
 
     The changes of params.yaml that the requests need stay, as those of `orchestra run --set` do: prices that moved
-    have moved for the next run, too. A run that is suspended for a person's answer has come to its decision.
+    have moved for the next run, too. A run that is suspended for a person's answer has come to its decision. One that
+    no request started takes nothing; what its prices and data took away is settled once it has decided.
     """
     from prefect.exceptions import Pause
 
     reopen_requests(root)
     if not asked:
-        yield []
+        came = False
+        try:
+            yield []
+            came = journal.record.state not in SHORT
+        except Pause:
+            came = True
+            raise
+        finally:
+            if came:
+                _settle(root)
         return
     params = load_params(root / "params.yaml")
     again = take_up(root, journal.record.id)
@@ -159,6 +182,16 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         close(root, taken, state, spent_by(root, journal.record), answered=answered, month_usd=month_usd)
 
 
+def _settle(root: Path) -> None:
+    """Settle what prices and data asked for, where a run without a request came to a decision with these."""
+    causes: set[Cause] = {"price", "data"}
+    if not any(one.state == "open" and one.cause in causes for one in requests(root)):
+        return
+    with contextlib.suppress(OrchestraError):  # The run is done; the next look says what is wrong with a file.
+        found, looked = _reasons(root, load_params(root / "params.yaml"), None)
+        settle(root, found, looked & causes, begun=True)
+
+
 def _reached(params: Params) -> list[str]:
     """The day of the prices, unless it is yet to come: a request of before does not take it back."""
     day = params.world.price_date
@@ -172,7 +205,7 @@ def announce(root: Path) -> str:
     params = load_params(root / "params.yaml")
     if hindrance(root, params.retraining, runs(root)):
         return ""
-    deployment = next((one for one in deployments(root) if one.name == DEPLOYMENT), None)
+    deployment = _deployment(root)
     if deployment is None:
         return "a retraining is due: orchestra retraining start, or on"
     emit_event(
@@ -180,6 +213,16 @@ def announce(root: Path) -> str:
         resource={"prefect.resource.id": f"prefect.deployment.{deployment.id}", "prefect.resource.name": DEPLOYMENT},
     )
     return "a retraining is due: Prefect was told"
+
+
+def _deployment(root: Path) -> Any:
+    """The retraining that `orchestra retraining on` deployed; None without one."""
+    return next((one for one in deployments(root) if one.parameters.get("asked")), None)
+
+
+def _name(root: Path, flow: str, name: str) -> str:
+    """The name, apart where another workspace has it on the same server."""
+    return f"{name}-{workspace_tag(root)[-6:]}" if taken(root, flow, name) else name
 
 
 def switch_on(root: Path) -> Iterator[str]:
@@ -190,14 +233,14 @@ def switch_on(root: Path) -> Iterator[str]:
     yield from servers.start(root, worker=POOL)
     with connected(root) as address:
         what = f"What drift, prices or data of {root.name} asked for; `orchestra retraining off` ends it."
-        deploy(root, DEPLOYMENT, "retrain", address, parameters={"asked": "due"}, description=what)
-        yield f"{DEPLOYMENT}: retrain, when it is due"
+        asked = _name(root, "retrain", DEPLOYMENT)
+        deploy(root, asked, "retrain", address, parameters={"asked": "due"}, description=what)
+        yield f"{asked}: retrain, when it is due"
         if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in deployments(root)):
             schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
-            deploy(
-                root, WATCH, "monitor", address, schedule=schedule, description="Looks for what asks for a retraining."
-            )
-            yield f"{WATCH}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+            watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
+            deploy(root, watch, "monitor", address, schedule=schedule, description=what)
+            yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
         for raw in _automations(root):
             _forget_automation(str(raw["name"]))
             Automation.model_validate(raw).create()
@@ -209,10 +252,11 @@ def switch_off(root: Path) -> Iterator[str]:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 
-    remove(root, DEPLOYMENT)
+    found = _deployment(root)
+    remove(root, DEPLOYMENT if found is None else found.name)
     with connected(root), get_client(sync_client=True) as client:
-        same = DeploymentFilter(name=DeploymentFilterName(any_=[DEPLOYMENT]))
-        if not client.read_deployments(deployment_filter=same):
+        same = DeploymentFilter(name=DeploymentFilterName(like_=DEPLOYMENT))
+        if not any(one.parameters.get("asked") for one in client.read_deployments(deployment_filter=same)):
             for raw in _automations(root):
                 _forget_automation(str(raw["name"]))
                 yield f"automation {raw['name']}: removed"

@@ -25,9 +25,24 @@ DEPLOYMENT, WATCH = "asked", "watch"
 """Names of the deployments that `orchestra retraining on` makes: the retraining, and the monitor that looks."""
 
 
+WORKSPACE_TAG = r"orchestra-[0-9a-f]{12}"
+"""How the tag of a workspace looks."""
+
+
 def workspace_tag(root: Path) -> str:
     """Marks this workspace's schedules, on a server that several may share."""
     return f"orchestra-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
+
+
+def taken(root: Path, flow: str, name: str) -> bool:
+    """Whether another workspace has that deployment on the server in use: Prefect would replace it without a word."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
+        tags = set(client.read_deployment_by_name(f"{flow}/{name}").tags)
+        return workspace_tag(root) not in tags and any(re.fullmatch(WORKSPACE_TAG, tag) for tag in tags)
+    return False
 
 
 def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: list[str]) -> None:
@@ -75,9 +90,15 @@ def deploy(
     schedule: Any = None,
     parameters: dict[str, Any] | None = None,
 ) -> None:
-    """Make or replace a deployment of this workspace, for the worker of our pool; `address`: of Prefect's API."""
+    """Make or replace a deployment of this workspace, for the worker of our pool; `address`: of Prefect's API.
+
+    Raises `ConfigError` where another workspace has one of that flow and name.
+    """
     from prefect.flows import Flow
 
+    if taken(root, flow, name):
+        fix = f"write another name, such as {name}-{root.name}"
+        raise ConfigError(f"another workspace has {flow}/{name} on this Prefect server", where="schedule", fix=fix)
     _make_pool()
     loaded: Any = Flow.from_source(source=str(root), entrypoint=ENTRYPOINTS[flow])
     loaded.deploy(

@@ -5,7 +5,9 @@ from collections import Counter
 from orchestra.synthesis.dataset.by_model import written_first
 from orchestra.synthesis.dataset.shards import CARD
 from orchestra.synthesis.dataset.workers import synthesize
+from orchestra.synthesis.filters.solver import is_billed
 from orchestra.system.environment import cores
+from orchestra.tools.toolkit import Toolkit
 from tasks.platform.ledger import open_budget, tell
 from tasks.platform.stage import Stage, run
 
@@ -14,11 +16,11 @@ OUTPUT = "data/generated"
 
 def main(stage: Stage) -> None:
     """Write data/generated, whole or not at all."""
-    budget = None if stage.params.synthesize.generator == "rules" else open_budget(stage)
+    budget = open_budget(stage) if _costs_money(stage) else None
     params, out = written_first(stage.params, stage.root, stage.say, budget), stage.root / OUTPUT
     config = params.synthesize
     meter = stage.progress(config.train_examples + config.heldout_examples, "examples")
-    made = synthesize(params, stage.root, out, workers=cores(), on_progress=meter, say=stage.say)
+    made = synthesize(params, stage.root, out, workers=cores(), on_progress=meter, say=stage.say, run=budget)
     stage.log_metrics(
         {
             "train_examples": made["counts"]["train"],
@@ -36,6 +38,14 @@ def main(stage: Stage) -> None:
     for card in made.get("extra", {}).values():
         count[card["split"]] += card["examples"]
     stage.say(f"{count['train']} training and {count['heldout']} held-out examples")
+
+
+def _costs_money(stage: Stage) -> bool:
+    """Whether a model writes examples, or the solver's tries at extra ones are billed."""
+    config = stage.params.synthesize
+    if config.generator != "rules":
+        return True
+    return bool(config.extra) and is_billed(config.solver, Toolkit.from_params(stage.params, stage.root))
 
 
 if __name__ == "__main__":

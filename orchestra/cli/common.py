@@ -1,6 +1,7 @@
 """Shared by the commands: the workspace, the exit code, and the reading of amounts and dates."""
 
 import os
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -51,6 +52,22 @@ def parse_date(text: str, option: str = "--as-of") -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text!r} is not a date", where=option, fix="write YYYY-MM-DD") from None
+
+
+def can_be_written(path: Path | None) -> Path | None:
+    """Callback of every option that names an output: raises `ConfigError`, before any work, where none can be made.
+
+    What is there already is left to the writer.
+    """
+    if path is not None and not path.exists():
+        folder = next(one for one in path.absolute().parents if one.is_dir())
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise ConfigError(
+                f"nothing can be written there: {error.strerror}", where=str(path), fix="name another path"
+            ) from None
+    return path
 
 
 def workspace() -> Path:

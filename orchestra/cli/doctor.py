@@ -14,6 +14,7 @@ from orchestra.cli.readiness import examine_profile
 from orchestra.config.profiles import profile_file
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
+from orchestra.serving.releases.control_channel import started_by_hand
 from orchestra.system.artifacts import check_place
 from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
@@ -178,7 +179,8 @@ def _memory(_root: Path) -> Iterator[CheckResult]:
 
 
 def _ports(root: Path) -> Iterator[CheckResult]:
-    ours = {service.port: service.name for service in services(root)}
+    by_hand = {one.port: f"{one.name}, started by hand (process {one.pid})" for one in started_by_hand(root)}
+    ours = by_hand | {service.port: service.name for service in services(root)}
     try:
         gateway = load_params(root / "params.yaml").deploy.gateway_port
     except OrchestraError:
@@ -192,6 +194,8 @@ def _ports(root: Path) -> Iterator[CheckResult]:
             yield CheckResult("warning", f"port {port}", f"taken by another program; {name} wants it", fix)
         else:
             yield CheckResult("ok", f"port {port}", f"free for {name}")
+    for port in by_hand.keys() - wanted.values():
+        yield CheckResult("ok", f"port {port}", f"ours: {by_hand[port]}")
 
 
 def as_json(findings: list[CheckResult]) -> str:

@@ -24,7 +24,9 @@ def evaluate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A version's number, a checkpoint's folder, a gateway's URL, or MODEL@URL with --price."),
+        typer.Option(
+            help="A version's number, a checkpoint's folder seen from here, a gateway's URL, or MODEL@URL with --price."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of questions, the first ones; default: all.")] = None,
     trials: Annotated[
@@ -81,14 +83,18 @@ def evaluate(
         return
     if model is None:
         raise ConfigError("no model is named", where="--model", fix="a version's number, a folder, or MODEL@URL")
+    if benchmark != "tau2":
+        refuse_unused(context, ["user"], f"with --benchmark {benchmark}")
+    if judge is None:
+        refuse_unused(context, ["judge_price"], "without --judge", "name one: --judge MODEL, or leave it out")
     for text, option in ((cap_usd, "--cap-usd"), (question_usd, "--question-usd")):
         if text is not None:
             parse_usd(text, option)
     options = words(
-        benchmark=benchmark, model=model, limit=limit, trials=trials, user=user.value, price=price, judge=judge,
-        judge_price=judge_price, agreement=agreement, cap_usd=cap_usd, question_usd=question_usd,
-        deadline=deadline, concurrency=concurrency, harness=harness, data=[here / file for file in data or []],
-        only=only, retry_failures=retry_failures,
+        benchmark=benchmark, model=_named(model, here, root), limit=limit, trials=trials,
+        user=user.value, price=price, judge=judge, judge_price=judge_price, agreement=agreement, cap_usd=cap_usd,
+        question_usd=question_usd, deadline=deadline, concurrency=concurrency, harness=harness,
+        data=[here / file for file in data or []], only=only, retry_failures=retry_failures,
     )  # fmt: skip
     if runner is not None:
         if harness is not None:
@@ -96,6 +102,16 @@ def evaluate(
         os.environ["ORCHESTRA_TASK_RUNNER"] = runner
         hand_over("flows", "benchmark", *options)
     hand_over("tasks.experiments.benchmark", *options)
+
+
+def _named(model: str, here: Path, root: Path) -> str:
+    """The option's value, a checkpoint's folder as seen from the workspace, whose results bear its name."""
+    from orchestra.evaluation.benchmarks.models import ENDPOINT, REFERENCES
+
+    if model.isdigit() or model in REFERENCES or ENDPOINT.fullmatch(model):
+        return model
+    folder = Path(os.path.abspath(here / model))
+    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
 
 
 def learn(

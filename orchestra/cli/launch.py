@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import workspace
+from orchestra.cli.common import can_be_written, refuse_unused, workspace
 from orchestra.errors import ConfigError, ServiceError
 
 
@@ -19,6 +19,7 @@ SUBMIT = {Cluster.SLURM: ["sbatch"], Cluster.KUBERNETES: ["kubectl", "create", "
 
 
 def launch(
+    context: typer.Context,
     on: Annotated[Cluster, typer.Option(help="The scheduler.")],
     nodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
     gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs per machine.")] = 8,
@@ -30,7 +31,9 @@ def launch(
         typer.Option(help="Kubernetes: the Secret with the real experts' variables: keys and addresses."),
     ] = "",
     submit: Annotated[bool, typer.Option("--submit", help="Submit the job to the scheduler.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: the screen.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=can_be_written, help="The file to write; default: the screen.")
+    ] = None,
 ) -> None:
     """Write a job that trains params.yaml's model on several machines; --submit submits it to the scheduler."""
     from orchestra.cli.readiness import expert_variables
@@ -41,6 +44,7 @@ def launch(
     here, root, machines = Path.cwd(), workspace(), Machines(nodes, gpus, hours)
     params = load_params(params_file(root))
     if on is Cluster.SLURM:
+        refuse_unused(context, ["image", "claim", "secret"], "with --on slurm")
         text = sbatch_script(params, machines)
     else:
         for value, option in ((image, "--image"), (claim, "--claim")):

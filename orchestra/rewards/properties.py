@@ -39,7 +39,8 @@ def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str
     """Try the properties on every distinct vector P; raises `DataError` naming the first one that breaks.
 
     Returns notes, one line each, on vectors that are sound but whose cost, latency and tools train nothing where
-    a group is all solved: `grpo.min_group_std` takes such a group for homogeneous.
+    a group is all solved: `grpo.min_group_std` takes such a group for homogeneous. And on parts that train nothing,
+    since what they measure is beyond their ends.
     """
     distinct = {
         (p.kind == "avoid", p.outcome, p.compute, p.latency, tuple(sorted(p.tools.values())), repr(p.weights)): p
@@ -53,6 +54,7 @@ def check_weights(preferences: Iterable[Preference], settings: Grpo) -> list[str
         if problem := _reward_problem(preference, settings):
             where, fix = "the reward", "change the reward's keys of grpo, or the reward part"
             raise DataError(f"{preference.kind}: {problem}", where=where, fix=fix)
+        notes += _beyond_ends(preference, settings)
         most = largest_std(preference, settings)
         if settings.homogeneity == "group" and 0 < most < settings.min_group_std:
             notes.append(
@@ -80,6 +82,21 @@ def _reward_problem(preference: Preference, settings: Grpo) -> str | None:
         if problem is not None:
             return problem
     return None
+
+
+def _beyond_ends(preference: Preference, settings: Grpo) -> list[str]:
+    """A note on each weighed part that is beyond its own ends in every drawn episode, so that all earn the same."""
+    toolbox, rng = _toolbox(preference), random.Random(0)
+    drawn = [_draw(rng, list(preference.tools)) for _ in range(GROUPS)]
+    notes = []
+    for term in terms(preference, settings.reward, settings, toolbox):
+        if settings.unit == "group" or term.loss or term.ends is None or term.weight <= 0:
+            continue
+        low, high = term.ends
+        if not any(low <= term.measure(episode) <= high for episode in drawn):
+            beyond = f"{term.name} pays all episodes alike, which lie beyond its ends {low:g} and {high:g}"
+            notes.append(f"{preference.kind}: {beyond}: give the reward part other ends")
+    return notes
 
 
 def largest_std(preference: Preference, settings: Grpo) -> float:

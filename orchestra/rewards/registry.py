@@ -82,7 +82,7 @@ def feature(
 
     `weight`: a field of `Preference`, a key of its `weights`, or a function to weights by tool; where it gives several,
     the function also takes the tool's name. `level`: the first value of `grpo.reward` that counts the part. `ends`:
-    what is worth 0 and 1 where `grpo.unit` is example, by the toolbox. `of_solved`: False for a part in whose mean
+    what is worth 0 and 1 where `grpo.unit` is not group, by the toolbox. `of_solved`: False for a part in whose mean
     failed episodes count. `spent`: True for what an episode spends, which `grpo.spent` may count for all. `when`: a
     switch and the value that turns the part on.
     """

@@ -51,7 +51,26 @@ def create_app(gateway: Gateway, *, load: bool = True, hosts: Collection[str] = 
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(HTTPException, _unknown)
     app.include_router(_routes(gateway))
-    return RequestGuard(app, frozenset(map(url_host, hosts)))
+    return RequestGuard(ChatFirst(app, gateway), frozenset(map(url_host, hosts)))
+
+
+@dataclass(frozen=True)
+class ChatFirst:
+    """An application whose chat completions are answered past its router: what that takes, every turn waits for."""
+
+    app: ASGIApp
+    gateway: Gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"], scope["path"]) != ("POST", "/v1/chat/completions"):
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            answer = await _chat(self.gateway, request)
+        except ApiError as error:
+            answer = await _refused(request, error)
+        await answer(scope, receive, send)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from orchestra.serving.wire.errors import ApiError, bad_request, unsupported
 from orchestra.serving.wire.reply import report
 from orchestra.serving.wire.request import MODEL, ChatRequest
 from orchestra.synthesis.questions.beyond import CANNOT_KNOW
+from orchestra.system.environment import keep_loaded
 from orchestra.types import Category, Episode, Example, Message, Provenance, StopReason, Turn, Verifier
 
 if TYPE_CHECKING:
@@ -130,12 +130,9 @@ class Backend:
             # One batch at a time: the policy holds its key-value cache.
             turnstile = asyncio.Lock()
         offered = params.synthesize.experts_per_toolbox
-        # What was loaded stays: the collector need not look through it in the midst of requests. What the last release
-        # left is looked through now.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        return cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
+        made = cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
+        keep_loaded()
+        return made
 
     @property
     def prompt_limit(self) -> int:

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -21,7 +21,7 @@ from orchestra import __version__
 from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
-from orchestra.system.processes import services
+from orchestra.system.processes import Service, services
 from orchestra.system.storage import ARTIFACTS, DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
 from orchestra.types import Record
 
@@ -114,8 +114,14 @@ def backup(
     return contents
 
 
-def restore(root: Path, source: Path, allowed: Sequence[str] = EVERYTHING) -> BackupContents:
-    """Bring a backup back, whole or not at all; the caller holds the workspace's lock. `allowed`: of `EVERYTHING`.
+def restore(
+    root: Path,
+    source: Path,
+    allowed: Sequence[str] = EVERYTHING,
+    by_hand: Callable[[Path], Sequence[Service]] = lambda _root: (),
+) -> BackupContents:
+    """Bring a backup back, whole or not at all; the caller holds the workspace's lock. `allowed`: of `EVERYTHING`;
+    `by_hand`: finds the running gateways that no release started, for a backup with the gateway's database.
 
     Everything is unpacked and checked first. The databases that were here go to `.state/replaced-…`. A restore that is
     killed while files change places is named by whatever opens a database next; the same command completes it. Raises
@@ -132,6 +138,9 @@ def restore(root: Path, source: Path, allowed: Sequence[str] = EVERYTHING) -> Ba
         if running := [service.name for service in services(root) if service.name.removesuffix("-old") in writers]:
             fix = f"orchestra stop {' '.join(running)}"
             raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=fix)
+        for service in by_hand(root) if GATEWAY in contents.files else ():
+            what, fix = f"the gateway at {service.url} runs", f"end it as it was started (process {service.pid})"
+            raise ServiceError(what, where="restore", fix=fix)
         for name in DATABASES:
             check_database(unpacked, name)
         for name in (GATEWAY, MLFLOW):

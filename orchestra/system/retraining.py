@@ -146,13 +146,22 @@ def ask(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause],
                 )
             )
             _save(root, made[-1])
-    present = {_id(reason) for reason in reasons}
+    settle(root, reasons, looked)
     for one in known.values():
-        if one.state == "open" and one.cause in looked and one.id not in present and not one.begun:
-            _save(root, one, state="settled", closed=now)
-        elif one.closed is not None and now - one.closed > timedelta(days=KEPT_DAYS):
+        if one.closed is not None and now - one.closed > timedelta(days=KEPT_DAYS):
             (root / REQUESTS / f"{one.id}.json").unlink(missing_ok=True)
     return made
+
+
+def settle(root: Path, reasons: Sequence[RetrainReason], looked: Collection[Cause], *, begun: bool = False) -> None:
+    """Settle open requests of a cause that was `looked` for, and whose fact is not among the reasons.
+
+    `begun`: also those whose fact a run took away before it failed, as another run has come to a decision since.
+    """
+    present = {_id(reason) for reason in reasons}
+    for one in requests(root):
+        if one.state == "open" and one.cause in looked and one.id not in present and (begun or not one.begun):
+            _save(root, one, state="settled", closed=datetime.now(UTC))
 
 
 def drop(root: Path, request: RetrainRequest) -> None:
@@ -163,10 +172,10 @@ def drop(root: Path, request: RetrainRequest) -> None:
 
 
 def replaced(root: Path, serving: str) -> None:
-    """Settle what was answered about versions before the one of fingerprint `serving`: where that one goes and they
-    serve again, their facts are not answered any more."""
+    """Settle what is about versions before the one of fingerprint `serving`. Where that one goes and they serve again,
+    their facts ask again, also those that were answered."""
     for one in requests(root):
-        if one.state == "answered" and one.serving not in ("", serving):
+        if one.state in ("open", "answered") and one.serving not in ("", serving):
             _save(root, one, state="settled", closed=datetime.now(UTC))
 
 

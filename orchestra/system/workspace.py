@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -11,12 +12,17 @@ from pathlib import Path
 
 from orchestra.errors import ServiceError
 from orchestra.files.atomic import make_folder
-from orchestra.text import plain
+from orchestra.text import digest, plain
 
 LOCK = ".state/flow.lock"
 IN_PLACE = re.compile(r"\(\d+%\)")
 
 _held: set[Path] = set()
+
+
+def workspace_id(root: Path) -> str:
+    """Names a workspace of this machine among others that use the same MLflow."""
+    return digest(f"{socket.gethostname()}\0{root.resolve()}")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from fractions import Fraction
+from functools import lru_cache
 
 from pydantic import JsonValue
 
@@ -49,6 +50,7 @@ def _value(expression: str, request: str) -> Fraction:
         raise error from None
 
 
+@lru_cache(maxsize=1000)
 def evaluate(expression: str) -> Fraction:
     """The exact value of an expression in signs or words (`orchestra/tools/arithmetic`); raises `CallError`."""
     if len(expression) > MAX_CHARACTERS:

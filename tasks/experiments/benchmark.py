@@ -188,7 +188,7 @@ def main(arguments: list[str]) -> None:
         try:
             evaluation.attempt(evaluation.shards, progress(evaluation))
         except BudgetError as end:
-            screen(f"evaluate: capped: {end}")
+            screen(f"error: evaluate: capped: {end}")
             sys.exit(EXIT_ERROR)
         finish(evaluation, wanted)
 

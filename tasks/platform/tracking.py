@@ -7,7 +7,6 @@ import math
 import os
 import posixpath
 import re
-import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,9 @@ from orchestra.errors import ConfigError, ServiceError, without_secrets
 from orchestra.files.atomic import make_folder
 from orchestra.system.artifacts import CONNECT_S, check_place, environment
 from orchestra.system.environment import quiet
+from orchestra.system.runs import runs
 from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
+from orchestra.system.workspace import workspace_id
 from orchestra.text import digest, one_line, plain
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import others_ledgers, reopen_requests
@@ -30,10 +31,10 @@ from tasks.platform.ledger import others_ledgers, reopen_requests
 EXPERIMENT = "orchestra"
 FLOW_RUN = "orchestra.flow_run_id"
 """Tag by which a retried flow run finds its MLflow run again."""
-STAGE = "orchestra.stage"
+STAGE, PARENT = "orchestra.stage", "mlflow.parentRunId"
 ASKED_TAG = "orchestra.asked_by"
 """The schedule, request or run that asked for a flow run."""
-ERROR, NOTHING_DONE = "orchestra.error", "orchestra.nothing_done"
+ERROR, NOTHING_DONE, WORKSPACE = "orchestra.error", "orchestra.nothing_done", "orchestra.workspace"
 KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"
 """With it MLflow opens on the table of runs; otherwise it guesses, and may open on an empty page of traces."""
 HEADLINE = {
@@ -220,7 +221,8 @@ class Recorder:
             client.update_run(parent, status="RUNNING")
         else:
             called = said(name, LONGEST_NAME)
-            parent = str(client.create_run(where, tags={FLOW_RUN: flow_run_id}, run_name=called).info.run_id)
+            tags = {FLOW_RUN: flow_run_id, WORKSPACE: workspace_id(root)}
+            parent = str(client.create_run(where, tags=tags, run_name=called).info.run_id)
         recorder = cls(root, client, where, parent)
         recorder._close_stale()
         reopen_requests(root)  # It counts what the ledgers of runs that are gone hold.
@@ -229,16 +231,14 @@ class Recorder:
         return recorder
 
     def _close_stale(self) -> None:
-        """The workspace's lock is ours, so any other run that says RUNNING belongs to a process that was killed.
-
-        Only in the workspace's own database: a shared server also knows runs of other workspaces.
-        """
-        if not own_database(self.root):
-            return
+        """The workspace's lock is ours, so any other run of it that says RUNNING was killed; those of containers that
+        are gone have a record here."""
+        ours, known = workspace_id(self.root), {one.mlflow_run for one in runs(self.root)}
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
-            if run.info.run_id != self.parent:
-                self.client.set_tag(run.info.run_id, "orchestra.closed", "its process was killed")
-                self.client.set_terminated(run.info.run_id, status="KILLED")
+            tags, run_id = run.data.tags, run.info.run_id
+            if run_id != self.parent and (tags.get(WORKSPACE) == ours or tags.get(PARENT, run_id) in known):
+                self.client.set_tag(run_id, "orchestra.closed", "its process was killed")
+                self.client.set_terminated(run_id, status="KILLED")
 
     def _put_away(self, run_id: str, ledger: Path) -> None:
         """A ledger into the record of its run, also of one that was killed; it stays where the record is gone."""
@@ -251,7 +251,7 @@ class Recorder:
     def child(self, stage: str) -> str:
         """A new run below the parent."""
         called = said(stage, LONGEST_NAME)
-        tags = {"mlflow.parentRunId": self.parent, STAGE: called}
+        tags = {PARENT: self.parent, STAGE: called, WORKSPACE: workspace_id(self.root)}
         return str(self.client.create_run(self.experiment_id, tags=tags, run_name=called).info.run_id)
 
     def environment(self, run_id: str) -> dict[str, str]:
@@ -282,7 +282,7 @@ class Recorder:
 
     def nothing_done(self) -> None:
         """Mark the parent as one that found nothing to do; this workspace's before it leaves the list of runs."""
-        workspace = digest(f"{socket.gethostname()}\0{self.root.resolve()}")  # Others may use the same MLflow.
+        workspace = workspace_id(self.root)
         for run in self.client.search_runs([self.experiment_id], f"tags.`{NOTHING_DONE}` = '{workspace}'"):
             if run.info.run_id != self.parent:
                 self.client.delete_run(run.info.run_id)

@@ -46,6 +46,11 @@ def snippets() -> dict[str, str]:
     return dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
 
 
+def own(name: str) -> str:
+    """The name of an example in this test: CONTRIBUTING's is taken where somebody has followed it to the letter."""
+    return f"{name}_of_this_test"
+
+
 @pytest.fixture
 def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Put an example's file into its package, for this test alone."""
@@ -55,9 +60,10 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
         # Loads the shipped files first: a module that is imported during the test registers into the copy alone.
         for register in registers:
             len(register)  # Imports the shipped files first.
-        file = tmp_path / "added" / path
+        stem = Path(path).stem
+        file = (tmp_path / "added" / path).with_stem(own(stem))
         file.parent.mkdir(parents=True)
-        file.write_text(snippets()[path], encoding="utf-8")
+        file.write_text(snippets()[path].replace(f'"{stem}"', f'"{own(stem)}"'), encoding="utf-8")
         package = importlib.import_module(".".join(Path(path).parent.parts))
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(file.parent)])
         for register in registers:
@@ -81,14 +87,15 @@ def topic() -> Example:
 
 
 def test_a_baseline(add: Callable[..., None], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no baseline named fastest .*one of: .*always_strongest"):
-        find_rule("fastest")
+    name = own("fastest")
+    with pytest.raises(ConfigError, match=rf"no baseline named {name} .*one of: .*always_strongest"):
+        find_rule(name)
     add("orchestra/evaluation/baselines/fastest.py", BASELINES)
-    policy = baseline_policy("fastest", Knowledge(catalogue()), codec().turn)
+    policy = baseline_policy(name, Knowledge(catalogue()), codec().turn)
     (episode,) = rollout([topic()], policy, codec(), toolkit(tmp_path), RolloutOptions(LIMITS, Price()))
     asked = next(turn.call.name for turn in episode.turns if turn.call is not None)
     assert asked == min(topic().toolbox, key=lambda spec: spec.latency_s).name
-    assert "fastest" in rivals(), "`orchestra learn` measures it"
+    assert name in rivals(), "`orchestra learn` measures it"
 
 
 def test_a_probe(add: Callable[..., None], tmp_path: Path) -> None:
@@ -102,7 +109,7 @@ def test_a_probe(add: Callable[..., None], tmp_path: Path) -> None:
         Contender("grpo", build, codec(), Price()), [topic()], toolkit(tmp_path), LIMITS,
         price_spread=3.0, seed=0, count=1, file=tmp_path / "probes.jsonl",
     )  # fmt: skip
-    assert len(found.of("order", "reversed")) == 1
+    assert len(found.of(own("order"), "reversed")) == 1
     result = SeedResult(
         seed=0, minutes=1, dollars=0, probes=found, outcomes={name: () for name in ("grpo", "sft", *rivals())}
     )
@@ -116,8 +123,11 @@ def test_a_reward_part(monkeypatch: pytest.MonkeyPatch) -> None:
     del FEATURES["turns"]
     exec(snippets()["orchestra/rewards/parts.py"], dict(vars(parts)))
     brief = Preference(kind="brief", words="", outcome=1, compute=0, latency=0, weights={"brevity": 0.4})
-    short, long = group_rewards([episode(calls={"search": count}) for count in (0, 3)], brief)
+    episodes, shipped = [episode(calls={"search": count}) for count in (0, 3)], load_params(ROOT / "params.yaml").grpo
+    short, long = group_rewards(episodes, brief)
     assert (short.parts["turns"], long.parts["turns"]) == pytest.approx((0.4, 0.0))
+    short, long = group_rewards(episodes, brief, shape=shipped)
+    assert shipped.unit == "fixed" and (short.parts["turns"], long.parts["turns"]) == pytest.approx((0.4, 0.1))
 
 
 def test_a_reason_to_stop(tmp_path: Path) -> None:
@@ -142,31 +152,33 @@ def test_a_reason_to_stop(tmp_path: Path) -> None:
 
 def test_a_tool(add: Callable[..., None], tmp_path: Path) -> None:
     parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-    changes = {"implementation": "reverse", "parameters": parameters}
+    name = own("reverse")
+    changes = {"implementation": name, "parameters": parameters}
     entry = catalogue().entry("calculator").model_copy(update=changes)
-    prices = {**catalogue().prices, "reverse": catalogue().prices["calculator"]}
-    made = replace(catalogue(), entries={**catalogue().entries, "reverse": entry}, prices=prices)
-    with pytest.raises(ConfigError, match=r"no implementation named reverse .*one of: .*calculator"):
+    prices = {**catalogue().prices, name: catalogue().prices["calculator"]}
+    made = replace(catalogue(), entries={**catalogue().entries, name: entry}, prices=prices)
+    with pytest.raises(ConfigError, match=rf"no implementation named {name} .*one of: .*calculator"):
         Toolkit(made, {}, tmp_path)
     add("orchestra/tools/implementations/reverse.py", IMPLEMENTATIONS)
-    session = ToolSession(Toolkit(made, {}, tmp_path), example(toolbox=[made.spec("reverse")]))
-    outcome = asyncio.run(session.call(ToolCall(name="reverse", arguments={"text": "lapo"})))
+    session = ToolSession(Toolkit(made, {}, tmp_path), example(toolbox=[made.spec(name)]))
+    outcome = asyncio.run(session.call(ToolCall(name=name, arguments={"text": "lapo"})))
     assert outcome.text == "opal" and outcome.error is None
-    assert outcome.charge.cost_usd == made.spec("reverse").call_usd
+    assert outcome.charge.cost_usd == made.spec(name).call_usd
 
 
 def test_a_policy(add: Callable[..., None], tmp_path: Path) -> None:
+    name = own("unsure")
     params = load_params(ROOT / "params.yaml")
-    params = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": ["unsure"]})})
-    with pytest.raises(ConfigError, match=r"no policy named unsure .*one of: grpo, sft"):
+    params = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": [name]})})
+    with pytest.raises(ConfigError, match=rf"no policy named {name} .*one of: grpo, sft"):
         check_names(params, tmp_path)
     add("orchestra/rollout/policies/unsure.py", POLICIES)
     check_names(params, tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "sft").symlink_to(ROOT / "models/recipes/embedded")
-    made = contender("unsure", tmp_path, Price())
+    made = contender(name, tmp_path, Price())
     episodes = evaluate([made], [topic()], toolkit(tmp_path), LIMITS, file=tmp_path / "episodes.jsonl")
-    assert [episode.answer for episode in episodes["unsure"]] == ["I am not sure."]
+    assert [episode.answer for episode in episodes[name]] == ["I am not sure."]
 
 
 def test_a_domain() -> None:

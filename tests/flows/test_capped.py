@@ -7,13 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.exceptions import Pause
 
 from flows import retrain as module
 from flows.retraining import answering, look, waiting
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, OrchestraError
 from orchestra.system.retraining import RetrainReason, ask, month_left, requests
-from orchestra.system.runs import CAPPED, FAILED, RunJournal, runs
+from orchestra.system.runs import AWAITING, CAPPED, FAILED, PARTIAL, RunJournal, runs
+from tasks.platform import dvc
 from tasks.platform.dvc import StageCapped
 from tasks.platform.tracking import Recorder
 from tests.support.worlds import ROOT
@@ -64,12 +66,17 @@ def test_a_month_whose_cap_ended_a_requested_run_is_over(tmp_path: Path, run_usd
     assert [one.waits for one in requests(tmp_path)] == [True]
 
 
+def world(root: Path) -> Path:
+    """What a look at prices reads."""
+    for name in ("params.yaml", "dvc.yaml", "data/catalogue"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, root / name)
+    return root
+
+
 @pytest.mark.parametrize("end", [CAPPED, FAILED])
 def test_what_moved_prices_asked_for_stays_asked_when_its_run_ends_early(tmp_path: Path, end: str) -> None:
-    for name in ("params.yaml", "dvc.yaml", "data/catalogue"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
-    look(tmp_path, None, "a monitor")
+    look(world(tmp_path), None, "a monitor")
     journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
     with contextlib.suppress(OrchestraError), answering(tmp_path, journal, "due"):
         if end == FAILED:
@@ -85,3 +92,46 @@ def test_what_moved_prices_asked_for_stays_asked_when_its_run_ends_early(tmp_pat
         again.end("Completed", "")
     assert load_params(tmp_path / "params.yaml").world.price_date == moved
     assert {one.state for one in requests(tmp_path) if not one.needs} == {"answered"}
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+@pytest.mark.parametrize("end", ["Completed", "Rejected", AWAITING, PARTIAL, FAILED])
+def test_a_persons_own_run_settles_what_prices_and_data_asked_for_once_it_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, failed_before: bool
+) -> None:
+    stale = {"synthesize": ["data/extra modified"]}
+    monkeypatch.setattr(dvc, "stages", lambda _root: stale)
+    look(world(tmp_path), None, "a monitor")
+    if failed_before:
+        failed = RunJournal.begin(tmp_path, "asked", "asked", "retrain")
+        with contextlib.suppress(OrchestraError), answering(tmp_path, failed, "due"):
+            raise OrchestraError("no room")
+    else:
+        params = tmp_path / "params.yaml"
+        params.write_text(params.read_text().replace('price_date: "2025-11-15"', 'price_date: "2026-04-01"'))
+    journal = RunJournal.begin(tmp_path, "own", "own", "retrain")
+    with contextlib.suppress(OrchestraError, Pause), answering(tmp_path, journal, "") as caps:
+        assert caps == []
+        stale["synthesize"].clear()
+        if end == FAILED:
+            raise OrchestraError("no room")
+        if end == AWAITING:
+            raise Pause("a person must answer")
+        journal.end(end, "")
+    left = {one.cause for one in requests(tmp_path) if one.waits}
+    assert left == ({"price", "data"} if end in (PARTIAL, FAILED) else set())
+    # What it did not take away, it did not answer.
+    assert {one.state for one in requests(tmp_path) if one.needs} <= {"open"}
+
+
+def test_a_persons_own_run_leaves_prices_that_it_did_not_take_and_what_no_run_can_settle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dvc, "stages", lambda _root: {"synthesize": ["data/extra modified"]})
+    look(world(tmp_path), None, "a monitor")
+    ask(tmp_path, [RetrainReason("person", "k", "a second customer")], (), "a person")
+    monkeypatch.setattr(dvc, "stages", lambda _root: {})
+    journal = RunJournal.begin(tmp_path, "own", "own", "retrain")
+    with answering(tmp_path, journal, ""):
+        journal.end("Completed", "")
+    assert {one.cause for one in requests(tmp_path) if one.waits} == {"price", "person"}

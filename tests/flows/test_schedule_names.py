@@ -1,12 +1,16 @@
-"""Names of schedules that would replace what `orchestra retraining on` deploys."""
+"""Names of schedules that would replace what `orchestra retraining on` or another workspace deploys."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flows import schedule
-from flows.schedule import add
+from flows import retraining, schedule
+from flows.schedule import add, deployments, remove
 from orchestra.errors import ConfigError
+from orchestra.system import servers
+from tests.flows.workspace import make
 
 CRON = "0 3 * * *"
 
@@ -24,3 +28,46 @@ def test_a_monitor_may_be_called_watch(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(schedule, "effective", reached)
     with pytest.raises(InterruptedError):
         add(tmp_path, "watch", "monitor", CRON, "UTC", [])
+
+
+@pytest.fixture
+def two(prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two workspaces on one server of Prefect, which starts nothing of theirs."""
+    from prefect.settings import PREFECT_API_URL
+
+    @contextlib.contextmanager
+    def connected(_root: Path) -> Iterator[str]:
+        yield str(PREFECT_API_URL.value())
+
+    for module in (schedule, retraining):
+        monkeypatch.setattr(module, "connected", connected)
+    monkeypatch.setattr(servers, "start", lambda *_, **__: iter(()))
+    return [make(tmp_path / name).root for name in ("shop", "bank")]
+
+
+def test_a_schedule_of_another_workspace_is_not_replaced(two: list[Path]) -> None:
+    shop, bank = two
+    add(shop, "nightly", "retrain", CRON, "UTC", [])
+    fix = "another workspace has retrain/nightly on this Prefect server — write another name, such as nightly-bank"
+    with pytest.raises(ConfigError, match=fix):
+        add(bank, "nightly", "retrain", "0 4 * * *", "UTC", [])
+    add(bank, "nightly", "monitor", CRON, "UTC", [])  # Of another flow, it is another one.
+    add(bank, "nightly-bank", "retrain", CRON, "UTC", [])
+    add(shop, "nightly", "retrain", "0 5 * * *", "UTC", [])  # Its own is replaced.
+    assert [one.schedules[0].schedule.cron for one in deployments(shop)] == ["0 5 * * *"]
+    assert [one.name for one in deployments(bank)] == ["nightly", "nightly-bank"]
+    remove(shop, "nightly")
+    add(bank, "nightly", "retrain", CRON, "UTC", [])
+
+
+def test_automatic_retraining_of_two_workspaces_has_two_deployments(two: list[Path]) -> None:
+    shop, bank = two
+    list(retraining.switch_on(shop))
+    list(retraining.switch_on(bank))
+    again = list(retraining.switch_on(bank))
+    assert [one.name for one in deployments(shop)] == ["asked", "watch"]
+    asked, watch = (one.name for one in deployments(bank))
+    assert asked.startswith("asked-") and watch.startswith("watch-") and again[0].startswith(f"{asked}: ")
+    assert list(retraining.switch_off(bank)) == [], "the automation is also of the other one"
+    assert [one.name for one in deployments(bank)] == [watch]
+    assert list(retraining.switch_off(shop)) == ["automation orchestra-retraining: removed"]

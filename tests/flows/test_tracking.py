@@ -44,6 +44,24 @@ def test_runs_of_a_killed_flow_are_closed(root: Path) -> None:
     assert status == {killed.parent: "KILLED", child: "KILLED", mine.parent: "RUNNING"}
 
 
+def test_only_runs_of_this_workspace_are_closed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(root))  # One MLflow for all of them.
+    another = Recorder.open(tmp_path, "another workspace", "a")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "machine")
+        machine = Recorder.open(root, "another machine", "b")
+        child = machine.child("sft")
+        elsewhere.setattr("socket.gethostname", lambda: "container")
+        container = Recorder.open(root, "a container", "c")
+        RunJournal.begin(root, "a container", "c", "retrain").update(mlflow_run=container.parent)
+        inside = container.child("sft")
+    own = Recorder.open(root, "own", "o")
+    mine = Recorder.open(root, "next of mine", "m")
+    made = (another.parent, machine.parent, child, container.parent, inside, own.parent)
+    status = [mine.client.get_run(run_id).info.status for run_id in made]
+    assert status == ["RUNNING", "RUNNING", "RUNNING", "KILLED", "KILLED", "KILLED"]
+
+
 def test_the_ledgers_of_other_runs_go_to_their_records(root: Path) -> None:
     killed, folder = Recorder.open(root, "spent", "s"), root / ".state" / "ledger"
     folder.mkdir(parents=True)

@@ -75,7 +75,11 @@ def test_a_release_goes_to_a_gateway_that_was_started_by_hand(
         assert "it answers" in str(error)
     assert [line for line in service_lines(root) if url in line and "up" in line]
     # The settings' port is for a gateway that a release starts.
-    assert release(root, checkpoint(root, 3, "2"), gateway_port=free_port()).url == url
+    another = free_port()
+    assert release(root, checkpoint(root, 3, "2"), gateway_port=another).url == url
+    assert (
+        f"the gateway at {url} goes on serving there, since no release started it: restart it at port {another}" in said
+    )
     assert httpx.get(f"{url}/health").json()["version"] == "2"
     # As if the code had changed since that gateway was started.
     monkeypatch.setattr("orchestra.serving.releases.release.gateway_code", lambda _: "other")

@@ -18,6 +18,7 @@ from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import STOP_S
 from orchestra.serving.releases.vllm import SERVED_NAME, command
 from orchestra.serving.wire.connection import IDLE_S
+from orchestra.tools.catalogue.catalogue import read_catalogue
 from tests.support.worlds import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -115,6 +116,34 @@ def test_the_unit_starts_the_gateway() -> None:
     # The end of a gateway is not that of a vLLM which it started.
     assert service["KillMode"] == "process" and "PrivateTmp" not in service
     assert int(service["TimeoutStopSec"]) > STOP_S
+
+
+def test_gateways_get_the_keys_of_every_real_expert_and_start_without_any(tmp_path: Path) -> None:
+    entries = read_catalogue(ROOT / "data/catalogue/real.yaml").tools.values()
+    wanted = {name for one in entries for name in (one.api_key_env, one.base_url_env) if name}
+    (file,) = set(re.findall(r"> (\.state/experts\.env)", GUIDE))
+    lines = re.findall(r"^    (variables\(\) .*|\(umask 077; env .*)$", GUIDE, re.MULTILINE)
+    (tmp_path / ".state").mkdir()
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    values = {name: f"of {name}=1" for name in wanted}
+    subprocess.run(
+        ["bash", "-c", "\n".join(lines)], cwd=tmp_path, env={"PATH": os.environ["PATH"], **values}, check=True
+    )
+    written = (tmp_path / file).read_text(encoding="utf-8").splitlines()
+    assert len(wanted) > 8 and dict(line.split("=", 1) for line in written) == values
+    assert (tmp_path / file).stat().st_mode & 0o077 == 0
+
+    services = compose()["services"]
+    assert services["gateway"]["env_file"] == [{"path": f"../{file}", "required": False}]
+    (container,) = deployment("orchestra-gateway")["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "orchestra-experts", "optional": True}}]
+    assert f"secret generic orchestra-experts --from-env-file={file}" in GUIDE
+    unit = (DEPLOY / "systemd/orchestra-gateway.service").read_text(encoding="utf-8")
+    assert f"EnvironmentFile=-%h/orchestra/{file}" in unit
+    # Nobody else reads them.
+    assert not any("env_file" in service for name, service in services.items() if name != "gateway")
+    pods = [one["spec"]["template"]["spec"] for one in kubernetes() if one["kind"] == "Deployment"]
+    assert sum("envFrom" in one for pod in pods for one in pod["containers"]) == 1
 
 
 def test_prometheus_reads_our_rules() -> None:

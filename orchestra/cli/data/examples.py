@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import RunnerOption, hand_over, refuse_unused, workspace
+from orchestra.cli.common import RunnerOption, can_be_written, hand_over, refuse_unused, workspace
 from orchestra.cli.data.writer import (
     Cap,
     CassetteMode,
@@ -39,13 +39,22 @@ NAMES = {Format.GENERAL_THOUGHT: "GeneralThought-430K", Format.TOOLSCALE: "nvidi
 """The source where none is named."""
 LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
 """The licence of rows that state none, where the data set has one."""
+OF_FORMATS = {
+    **dict.fromkeys(("question", "answer", "id_", "licence_field", "topic"), (Format.QUESTIONS,)),
+    "tools": (Format.TOOLSCALE,),
+    **dict.fromkeys(("judged", "lenient"), (Format.GENERAL_THOUGHT, Format.QUESTIONS, Format.TOOLSCALE)),
+}
+"""Options of an import that only these formats read."""
 
 
 @app.command("import")
 def import_(
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="JSON lines, Parquet, JSON, CSV or TSV.")],
     format_: Annotated[Format, typer.Option("--format", help="The schema of the files.")],
-    to: Annotated[Path, typer.Option(help="The file of examples to write: data/extra/NAME.jsonl.")],
+    to: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The file of examples to write: data/extra/NAME.jsonl.")
+    ],
     source: Annotated[
         str | None, typer.Option(help="The data set's name; default: the format's. --format questions needs it.")
     ] = None,
@@ -76,6 +85,8 @@ def import_(
     from orchestra.validation.card import lines
     from orchestra.validation.gate.decontamination import Gate
 
+    unread = [option for option, formats in OF_FORMATS.items() if format_ not in formats]
+    refuse_unused(context, unread, f"with --format {format_.value}")
     here = Path.cwd()
     root = workspace()
     # From here on the workspace is where we are; what is written names no path of this machine.
@@ -116,7 +127,9 @@ def import_(
 @app.command()
 def measure(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
-    to: Annotated[Path, typer.Option(help="The file to write, with difficulties: data/extra/NAME.jsonl.")],
+    to: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The file to write, with difficulties: data/extra/NAME.jsonl.")
+    ],
     solver: Annotated[
         str, typer.Option(help="known (the solution, with mistakes), a checkpoint's folder, or chat:EXPERT.")
     ] = "known",
@@ -157,7 +170,9 @@ def _say(text: str) -> None:
 @app.command()
 def preferences(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="The file to write, JSON lines: data/extra/preferences.jsonl.")],
+    out: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The file to write, JSON lines: data/extra/preferences.jsonl.")
+    ],
     count: Annotated[int, typer.Option(min=1, help="Number of preferences; every fifth is held out.")] = 200,
     model: Annotated[str | None, typer.Option(help="The model that writes them; default: by rule.")] = None,
     price: Annotated[
@@ -203,7 +218,7 @@ def preferences(
 @app.command("export")
 def export_(
     file: Annotated[Path, typer.Argument(help="Examples, e.g. data/validated/train.jsonl.")],
-    to: Annotated[Path, typer.Argument(help="The file to write: .jsonl or .parquet.")],
+    to: Annotated[Path, typer.Argument(callback=can_be_written, help="The file to write: .jsonl or .parquet.")],
 ) -> None:
     """Write examples in the schema of nvidia/ToolScale; importing the file gives the same examples."""
     from orchestra.synthesis.imports.export import export
@@ -228,7 +243,9 @@ def synthesize(
     examples: Annotated[
         int | None, typer.Option(min=2, help="Number of training and held-out examples; default: params.yaml.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; default: data/generated.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=can_be_written, help="The folder to write; default: data/generated.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None,
     seed: Annotated[int | None, typer.Option(help="Use this seed instead of synthesize.seed.")] = None,
     set_: Annotated[

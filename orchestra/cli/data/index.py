@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from orchestra.cli.common import can_be_written
 from orchestra.errors import ConfigError
 from orchestra.text import one_line
 
@@ -19,7 +20,9 @@ app = typer.Typer(help="Build and search a local index of passages.", no_args_is
 @app.command("build")
 def build_(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE…", help="JSON lines, Parquet, JSON, CSV or TSV.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; an existing index is replaced.")],
+    out: Annotated[
+        Path, typer.Option(callback=can_be_written, help="The folder to write; an existing index is replaced.")
+    ],
     dense: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Add vectors of this sentence-transformers model (folder or name)."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import parse_date, parse_usd, workspace
+from orchestra.cli.common import can_be_written, parse_date, parse_usd, refuse_unused, workspace
 from orchestra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def import_mcp(
 
 @app.command()
 def describe(
+    context: typer.Context,
     expert: Annotated[list[str] | None, typer.Argument(help="Names of experts in the catalogue.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every expert of the catalogue.")] = False,
     examples: Annotated[int, typer.Option(min=1, help="Number of training examples to run each on.")] = 40,
@@ -108,7 +109,10 @@ def describe(
         Path | None, typer.Option(help="The examples to draw from; default: data/validated/train.jsonl.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of outcomes, ledger and cassette; default: work/describe.")
+        Path | None,
+        typer.Option(
+            callback=can_be_written, help="The folder of outcomes, ledger and cassette; default: work/describe."
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -133,6 +137,8 @@ def describe(
     from orchestra.tools.toolkit import Toolkit
     from orchestra.types import Example, ToolKind
 
+    if model is None:
+        refuse_unused(context, ["price"], "without --model", "name one: --model NAME, or leave it out")
     here, root = Path.cwd(), workspace()
     params, folder = load_params(root / "params.yaml"), root / "work/describe" if out is None else here / out
     source = root / "data/validated/train.jsonl" if data is None else here / data

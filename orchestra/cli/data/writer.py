@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import parse_usd
+from orchestra.cli.common import can_be_written, parse_usd
 
 if TYPE_CHECKING:
     from orchestra.accounting.budget import Budget
@@ -30,7 +30,10 @@ Model = Annotated[str, typer.Option(help=f"The model that writes; its address is
 PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="The model's row in the price book.")]
 Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="The most dollars for the whole version.")]
 VersionFolder = Annotated[
-    Path | None, typer.Option("--version", metavar="FOLDER", help=f"The data-set version; default: {VERSION}.")
+    Path | None,
+    typer.Option(
+        "--version", metavar="FOLDER", callback=can_be_written, help=f"The data-set version; default: {VERSION}."
+    ),
 ]
 Recording = Annotated[CassetteMode, typer.Option("--cassette", help="auto: replay recorded replies, record the rest.")]
 Licence = Annotated[str, typer.Option(help="The licence of the model's data.")]

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import workspace
+from orchestra.cli.common import can_be_written, workspace
 
 PROMPTS = 8
 
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A folder, such as models/grpo.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The GGUF file to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", callback=can_be_written, help="The GGUF file to write.")],
     kind: Annotated[str, typer.Option("--type", help="Of the weights: f32, f16 or q8_0.")] = "f32",
 ) -> None:
     """Write a checkpoint as a GGUF file, and compare both on held-out prompts by their greedy tokens."""

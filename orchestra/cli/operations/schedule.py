@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import check_stages, hand_over, workspace
+from orchestra.cli.common import check_stages, hand_over, refuse_unused, workspace
 from orchestra.errors import ConfigError
 
 
 def schedule(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="The schedule's name; without it: list the schedules.")
     ] = None,
@@ -31,6 +32,8 @@ def schedule(
     if name is not None and (cron is None) != remove:
         what = "--cron and --remove exclude each other" if remove else "no --cron was given"
         raise ConfigError(what, where="schedule", fix=f'orchestra schedule {name} --cron "0 3 * * *", or --remove')
+    if cron is None:
+        refuse_unused(context, ["set_", "flow", "timezone"], "without --cron")
     workspace()
     named = [] if name is None else [name]
     added = {} if cron is None else {"cron": cron, "timezone": timezone, "flow": flow}
@@ -65,6 +68,7 @@ def sweep(
 
 
 def notify(
+    context: typer.Context,
     url: Annotated[
         list[str] | None,
         typer.Argument(metavar="URL…", help="A webhook such as Slack's (it gets JSON {text}), or mailto:ADDRESS,…"),
@@ -85,6 +89,8 @@ def notify(
     if (not url) != remove:
         what = "an address and --remove exclude each other" if url else "neither an address nor --remove is given"
         raise ConfigError(what, where="notify", fix="orchestra notify https://hooks.slack.com/…, or --remove")
+    if remove:
+        refuse_unused(context, ["smtp", "sender"], "beside --remove")
     workspace()
     hand_over("flows.notify", *(url or []), smtp=smtp or None, sender=sender or None, remove=remove)
 

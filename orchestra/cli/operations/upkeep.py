@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import hand_over, workspace
+from orchestra.cli.common import can_be_written, hand_over, workspace
 from orchestra.errors import without_secrets
 
 SERVERS = {"MLFLOW_TRACKING_URI": "MLflow", "PREFECT_API_URL": "Prefect"}
 
 
-def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="The tar file to write.")]) -> None:
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", callback=can_be_written, help="The tar file to write.")],
+) -> None:
     """Write databases, registered checkpoints, artifacts, keys and records to a file."""
     from orchestra.system.backup import backup as write
 
@@ -28,12 +30,13 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `orchestra backup`.")],
 ) -> None:
     """Restore a backup, whole or not at all; the present databases are kept in .state/replaced-…"""
+    from orchestra.serving.releases.control_channel import started_by_hand
     from orchestra.system.backup import restore as bring_back
     from orchestra.system.workspace import locked
 
     source, root = Path.cwd() / file, workspace()
     with locked(root):
-        contents = bring_back(root, source)
+        contents = bring_back(root, source, by_hand=started_by_hand)
     print(f"restored: {contents.line}, of {contents.made:%Y-%m-%d %H:%M} UTC")
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_core import from_json, to_json
 
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Conversation, Generation, KeepsNothing
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
+    from yarl import URL
 
 STOPS: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length"}
 """How vLLM says that a turn ended. Anything else ("abort": the server shuts down) is a failure, never an empty turn."""
@@ -60,9 +63,11 @@ class VllmPolicy(KeepsNothing):
     def name(self) -> str:
         return self._name
 
-    @property
-    def _url(self) -> str:
-        return f"{self.base_url}/v1/completions"
+    @cached_property
+    def _url(self) -> URL:
+        from yarl import URL
+
+        return URL(f"{self.base_url}/v1/completions")
 
     async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
         """One turn for each; raises `ServiceError` when the server is down, refuses, or aborts."""
@@ -98,7 +103,7 @@ class VllmPolicy(KeepsNothing):
         return ClientSession(
             connector=connector,
             timeout=timeout,
-            headers=self._headers,
+            headers={**self._headers, "Content-Type": "application/json"},
             cookie_jar=DummyCookieJar(),
             read_bufsize=MAX_LINE // 2,
         )
@@ -133,11 +138,11 @@ class VllmPolicy(KeepsNothing):
         try:
             if conversation.on_tokens is not None:
                 return await self._streamed(client, body, conversation.on_tokens)
-            async with client.post(self._url, json=body) as reply:
+            async with client.post(self._url, data=to_json(body)) as reply:
                 raw = await reply.read()
                 if reply.status != 200:
                     raise self._failure(f"HTTP {reply.status}: {raw[:200].decode(errors='replace')}")
-            return read_completion(json.loads(raw), logprobs=self._logprobs)
+            return read_completion(from_json(raw), logprobs=self._logprobs)
         except (ClientError, TimeoutError) as error:
             raise self._failure(f"{type(error).__name__} {error}".strip()) from None
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -150,7 +155,7 @@ class VllmPolicy(KeepsNothing):
         whole: dict[str, Any] = {"token_ids": [], "logprobs": {"token_logprobs": []}, "finish_reason": None}
         usage: dict[str, Any] = {}
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        async with client.post(self._url, json=body) as reply:
+        async with client.post(self._url, data=to_json(body)) as reply:
             if reply.status != 200:
                 text = (await reply.read()).decode(errors="replace")
                 raise self._failure(f"HTTP {reply.status}: {text[:200]}")
@@ -158,7 +163,7 @@ class VllmPolicy(KeepsNothing):
                 line = raw.strip()
                 if not line.startswith(b"data: ") or line == b"data: [DONE]":
                     continue
-                event = json.loads(line.removeprefix(b"data: "))
+                event = from_json(line.removeprefix(b"data: "))
                 usage = event.get("usage") or usage
                 for choice in event["choices"]:
                     ids = choice.get("token_ids") or []

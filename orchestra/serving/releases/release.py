@@ -302,6 +302,11 @@ class Release:
             gateway = gateway_service(self.root)
         if gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
+        wanted, old = self.params.deploy.gateway_port, None if self.old is None else self.old.params.get("deploy")
+        if self.by_hand and wanted not in (0, port) and isinstance(old, dict) and old.get("gateway_port") != wanted:
+            self.say(
+                f"the gateway at {url} goes on serving there, since no release started it: restart it at port {wanted}"
+            )
         # One that served nothing before tells its code only now.
         for address in of_other_code(self.root, serving.code):
             self.say(f"the gateway at {address} runs other code or settings, and no release started it: restart it")

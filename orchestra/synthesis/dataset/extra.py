@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Extra, Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
 from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
+from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.filters.filters import Duplicates, kept, refused
-from orchestra.synthesis.filters.solver import solver_named
+from orchestra.synthesis.filters.solver import is_billed, solver_named
 from orchestra.synthesis.imports.export import stream
 from orchestra.synthesis.imports.importer import Outside
 from orchestra.synthesis.imports.intake import beside, take
 from orchestra.tools.experts.simulated import BookEntry
+from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Split
 from orchestra.validation.gate.decontamination import Gate
@@ -29,6 +32,8 @@ REFUSED = "refused.jsonl"
 """What of the extra files is not in the set, in its folder: where, row, source, reason and what was asked."""
 PARTS = ("answers", "corpus")
 """What comes along beside a file of examples."""
+PAID = "work/extra"
+"""Where the replies of paid tries are, which no later set pays for again; and the ledger of sets made without a run."""
 
 
 def files(params: Params, root: Path) -> Iterator[Path]:
@@ -43,19 +48,25 @@ def files(params: Params, root: Path) -> Iterator[Path]:
 
 
 def add(
-    params: Params, root: Path, folder: Path, counts: Mapping[Split, int], say: Callable[[str], None]
+    params: Params,
+    root: Path,
+    folder: Path,
+    counts: Mapping[Split, int],
+    say: Callable[[str], None],
+    run: Budget | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Put the examples of `synthesize.extra` into the set in `folder`; returns a card for each file.
 
-    `counts` are the set's examples by split. Memory grows by some bytes an example, and with the answers. Raises
-    `DataError` for a line that is no example, and for a file that gives nothing.
+    `counts` are the set's examples by split. Tries that cost money are booked in the `run`; without
+    one, `budget.run_usd` caps those of all sets together. Memory grows by some bytes an example, and with the answers.
+    Raises `DataError` for a line that is no example and for a file that gives nothing, and `BudgetError` at the cap.
     """
     work = folder / ".extra"
     work.mkdir()
     extras = params.synthesize.extra
     records = [beside(root / extra.file, "corpus") for extra in extras]
     _append(folder / "corpus.jsonl", [file for file in records if file.is_file()])
-    joining = _Joining(params, root, folder)
+    joining = _Joining(params, root, folder, run)
     # Held-out ones first: what is held out must be known before anything is trained on.
     cards = {
         extra.file: joining.take(extra, work / f"{number}.jsonl", say)
@@ -75,9 +86,12 @@ def add(
 class _Joining:
     """What the set holds so far, and what decides about more."""
 
-    def __init__(self, params: Params, root: Path, folder: Path) -> None:
+    def __init__(self, params: Params, root: Path, folder: Path, run: Budget | None) -> None:
         self._root, self._gate = root, Gate.open(root)
         self._toolkit = Toolkit.from_params(params, root, folder)
+        if is_billed(params.synthesize.solver, self._toolkit):
+            budget = run or Budget(root / PAID / LEDGER, params.budget.run_usd, "synthesize")
+            self._toolkit = self._toolkit.with_budget(budget, Cassette(root / PAID / CASSETTE))
         self._solver = solver_named(params.synthesize.solver, params, self._toolkit, root)
         self._duplicates, self._ids = Duplicates(), set[bytes]()
         self._marks: dict[str, set[bytes]] = {"train": set(), "heldout": set()}

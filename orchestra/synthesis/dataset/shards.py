@@ -15,6 +15,7 @@ from typing import IO, Any, Literal, Self
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params, World
 from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
@@ -135,12 +136,12 @@ class Synthesis:
             entry = ShardEntry(index=shard.index, lines=lines, sha256=sha256, card=card(made, self.params))
             (folder / MANIFEST).write_text(entry.model_dump_json(), encoding="utf-8")
 
-    def assemble(self, folder: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    def assemble(self, folder: Path, say: Callable[[str], None] = print, run: Budget | None = None) -> dict[str, Any]:
         """Write the whole set into `folder`, in the order of the shards and with what `synthesize.extra` names; returns
         its card.
 
         Memory does not grow with the number of generated examples. Raises `DataError` when a shard changed since it was
-        made, and where `extra.add` does.
+        made, and where `extra.add` does, which books in the `run`.
         """
         for name in FILES:
             with (folder / name).open("wb") as out:
@@ -154,7 +155,7 @@ class Synthesis:
                 say(f"domain {name} has only {count} different {of} tasks: the other domains fill in")
         if self.params.synthesize.extra:
             counts = {split: sum(self._entry(s).lines[f"{split}.jsonl"] for s in self.shards) for split in SPLITS}
-            summary["extra"] = extra.add(self.params, self.root, folder, counts, say)
+            summary["extra"] = extra.add(self.params, self.root, folder, counts, say, run)
         (folder / CARD).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
             for shard in self.shards:

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
@@ -29,6 +30,7 @@ def synthesize(
     on_progress: Progress = lambda _: None,
     say: Callable[[str], None] = print,
     shard_size: int = SHARD_SIZE,
+    run: Budget | None = None,
 ) -> dict[str, Any]:
     """Write the set of `params.synthesize` to the folder `out`, which changes only at the end; returns its card.
 
@@ -36,13 +38,15 @@ def synthesize(
     """
     synthesis = Synthesis.open(params, root, out, shard_size)
     make_missing(synthesis, workers, on_progress, say)
-    return finish(synthesis, out, say)
+    return finish(synthesis, out, say, run)
 
 
-def finish(synthesis: Synthesis, out: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Put the made shards together as `out`, and remove them."""
+def finish(
+    synthesis: Synthesis, out: Path, say: Callable[[str], None] = print, run: Budget | None = None
+) -> dict[str, Any]:
+    """Put the made shards together as `out`, and remove them; what this costs is booked in the `run`."""
     with atomic.whole_folder(out) as folder:
-        summary = synthesis.assemble(folder, say)
+        summary = synthesis.assemble(folder, say, run)
     synthesis.clear()
     return summary
 

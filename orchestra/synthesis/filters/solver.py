@@ -44,9 +44,10 @@ def stumbling(encode_turn: Callable[[str], list[int]], seed: int, mistake: float
 
 
 def is_billed(name: str, toolkit: Toolkit) -> bool:
-    """Whether that solver's tries cost money: its own tokens, or the experts that it asks. What its calls of simulated
-    experts would cost is modelled, and nobody's bill."""
-    return name != "none" and (name.startswith(PREFIX) or not toolkit.catalogue.all_simulated)
+    """Whether that solver's tries cost money: its own tokens, the experts that it asks, or the judge of its answers.
+    What its calls of simulated experts would cost is modelled, and nobody's bill."""
+    asked = name.startswith(PREFIX) or not toolkit.catalogue.all_simulated or toolkit.judge is not None
+    return name != "none" and asked
 
 
 def solver_named(

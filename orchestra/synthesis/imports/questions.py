@@ -38,10 +38,12 @@ class Fields:
     topic: str | None = None
     earlier: str | None = None
     """Messages before the question."""
+    sparse: bool = False
+    """Whether a row may lack any of them but question and answer; else only its value may be empty."""
 
     @property
     def all(self) -> set[str]:
-        return {name for name in vars(self).values() if name is not None}
+        return {name for name in vars(self).values() if isinstance(name, str)}
 
 
 GENERAL_THOUGHT = Fields(
@@ -52,7 +54,10 @@ GENERAL_THOUGHT = Fields(
     part="question_source",
     topic="task",
     earlier="prev_messages",
+    sparse=True,
 )
+OPTIONS = {"id": "--id", "licence": "--licence-field", "topic": "--topic"}
+"""How a person names a field."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,9 @@ class Questions:
             reason = "asked before"
         if reason is not None or verifier is None:
             return Refused(name, source, reason or "no rule can check the answer")
-        for field, option in ((fields.id, "--id"), (fields.licence, "--licence-field"), (fields.topic, "--topic")):
-            if field is not None:
+        for one, option in OPTIONS.items():
+            field = getattr(fields, one)
+            if field is not None and not fields.sparse:
                 _present(row, field, where, option)
         seen.add(mark)
         assert verifier.answer is not None
@@ -139,7 +145,7 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
 
 
 def _present(row: Row, field: str, where: str, option: str) -> None:
-    """Raises `DataError` for a missing field: a misspelt licence field would pass every licence."""
+    """Raises `DataError` for a field that the row lacks: without it, another licence or topic would count unnoticed."""
     if field not in row:
         there = ", ".join(map(str, row)) or "none"
         raise DataError(f"field {field}: missing", where=where, fix=f"name it with {option} (there are: {there})")

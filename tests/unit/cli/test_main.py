@@ -1,6 +1,7 @@
 """The CLI as a person meets it: quick, and one line with exit code 2 for whatever is wrong."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 
 from orchestra.cli.app import app
 from orchestra.errors import ConfigError
+from orchestra.serving.releases.control_channel import close_channel, open_channel
 from orchestra.serving.shared.database import STORE, Database
-from orchestra.system.processes import Service, remember, start_service, started_at
+from orchestra.system.processes import Service, free_port, remember, start_service, started_at
 from orchestra.system.workspace import locked
 from tests.support.endpoint import serving
 
@@ -212,12 +214,29 @@ def test_doctor_tells_a_port_of_ours_from_a_strangers(workspace: Path) -> None:
         port = sock.getsockname()[1]
         file = workspace / "params.yaml"
         file.write_text(file.read_text().replace("gateway_port: 8800", f"gateway_port: {port}"))
-        import os
-
         for ours, says in ((False, "taken by another program"), (True, "ours: gateway")):
             if ours:
                 remember(workspace, Service("gateway", os.getpid(), started_at(os.getpid()) or "", port, "", ""))
             assert f"port {port}: {says}" in orchestra(workspace, "doctor").stdout
+
+
+def test_doctor_names_gateways_that_were_started_by_hand_at_whichever_port(workspace: Path) -> None:
+    elsewhere = free_port()
+    for port in (8800, elsewhere):
+        open_channel(workspace, "http://127.0.0.1:1", f"http://127.0.0.1:{port}")
+        told = f"port {port}: ours: gateway, started by hand (process {os.getpid()})"
+        assert told in orchestra(workspace, "doctor").stdout
+    close_channel(workspace)
+
+
+def test_no_restore_beside_a_gateway_that_was_started_by_hand(workspace: Path) -> None:
+    Database(workspace / STORE).close()
+    assert orchestra(workspace, "backup", "kept.tar").returncode == 0
+    open_channel(workspace, "http://127.0.0.1:1", "http://127.0.0.1:2")
+    said = error_of(orchestra(workspace, "restore", "kept.tar"))
+    assert f"the gateway at http://127.0.0.1:2 runs — end it as it was started (process {os.getpid()})" in said
+    close_channel(workspace)
+    assert orchestra(workspace, "restore", "kept.tar").returncode == 0
 
 
 def test_examples_as_many_as_asked_for_where_asked_for(workspace: Path) -> None:

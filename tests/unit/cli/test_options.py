@@ -59,6 +59,19 @@ UNUSED = [
     (f"{BY_RULE} --cap-usd abc", "--cap-usd", "where no model is asked"),
     (f"{BY_RULE} --cassette replay", "--cassette", "where no model is asked"),
     ("data preferences --out x.jsonl --cap-usd abc", "--cap-usd", "without --model"),
+    ("launch --on slurm --image i", "--image", "with --on slurm"),
+    ("launch --on slurm --claim c", "--claim", "with --on slurm"),
+    ("launch --on slurm --secret s --out x", "--secret", "with --on slurm"),
+    ("schedule --flow monitor", "--flow", "without --cron"),
+    ("schedule nightly --remove --set grpo.seed=1", "--set", "without --cron"),
+    ("schedule nightly --remove --timezone UTC", "--timezone", "without --cron"),
+    ("notify --remove --smtp smtps://a@b", "--smtp", "beside --remove"),
+    ("tools describe --all --price openai/gpt-5", "--price", "without --model"),
+    ("data import x --to y --format corpus --lenient", "--lenient", "with --format corpus"),
+    ("data import x --to y --format general-thought --answer a", "--answer", "with --format general-thought"),
+    ("data import x --to y --format questions --tools t", "--tools", "with --format questions"),
+    ("evaluate --benchmark own --model 1 --user solo", "--user", "with --benchmark own"),
+    ("evaluate --benchmark hle --model 1 --judge-price a/b", "--judge-price", "without --judge"),
     ("power --disagreement 20 --against nobody", "--against", "beside --disagreement"),
 ]
 
@@ -92,11 +105,54 @@ def test_joined_files_are_those_of_the_present_folder(workspace: Path, handed: l
     assert [word for word in handed if word.endswith(".json")] == ["inside/one.json", "two.json"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("../models/grpo/", "models/grpo"),
+        ("mine", "inside/mine"),
+        ("/elsewhere/mine", "/elsewhere/mine"),
+        ("3", "3"),
+        ("golden", "golden"),
+        ("http://127.0.0.1:8800/v1", "http://127.0.0.1:8800/v1"),
+        ("gpt-5-mini@https://host/v1", "gpt-5-mini@https://host/v1"),
+    ],
+)
+def test_a_measured_checkpoint_is_that_of_the_present_folder(
+    workspace: Path, handed: list[str], typed: str, meant: str
+) -> None:
+    orchestra("evaluate", "--benchmark", "own", "--model", typed)
+    assert handed[handed.index("--model") + 1] == meant
+
+
 @pytest.mark.parametrize("command", ["data preferences --out file/x.jsonl", f"{BY_RULE} --version file"])
 def test_a_file_in_place_of_a_folder_is_one_line(workspace: Path, command: str) -> None:
     (workspace / "inside/file").touch()
     with pytest.raises(OrchestraError, match=r"file: it is there already.* — name another path"), storage_named():
         orchestra(*command.split())
+
+
+OUTPUTS = [
+    "backup OUT",
+    "data export x.jsonl OUT",
+    "data import x.jsonl --format questions --to OUT",
+    "data measure x.jsonl --to OUT",
+    "data preferences --out OUT",
+    f"{BY_RULE} --version OUT",
+    "export models/grpo OUT",
+    "index build x.jsonl --out OUT",
+    "launch --on slurm --out OUT",
+    "synthesize --out OUT",
+    "tools describe --all --out OUT",
+]
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/proc/self/x/y"])
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_output_that_cannot_be_made_is_refused_before_any_work(workspace: Path, command: str, place: str) -> None:
+    before = sorted(workspace.rglob("*"))
+    with pytest.raises(ConfigError, match=f"^{place}: nothing can be written there: .* — name another path"):
+        orchestra(*command.replace("OUT", place).split())
+    assert sorted(workspace.rglob("*")) == before
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "99999999"])

@@ -1,6 +1,7 @@
 """A new reward part is one decorated function with its weight's name, as CONTRIBUTING says, and no other file."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import DataError
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.rewards.properties import check_weights
-from orchestra.rewards.registry import FEATURES, feature
+from orchestra.rewards.registry import FEATURES, feature, of_no_toolbox
 from orchestra.training.health import measure
 from orchestra.types import Episode, Preference
 from tests.support.worlds import ROOT, episode
@@ -18,9 +19,15 @@ BRIEF = Preference(kind="brief", words="keep it short.", outcome=1, compute=0.1,
 GROUP = [episode(calls={"search": count}) for count in (0, 1, 3)]
 
 
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The register without CONTRIBUTING's example, where somebody has followed it to the letter."""
+    monkeypatch.delitem(FEATURES, "turns", raising=False)
+
+
 @pytest.fixture
-def brevity() -> Iterator[None]:
-    @feature("turns", weight="brevity")
+def brevity(shipped: None) -> Iterator[None]:
+    @feature("turns", weight="brevity", ends=lambda toolbox, shape: (-5.0, -1.0))
     def turns(episode: Episode) -> float:
         """Turns as a negative number, so that fewer are larger."""
         return -float(len(episode.turns))
@@ -48,6 +55,25 @@ def test_it_is_paid_weighed_checked_and_logged() -> None:
     assert "turns" not in weights(BRIEF, "efficiency")
     assert measure([GROUP], [rewards], [[1, 0, -1]])["reward_turns"] == pytest.approx((0.4 + 0.8 / 3) / 3)
     assert check_weights([BRIEF], SETTINGS) == []
+
+
+@pytest.mark.usefixtures("brevity")
+def test_its_ends_count_where_the_group_has_none() -> None:
+    rewards = group_rewards(GROUP, BRIEF, shape=SETTINGS)
+    assert SETTINGS.unit == "fixed" and [reward.parts["turns"] for reward in rewards] == pytest.approx([0.4, 0.3, 0.1])
+
+
+@pytest.mark.usefixtures("brevity")
+@pytest.mark.parametrize("unit", ["fixed", "example"])
+def test_a_part_that_is_beyond_its_ends_is_named_before_a_training(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FEATURES, "turns", replace(FEATURES["turns"], ends=of_no_toolbox))
+    settings = SETTINGS.model_copy(update={"unit": unit})
+    assert {reward.parts["turns"] for reward in group_rewards(GROUP, BRIEF, shape=settings)} == {0}
+    assert check_weights([BRIEF], settings) == [
+        "brief: turns pays all episodes alike, which lie beyond its ends 0 and 1: give the reward part other ends"
+    ]
+    assert check_weights([BRIEF.model_copy(update={"weights": {}})], settings) == []
+    assert check_weights([BRIEF], SETTINGS.model_copy(update={"unit": "group"})) == []
 
 
 @pytest.mark.usefixtures("brevity")

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from orchestra.config.deploy import GatewayLimits
 from orchestra.errors import ServiceError
@@ -244,6 +245,18 @@ def test_bad_json_a_wrong_model_and_a_wrong_path(tmp_path: Path) -> None:
     lost = call(made, tmp_path, "GET", "/v1/completions")
     assert lost.status_code == 404 and "error" in lost.json()
     assert call(made, tmp_path, "GET", "/v1/chat/completions").status_code == 405
+
+
+def test_chat_completions_go_past_the_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*_: Any) -> None:
+        raise AssertionError("the router was asked")
+
+    monkeypatch.setattr(FastAPI, "__call__", none)
+    made = backend(tmp_path)
+    assert chat(made, tmp_path).json()["choices"][0]["message"]["content"] == "888"
+    refused = chat(made, tmp_path, model="gpt-5")
+    assert refused.status_code == 404 and refused.json()["error"]["code"] == "model_not_found"
+    assert call(made, tmp_path, "GET", "/health").status_code == 500
 
 
 def test_too_long_a_conversation_is_refused_before_it_costs_anything(tmp_path: Path) -> None:

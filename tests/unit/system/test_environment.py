@@ -1,12 +1,13 @@
 """The switches that keep every library quiet and offline."""
 
+import gc
 import os
 import platform
 from pathlib import Path
 
 import pytest
 
-from orchestra.system.environment import SWITCHES, cores, machine, quiet
+from orchestra.system.environment import GARBAGE, SWITCHES, cores, keep_loaded, machine, quiet
 
 
 def test_every_switch_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +21,24 @@ def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     quiet()
     assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+def test_garbage_is_looked_for_less_often() -> None:
+    try:
+        gc.set_threshold(700)
+        quiet()
+        assert gc.get_threshold()[0] == GARBAGE
+    finally:
+        gc.set_threshold(GARBAGE)
+
+
+def test_what_is_loaded_is_passed_over() -> None:
+    gc.unfreeze()
+    try:
+        keep_loaded()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.freeze()
 
 
 def test_no_library_may_phone_home() -> None:

@@ -1,6 +1,7 @@
 """Requests for a retraining: asked once, taken by one run, and begun by the rules."""
 
 import fcntl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +24,7 @@ from orchestra.system.retraining import (
     listed,
     month_left,
     reopen_lost,
+    replaced,
     requests,
     take,
     take_up,
@@ -153,6 +155,19 @@ def test_what_was_answered_or_dropped_does_not_ask_again(tmp_path: Path) -> None
         drop(tmp_path, next(one for one in requests(tmp_path) if one.cause == "price"))
     with pytest.raises(ConfigError, match="no request 'zz'"):
         find_request(tmp_path, "zz")
+
+
+def test_drift_of_a_version_that_another_one_replaced_asks_for_nothing_until_it_serves_again(tmp_path: Path) -> None:
+    first = replace(DRIFT, serving="f1")
+    asked(tmp_path, first, PRICE)
+    replaced(tmp_path, "f1")
+    assert states(tmp_path) == ["open", "open"]
+    replaced(tmp_path, "f2")
+    assert {one.cause: one.state for one in requests(tmp_path)} == {"drift": "settled", "price": "open"}
+    assert asked(tmp_path, first, PRICE) == ["mix of tools: 0.2"]
+    taken(tmp_path)
+    replaced(tmp_path, "f2")
+    assert {one.cause: one.state for one in requests(tmp_path)} == {"drift": "settled", "price": "answered"}
 
 
 def test_an_empty_id_is_no_request_even_where_there_is_one(tmp_path: Path) -> None:

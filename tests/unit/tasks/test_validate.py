@@ -86,6 +86,19 @@ def test_good_data_passes_whole_with_data_docs(project: Path) -> None:
     assert report["warnings"] == 0
 
 
+def test_data_for_real_experts_passes(tmp_path: Path) -> None:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params["synthesize"] |= {"train_examples": 20, "heldout_examples": 10, "mix": {"arithmetic": 0.5, "fact": 0.5}}
+    params["world"] |= {"domains": [], "catalogue": "data/catalogue/real.yaml", "price_date": "2026-08-06"}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    shutil.copytree(ROOT / "data/catalogue", tmp_path / "data/catalogue")
+    shutil.copy(ROOT / "data/licences.yaml", tmp_path / "data")
+    synthesize.main(Stage.open("synthesize", tmp_path))
+    assert lines(tmp_path, "data/generated/answers.jsonl")
+    assert run(tmp_path)["quarantined"] == 0
+    assert len(lines(tmp_path, "data/validated/train.jsonl")) == 20
+
+
 def test_the_page_shows_the_data_by_itself(project: Path) -> None:
     run(project)
     page = (project / "reports/data.html").read_text(encoding="utf-8")

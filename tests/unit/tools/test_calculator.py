@@ -126,3 +126,12 @@ def test_what_has_no_result_is_not_replaced_by_the_request(expression: str) -> N
 def test_the_error_is_the_expression_s_where_the_request_is_no_sum() -> None:
     with pytest.raises(CallError, match="pears"):
         asyncio.run(Calculator().call({"expression": "pears"}, ToolContext("How do you like apples?", Price(), 0.1)))
+
+
+def test_an_expression_is_read_once_and_a_refused_one_is_refused_again() -> None:
+    assert evaluate("81 / 9 + 1") == 10
+    read = evaluate.cache_info().misses
+    assert evaluate("81 / 9 + 1") == 10 and evaluate.cache_info().misses == read
+    for _ in range(2):
+        with pytest.raises(CallError, match="division by zero"):
+            evaluate("81 / 0")

@@ -9,6 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
 
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Conversation, Generation
@@ -156,3 +159,10 @@ def test_a_turn_cut_by_the_limit_says_so() -> None:
     body = completion([4, 5])
     body["usage"] = {"prompt_tokens_details": None}
     assert read_completion(body).cached_tokens == 0
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.integers(6, 30))
+def test_numbers_are_read_and_written_to_the_last_digit(numbers: list[float], digits: int) -> None:
+    spelt = f"[{', '.join(f'{number:.{digits}g}' for number in numbers)}]"
+    assert [float(one).hex() for one in from_json(spelt)] == [float(one).hex() for one in json.loads(spelt)]
+    assert json.loads(to_json(numbers)) == numbers

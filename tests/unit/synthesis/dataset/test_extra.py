@@ -4,7 +4,8 @@ import itertools
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,31 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from orchestra.accounting.ledger import total
 from orchestra.cli.app import app
-from orchestra.config.schema import Params, load_params, parse_params
-from orchestra.errors import ConfigError, DataError
+from orchestra.config.schema import BudgetLimits, Params, load_params, parse_params
+from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.files.examples import read_examples, write_examples
-from orchestra.files.jsonl import read_lines
+from orchestra.files.jsonl import read_jsonl, read_lines
 from orchestra.provenance import GENERATOR
 from orchestra.synthesis.dataset.shards import dataset_fingerprint
 from orchestra.synthesis.dataset.workers import synthesize
 from orchestra.synthesis.imports.answers import wrong_answers
 from orchestra.synthesis.imports.intake import beside
-from orchestra.types import SPLITS, Example
+from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.types import SPLITS, Category, Charge, Example
+from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT, example
 
+REAL = {
+    "catalogue": "data/catalogue/real.yaml", "prices": "data/catalogue/prices.yaml", "price_date": "2026-08-06",
+}  # fmt: skip
 
-def workspace(root: Path, domains: list[str], **section: Any) -> Params:
+
+def workspace(root: Path, domains: list[str], world: Mapping[str, str] | None = None, **section: Any) -> Params:
     """A project of its own with these settings of synthesize, and nothing made yet."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    raw["world"]["domains"] = domains
+    raw["world"] |= {"domains": domains, **(world or {})}
     raw["synthesize"] |= section
     raw["validate"]["max_quarantined"] = 0.0
     (root / "params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
@@ -255,6 +263,52 @@ def test_a_published_domain_is_usable_once_its_folder_is_there_and_named(
     (folder / "intents.yaml").write_text("split_by: []\nintents: []\n", encoding="utf-8")
     world = params.world.model_copy(update={"domains": ["toolscale-mock"]})
     assert made(tmp_path, params.model_copy(update={"world": world}))["extra"]["data/extra/ts.jsonl"]["examples"] == 1
+
+
+def test_real_experts_that_try_extra_examples_are_under_the_cap_and_paid_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tasks.platform.stage import Stage
+    from tasks.synthesize import main as stage_main
+
+    params = workspace(
+        tmp_path, [], REAL, mix={"arithmetic": 1.0}, train_examples=12, heldout_examples=4, solver="known",
+        extra=[{"file": "data/extra/q.jsonl"}],
+    )  # fmt: skip
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    experts = Catalogue.load(ROOT / REAL["catalogue"], ROOT / REAL["prices"], REAL["price_date"])
+    asked = [
+        example(
+            f"q{place}", instruction=f"which number stands at place {place}?", answer="42", kind="numeric",
+            category=Category.TOPIC, toolbox=[experts.spec("gpt-5-mini")],
+        ).model_copy(update={"entities": (f"place {place}",)})
+        for place in range(4)
+    ]  # fmt: skip
+    write_examples(tmp_path / "data/extra/q.jsonl", asked)
+    run, kept = tmp_path / "run.jsonl", tmp_path / "work/extra/ledger.jsonl"
+    said = answer("42") | {"usage": {"prompt_tokens": 100, "completion_tokens": 16_000}}  # 3.2 cents
+
+    def capped(usd: str) -> Params:
+        return params.model_copy(update={"budget": BudgetLimits(run_usd=Decimal(usd))})
+
+    with serving(lambda _: (200, said, 0)) as double:
+        monkeypatch.setenv("OPENAI_BASE_URL", double.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
+        with pytest.raises(BudgetError, match=r"of 0\.2 USD are spent"):
+            made(tmp_path, capped("0.2"))
+        before = len(double.asked)
+        assert before > 0 and total(read_jsonl(kept, Charge)) <= Decimal("0.2")
+        monkeypatch.setenv("ORCHESTRA_LEDGER", str(run))
+        with pytest.raises(BudgetError, match=r"run\.jsonl: .*of 0\.3 USD are spent"):
+            stage_main(Stage.open("synthesize", tmp_path, capped("0.3")))
+        assert 0 < total(read_jsonl(run, Charge)) <= Decimal("0.3")
+        stage_main(Stage.open("synthesize", tmp_path, capped("9")))
+        tries, spent = len(double.asked), total(read_jsonl(run, Charge))
+        assert 20 <= tries <= 32 and spent >= Decimal("0.032") * (tries - before)
+        assert f"spent in this run: {spent:.4f} USD" in capsys.readouterr().out
+        stage_main(Stage.open("synthesize", tmp_path, capped("9")))
+        assert len(double.asked) == tries
+    assert {one.id for one in asked} <= {one.id for one in read_examples(tmp_path / "data/generated/train.jsonl")}
 
 
 @pytest.mark.parametrize("file", ["data/imported/x.jsonl", "data/extra/../x.jsonl", "data/extra/x.parquet"])

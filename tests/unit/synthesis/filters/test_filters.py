@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Rollout, load_params
 from orchestra.errors import DataError, ToolError
 from orchestra.files.examples import in_range
@@ -18,7 +19,7 @@ from orchestra.synthesis.domain_tasks.evolve import KINDS, MAX_WORDS, _Pool, evo
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, refuted
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.filters.filters import Duplicates, Solver, kept, proven
-from orchestra.synthesis.filters.solver import stumbling
+from orchestra.synthesis.filters.solver import is_billed, stumbling
 from orchestra.synthesis.writers.generator import OfflineGenerator
 from orchestra.tools.experts.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
@@ -36,6 +37,17 @@ def kit(name: str = "mock") -> Toolkit:
     params = load_params(ROOT / "params.yaml")
     world = params.world.model_copy(update={"domains": [name]})
     return Toolkit.from_params(params.model_copy(update={"world": world}), ROOT)
+
+
+def test_a_solver_is_billed_where_it_asks_a_model_that_somebody_bills() -> None:
+    shipped = load_params(ROOT / "params.yaml").world.model_copy(update={"domains": []})
+    judge = JudgeSettings(model="judge-1", price="openai/gpt-5")
+    real = {"catalogue": "data/catalogue/real.yaml", "price_date": "2026-08-06"}
+    simulated, judged, asked = (
+        Toolkit.of(shipped.model_copy(update=update), ROOT) for update in ({}, {"judge": judge}, real)
+    )
+    assert [is_billed("known", one) for one in (simulated, judged, asked)] == [False, True, True]
+    assert is_billed("chat:gpt-5", simulated) and not any(is_billed("none", one) for one in (simulated, judged, asked))
 
 
 def built(task: DomainTask, name: str, domain: str = "mock") -> Example:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from orchestra.errors import DataError
@@ -94,27 +96,36 @@ def test_a_row_that_cannot_be_read_names_file_line_and_field(
     assert isinstance(rows[0], Example) and isinstance(rows[1], Refused) and "cannot be read: field" in rows[1].reason
 
 
-@pytest.mark.parametrize(
-    ("fields", "option"),
-    [
-        (Fields(licence="licence"), "--licence-field"),
-        (Fields(id="licence"), "--id"),
-        (Fields(topic="licence"), "--topic"),
-    ],
-)
-def test_a_named_field_that_a_row_lacks_is_no_default(
-    tmp_path: Path, importer: ExampleImporter, fields: Fields, option: str
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(("named", "option"), [("licence", "--licence-field"), ("topic", "--topic"), ("id", "--id")])
+def test_a_named_field_that_is_not_there_is_an_error(
+    tmp_path: Path, importer: ExampleImporter, suffix: str, named: str, option: str
 ) -> None:
-    """A misspelt licence field would let every licence pass as the one of rows that state none."""
-    row = {"question": "Who leads Fenra?", "answer": "Tesk", "license": "proprietary"}
-    path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    said = rf"own.jsonl:1: field licence: missing — name it with {option} \(there are: question, answer, license\)"
-    with pytest.raises(DataError, match=said):
-        list(Questions(fields, "own", licence="mit").load([path], importer))
-    path.write_text(json.dumps(row | {"licence": None}) + "\n", encoding="utf-8")
-    (_, taken), *_ = Questions(fields, "own", licence="mit").load([path], importer)
-    assert isinstance(taken, Example) and taken.provenance.licence == "mit"
+    path = tmp_path / f"own.{suffix}"
+    table = pd.DataFrame([{"question": "Who leads Fenra?", "answer": "Tesk", "license": "proprietary"}])
+    if suffix == "jsonl":
+        table.to_json(path, orient="records", lines=True)
+    else:
+        getattr(table, f"to_{suffix}")(path, index=False)
+
+    def loaded(field: str) -> Example | Refused:
+        fields = replace(Fields(), **{named: field})  # type: ignore[arg-type]  # A name each.
+        return next(row for _, row in Questions(fields, "own", licence="MIT").load([path], importer))
+
+    with pytest.raises(
+        DataError, match=rf"own\.{suffix}:\d: field terms: missing — name it with {option} \(there are:"
+    ):
+        loaded("terms")
+    there = loaded("license")
+    assert isinstance(there, Example)
+    assert there.provenance.licence == ("proprietary" if named == "licence" else "MIT")
+
+
+def test_a_row_whose_licence_is_empty_has_that_of_the_data_set(tmp_path: Path, importer: ExampleImporter) -> None:
+    (tmp_path / "own.csv").write_text("question,answer,terms\nWho leads Fenra?,Tesk,\n", encoding="utf-8")
+    loader = Questions(Fields(licence="terms"), "own", licence="MIT")
+    ((_, row),) = loader.load([tmp_path / "own.csv"], importer)
+    assert isinstance(row, Example) and row.provenance.licence == "MIT"
 
 
 def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Path, importer: ExampleImporter) -> None:

@@ -92,6 +92,20 @@ def test_a_chat_endpoint_is_asked_with_its_key_and_paid_by_its_price(
     assert f'<td class="text">{MODEL}</td>' in page and f"{100 * (summary.accuracy or 0):.1f} %" in page
 
 
+def test_a_cap_is_told_where_errors_are_and_not_among_the_results(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:2])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
+        with pytest.raises(SystemExit) as end:
+            benchmark.main([*told, "--price", "openai/gpt-5-mini", "--cap-usd", "0.000001"])
+    said = capsys.readouterr()
+    assert end.value.code == 2 and "capped" not in said.out
+    assert said.err.startswith("error: evaluate: capped: ") and len(said.err.splitlines()) == 1
+
+
 def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
