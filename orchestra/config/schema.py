@@ -299,10 +299,12 @@ class Evaluate(Section):
 
 
 class BudgetLimits(Section):
-    """What may be spent. It decides no result, so it makes no stage stale."""
+    """What may be spent, dollars and hours. It decides no result, so it makes no stage stale."""
 
     run_usd: Usd | None = None
     """Dollars of one run of the pipeline, its stages together; a call that could cross it ends the run."""
+    stage_hours: Factor = switch(24.0)
+    """Hours after which a stage is ended, since it may hang; `orchestra rerun` goes on from its last checkpoint."""
 
 
 class Params(Section):
