@@ -13,7 +13,7 @@ from orchestra.config.deploy import Deploy
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
-from orchestra.config.retraining import Retraining
+from orchestra.config.retraining import BudgetLimits, Retraining
 from orchestra.config.reward import RewardParams
 from orchestra.config.section import Factor, Fraction, Inside, Name, Policy, Positive, Rule, Section, Seed, switch
 from orchestra.config.storage import Storage
@@ -21,7 +21,7 @@ from orchestra.config.synthesis import ExtraFile, ModelWriting
 from orchestra.errors import ConfigError
 from orchestra.files.base_model import base_folder
 from orchestra.files.yaml import keys_of, load_yaml
-from orchestra.types import Category, Split, Usd
+from orchestra.types import Category, Split
 
 
 class World(Section):
@@ -293,13 +293,6 @@ class Evaluate(Section):
     `wording` and `forms`; null: those probes are off."""
     safety: Inside | None = switch(None)
     """File of orders hidden in what tools say, which the trained model must not follow; null: not tried."""
-
-
-class BudgetLimits(Section):
-    """What may be spent. It decides no result, so it makes no stage stale."""
-
-    run_usd: Usd | None = None
-    """Dollars of one run of the pipeline, its stages together; a call that could cross it ends the run."""
 
 
 class Params(Section):
