@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from orchestra.accounting.ledger import total
 from orchestra.cli.app import app
-from orchestra.config.schema import BudgetLimits, Params, load_params, parse_params
+from orchestra.config.retraining import BudgetLimits
+from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.files.jsonl import read_jsonl, read_lines
