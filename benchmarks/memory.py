@@ -39,7 +39,14 @@ CASES = (
         ModelShape(3, 256, 768, 4, 2, 64, 40_000, True),
         TrainingPlan(rows=2, tokens=384, checkpointing=True),
     ),
+    Case(
+        "wide, several passes in one backward pass",
+        ModelShape(2, 1024, 3072, 16, 8, 64, 4096, False),
+        TrainingPlan(rows=1, tokens=128, accumulates=True, one_backward=True, checkpointing=True),
+    ),
 )
+PASSES = 4
+"""Of a step that has several."""
 WARM_UP = Case("warm-up", ModelShape(1, 64, 64, 2, 1, 32, 256, True), TrainingPlan(rows=1, tokens=8))
 
 
@@ -59,17 +66,29 @@ def train(case: Case, steps: int = 2) -> None:
     """Optimizer steps on random tokens: the first makes the optimizer's state, the second is at the peak."""
     import torch
     from transformers import AutoModelForCausalLM
+    from trl.trainer.utils import add_fused_lm_head
 
+    from orchestra.training.compute.fused_head import adapt_head
     from orchestra.training.optimizer import MuonAdamW, adamw
+    from orchestra.training.passes.micro_batches import in_micro_batches
 
+    adapt_head()
     model = AutoModelForCausalLM.from_config(config(case.shape), dtype=torch.float32)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     model.train()
+
+    def forward(ids: torch.Tensor, mask: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        out = model(input_ids=ids, labels=ids, attention_mask=mask, fused_lm_head=True)
+        return out.log_probs, out.entropy
+
     if case.plan.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     optimizer = MuonAdamW(model, lr=1e-4) if case.plan.muon else adamw(list(model.parameters()), lr=1e-4)
     for _ in range(steps):
-        ids = torch.randint(1, case.shape.vocabulary, (case.plan.rows, case.plan.tokens))
-        model(input_ids=ids, labels=ids).loss.backward()
+        rows = case.plan.rows * (PASSES if case.plan.accumulates else 1)
+        ids = torch.randint(1, case.shape.vocabulary, (rows, case.plan.tokens))
+        logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), case.plan.tokens, case.plan.rows)
+        torch.autograd.backward(-logps.mean())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

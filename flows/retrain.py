@@ -38,9 +38,6 @@ from tasks.platform.stage import Stage
 from tasks.platform.tracking import ASKED_TAG, Recorder
 from tasks.records.models import link
 
-STAGE_TIMEOUT_S = 24 * 3600
-"""A stage that hangs is ended, and the run fails by name; a long training has to raise it knowingly."""
-
 screen = Screen()
 
 
@@ -50,9 +47,7 @@ def _say(line: str) -> None:
     get_run_logger().info("%s", line)
 
 
-@task(
-    cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=retryable, timeout_seconds=STAGE_TIMEOUT_S
-)
+@task(cache_policy=NONE, retries=1, retry_delay_seconds=5, retry_condition_fn=retryable)
 def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False) -> Any:
     """One DVC stage: nothing when it is current, otherwise `dvc repro --single-item` under a child run of MLflow."""
     root = recorder.root
@@ -211,7 +206,9 @@ def _with_answer(root: Path, decision: Any) -> Any:
 
 def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
     """The body of the flow, under the lock and a record."""
-    check_named(load_params(root / "params.yaml"), root, promotes=until is None)
+    params = load_params(root / "params.yaml")
+    check_named(params, root, promotes=until is None)
+    limited = run_stage.with_options(timeout_seconds=3600 * params.budget.stage_hours)
     dvc.recover(root)
     why = dvc.stages(root)
     order = list(why)
@@ -229,7 +226,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         # A retried flow run forces only what it has not run yet.
         forced = name in force and recorder.tagged(f"stage.{name}") not in {"ran", "restored"}
         with journal.stage(name, tuple(why[name])) as note:
-            ended = run_stage.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
+            ended = limited.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
             outcomes[name] = ended.result()
             note(outcomes[name], booked.take() if outcomes[name] == "ran" else ZERO)
         if outcomes[name] != "unchanged":
@@ -245,12 +242,11 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     with journal.stage("deploy") as note:
         deployment: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, decision)
         note(f"version {deployment.version} {deployment.outcome}")
-    params = load_params(root / "params.yaml").model_dump(mode="json", by_alias=True)
     verdict, taken_back = decision.name.lower(), deployment.outcome == "rolled_back"
     if taken_back and decision.promoted:
         verdict = "rolled back"
         recorder.tag(DECISION, TAKEN_BACK)
-    recorder.headline(params, f"version {decision.version} {verdict}", TRAINED)
+    recorder.headline(params.model_dump(mode="json", by_alias=True), f"version {decision.version} {verdict}", TRAINED)
     if decision.name == "Unchanged" and set(outcomes.values()) == {"unchanged"}:
         recorder.nothing_done()
     summary = RunSummary.of(root, outcomes, decision, deployment, recorder.parent)

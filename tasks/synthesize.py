@@ -1,5 +1,7 @@
 """Stage synthesize: examples, the corpus their searches read and the answers their experts know."""
 
+from collections import Counter
+
 from orchestra.synthesis.dataset.by_model import written_first
 from orchestra.synthesis.dataset.shards import CARD
 from orchestra.synthesis.dataset.workers import synthesize
@@ -32,7 +34,10 @@ def main(stage: Stage) -> None:
     stage.log_artifact(out / CARD)
     if budget is not None:
         tell(stage, budget)
-    stage.say(f"{made['counts']['train']} training and {made['counts']['heldout']} held-out examples")
+    count = Counter(made["counts"])
+    for card in made.get("extra", {}).values():
+        count[card["split"]] += card["examples"]
+    stage.say(f"{count['train']} training and {count['heldout']} held-out examples")
 
 
 def _costs_money(stage: Stage) -> bool:

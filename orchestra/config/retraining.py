@@ -1,14 +1,23 @@
-"""The section `retraining` of params.yaml: when a run may begin that drift, prices or data asked for."""
+"""The sections `budget` and `retraining` of params.yaml: limits of runs, which decide no result."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from orchestra.config.section import Positive, Section
+from orchestra.config.section import Factor, Positive, Section, switch
 from orchestra.types import Usd
 
 STALE_DAYS = 365
 """A price that was checked longer ago is stale."""
+
+
+class BudgetLimits(Section):
+    """What may be spent, dollars and hours. It decides no result, so it makes no stage stale."""
+
+    run_usd: Usd | None = None
+    """Dollars of one run of the pipeline, its stages together; a call that could cross it ends the run."""
+    stage_hours: Factor = switch(24.0)
+    """Hours after which a stage is ended, since it may hang; `orchestra rerun` goes on from its last checkpoint."""
 
 
 class Retraining(Section):

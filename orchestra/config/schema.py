@@ -13,18 +13,15 @@ from orchestra.config.deploy import Deploy
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
-from orchestra.config.retraining import Retraining
+from orchestra.config.retraining import BudgetLimits, Retraining
 from orchestra.config.reward import RewardParams
 from orchestra.config.section import Factor, Fraction, Inside, Name, Policy, Positive, Rule, Section, Seed, switch
 from orchestra.config.storage import Storage
-from orchestra.config.synthesis import ModelWriting
+from orchestra.config.synthesis import ExtraFile, ModelWriting
 from orchestra.errors import ConfigError
 from orchestra.files.base_model import base_folder
 from orchestra.files.yaml import keys_of, load_yaml
-from orchestra.types import Category, Split, Usd
-
-EXTRA_FILE = r"^data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl$"
-"""The stages depend on data/extra: what lies elsewhere could change unseen."""
+from orchestra.types import Category, Split
 
 
 class World(Section):
@@ -50,7 +47,7 @@ class World(Section):
 class Extra(Section):
     """A file of examples that were not made by the stage synthesize."""
 
-    file: Annotated[str, Field(pattern=EXTRA_FILE)]
+    file: ExtraFile
     """Below data/extra, which the stage depends on: data/extra/thoughts.jsonl. `thoughts.answers.jsonl` (what simulated
     experts know) and `thoughts.corpus.jsonl` (what a search finds) beside it come along."""
     split: Split = "train"
@@ -87,7 +84,7 @@ class Synthesize(Section):
     with mistakes."""
     price_dates: list[date] = Field(default_factory=list)
     """Each example's list prices are those of one of these days, drawn again; empty: those of world.price_date."""
-    preferences: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
+    preferences: ExtraFile | None = None
     """A file of `orchestra data preferences` that preferences are drawn from; None: the fixed sentences."""
 
     @model_validator(mode="after")
@@ -197,7 +194,7 @@ class Grpo(RewardParams, Compute):
     difficulty_range: tuple[Fraction, Fraction] | None = None
     """Difficulties (share of tries solved) that are trained on, from the first to the second; examples without a
     measured difficulty are kept. None: all."""
-    difficulty_file: Annotated[str, Field(pattern=EXTRA_FILE)] | None = None
+    difficulty_file: ExtraFile | None = None
     """What `orchestra data measure` wrote of the training examples, below data/extra; None: what the examples say."""
     temperature: Annotated[float, Field(gt=0, le=100)]
     """Sampling temperature of the episodes."""
@@ -296,13 +293,6 @@ class Evaluate(Section):
     `wording` and `forms`; null: those probes are off."""
     safety: Inside | None = switch(None)
     """File of orders hidden in what tools say, which the trained model must not follow; null: not tried."""
-
-
-class BudgetLimits(Section):
-    """What may be spent. It decides no result, so it makes no stage stale."""
-
-    run_usd: Usd | None = None
-    """Dollars of one run of the pipeline, its stages together; a call that could cross it ends the run."""
 
 
 class Params(Section):

@@ -1,10 +1,21 @@
-"""How a model writes examples in the flow."""
+"""How a model writes examples in the flow, and where what comes from elsewhere lies."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from orchestra.config.section import Section, switch
+
+
+def _extra_file(text: str) -> str:
+    if not re.fullmatch(r"data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl", text):
+        raise ValueError("must be a file below data/extra; put it there and name it: data/extra/NAME.jsonl")
+    return text
+
+
+ExtraFile = Annotated[str, AfterValidator(_extra_file)]
+"""The stages depend on data/extra: what lies elsewhere could change unseen."""
 
 
 class ModelWriting(Section):

@@ -15,6 +15,8 @@ from orchestra.errors import DataError
 from orchestra.text import is_text
 
 LITERAL = re.compile(r"(?i)[+-]?\d+(\.\d+)?|'[^']*'|null|true|false")
+NUMBER = re.compile(r"(?i)int|real|float|double")
+"""Declared types whose columns hold numbers."""
 MAX_IMAGE_BYTES = 64_000_000
 
 
@@ -24,6 +26,8 @@ class Table:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     """Primary key columns."""
+    numbers: frozenset[str] = frozenset()
+    """Columns declared as numbers; SQLite keeps a text there that it cannot read as one."""
 
     @property
     def select(self) -> str:
@@ -103,20 +107,22 @@ def _table(db: sqlite3.Connection, name: str, file: Path) -> Table:
     where, fix = str(file), f"fix table {name}"
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name.startswith("sqlite"):
         raise DataError(f"{name!r} is no table name", where=where, fix="use lower-case words and underscores")
-    columns, key = [], []
+    columns, key, numbers = [], [], set[str]()
     for _, column, kind, _, default, position, hidden in db.execute(f"pragma table_xinfo({quoted(name)})"):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", column) or hidden:
             raise DataError(f"column {column!r} of {name} is generated or badly named", where=where, fix=fix)
         if default is not None and not LITERAL.fullmatch(default):
             raise DataError(f"the default of {name}.{column} is not a literal", where=where, fix=fix)
         columns.append(column)
+        if NUMBER.search(kind):
+            numbers.add(column)
         if position:
             key.append((position, column))
             if kind.upper() not in ("TEXT", "INTEGER"):
                 raise DataError(f"the key {name}.{column} is neither text nor integer", where=where, fix=fix)
     if not key:
         raise DataError(f"table {name} has no primary key", where=where, fix="every table needs one")
-    return Table(name, tuple(columns), tuple(column for _, column in sorted(key)))
+    return Table(name, tuple(columns), tuple(column for _, column in sorted(key)), frozenset(numbers))
 
 
 def _fill(db: sqlite3.Connection, folder: Path, tables: dict[str, Table]) -> None:

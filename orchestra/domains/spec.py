@@ -160,7 +160,7 @@ def read_text(file: Path) -> str:
             raise DataError("is no plain file", where=str(file), fix="put a plain file in its place")
         if found.st_size > 16_000_000:
             raise DataError("is larger than 16 MB", where=str(file), fix="make the domain smaller")
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # spreadsheets begin their CSV with a mark
     except FileNotFoundError:
         raise DataError("no such file", where=str(file), fix="a domain folder needs it") from None
     except (OSError, UnicodeDecodeError) as error:

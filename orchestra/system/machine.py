@@ -224,6 +224,7 @@ def plan_of(params: Params, stage: str) -> TrainingPlan:
         rows=min(rows, micro),
         tokens=params.rollout.max_tokens,
         accumulates=micro < rows,
+        one_backward=stage == "grpo",
         bfloat16=getattr(settings, "precision", "float32") == "bfloat16",
         checkpointing=getattr(settings, "gradient_checkpointing", False),
         lora=None if lora is None else lora.rank,

@@ -11,8 +11,10 @@ from orchestra.errors import DataError
 GIB = 1 << 30
 FLOAT32, BFLOAT16 = 4, 2
 """Bytes of a number."""
-LOGIT_COPIES = 3
-"""Logits that are alive at the loss, in float32: the model's, their softmax, and their gradient."""
+TILE_TOKENS, TILE_WORDS = 4096, 32_768
+"""Of the part of the logits that TRL's fused head makes at once; no training makes all of them."""
+TILES = 8
+"""Such parts alive in the head's backward pass on a CPU, in float32. A GPU's kernel works in one."""
 ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers of optimizer state for each trained weight, in float32."""
 OWN_DECODER = 2_000_000_000
@@ -129,6 +131,8 @@ class TrainingPlan:
     """Tokens of the longest row."""
     accumulates: bool = False
     """Whether a step has several passes, so that gradients are kept while another pass runs."""
+    one_backward: bool = False
+    """Whether they are one backward pass, as in grpo: no gradient is ready, and shared by the ranks, before its end."""
     bfloat16: bool = False
     """Passes in bfloat16 over float32 weights."""
     checkpointing: bool = False
@@ -152,21 +156,31 @@ def training(shape: ModelShape, plan: TrainingPlan) -> Footprint:
     optimizer state are there both times.
     """
     trained = shape.weights if plan.lora is None else shape.adapters(plan.lora)
+    zero = plan.strategy != "ddp"
     sharded = {"ddp": (1, 1), "zero2": (1, plan.ranks), "zero3": (plan.ranks, plan.ranks)}[plan.strategy]
     size = BFLOAT16 if plan.bfloat16 else FLOAT32
     frozen = shape.weights if plan.lora is not None else 0
     weights = (frozen * size + trained * FLOAT32) // sharded[0]
-    if plan.bfloat16 and plan.lora is None:
-        # Autocast keeps a copy of each matrix; ZeRO-3 gathers a layer and the next, or an embedding.
-        gathered = max(2 * shape.layer, shape.embedding) if plan.strategy == "zero3" else shape.weights
-        weights += gathered * BFLOAT16
-    gradients = trained * FLOAT32 // sharded[1]
+    if plan.bfloat16 and zero:
+        # The float32 masters are shared as the optimizer's state is; passes read weights in bfloat16 besides.
+        weights = (frozen + trained) * BFLOAT16 // sharded[0] + trained * FLOAT32 // sharded[1]
+        if plan.strategy == "zero3":
+            # A layer and the next are gathered, or an embedding.
+            weights += max(2 * shape.layer, shape.embedding) * BFLOAT16
+    elif plan.bfloat16 and plan.lora is None:
+        # Autocast keeps a copy of each matrix.
+        weights += shape.weights * BFLOAT16
     states = ADAMW_STATES * trained
     if plan.muon:
         states = MUON_STATES * shape.layers * shape.layer + ADAMW_STATES * (trained - shape.layers * shape.layer)
+    share = trained * FLOAT32 // sharded[1]
+    # What earlier passes left: under ZeRO each backward pass ends with shares, and until then has the whole in the
+    # type of the weights.
+    left = share + (trained * size if zero and plan.one_backward else 0) if plan.accumulates else 0
+    gradients = max(share, left)
     passes = _pass(shape, plan, size)
-    # Before the backward pass only the head's gradient is there, unless an earlier pass left the others.
-    early = gradients if plan.accumulates else min(gradients, shape.embedding * FLOAT32 if plan.lora is None else 0)
+    # Before the backward pass reaches the layers, the head's new gradient is there besides.
+    early = left + (shape.embedding * FLOAT32 if plan.lora is None else 0)
     # After it all gradients are, beside what the first layer still keeps, or what the optimizer's step needs.
     size_of_layer = plan.rows * plan.tokens * shape.saved * size
     late = max(size_of_layer, _step(shape, plan) // sharded[1])
@@ -193,7 +207,7 @@ def _pass(shape: ModelShape, plan: TrainingPlan, size: int) -> dict[str, int]:
     kept = shape.layers * shape.saved
     if plan.checkpointing:
         kept = shape.layers * shape.hidden + shape.saved
-    logits = tokens * shape.vocabulary * FLOAT32 * LOGIT_COPIES
+    logits = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WORDS) * FLOAT32 * TILES
     return {"activations": tokens * (kept + 3 * shape.hidden) * size, "logits": logits}
 
 

@@ -116,7 +116,8 @@ def train_grpo(
     trainer.rounds = rounds
     trainer.micro_batch = settings.micro_batch
     if settings.shared_prefix:
-        known = [one for one in (model, trainer.ref_model) if one is not None]
+        # The reference model of a KL term is wrapped already where ranks train with DeepSpeed.
+        known = [trainer.accelerator.unwrap_model(one) for one in (model, trainer.ref_model) if one is not None]
         trainer.sharing = [one for one in known if tree_attention.enable(base_of(one))]
     trainer.new_optimizer = partial(new_optimizer, model, settings, settings.learning_rate)
     trainer.remove_callback(PrinterCallback)
@@ -167,9 +168,9 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
     settled = settle(settings, "grpo")
     from trl import GRPOConfig
 
-    from orchestra.training.compute.fused_head import score_labels_alone
+    from orchestra.training.compute.fused_head import adapt_head
 
-    score_labels_alone()
+    adapt_head()
 
     rows = settings.examples_per_step * settings.group_size
     arguments = GRPOConfig(

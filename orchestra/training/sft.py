@@ -125,9 +125,9 @@ def train_rows(
     settled = settle(settings, "sft")
     from trl import SFTConfig, SFTTrainer
 
-    from orchestra.training.compute.fused_head import score_labels_alone
+    from orchestra.training.compute.fused_head import adapt_head
 
-    score_labels_alone()
+    adapt_head()
 
     rows_a_rank = settings.batch_size // settings.processes
     rows_a_pass = settings.micro_batch or rows_a_rank

@@ -196,7 +196,7 @@ def toolbox_problem(example: Example) -> str | None:
     """What of the example's own its toolbox does not offer."""
     names = [spec.name for spec in example.toolbox]
     if len(set(names)) < len(names):
-        return "two tools have one name"
+        return f"two tools have one name: {next(name for name in names if names.count(name) > 1)}"
     for call in example.verifier.golden_calls:
         if call.name not in names:
             return f"{call.name} is needed and not offered"

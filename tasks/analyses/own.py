@@ -17,7 +17,7 @@ from tasks.platform.ledger import open_budget
 from tasks.platform.stage import Stage
 
 FEW_TURNS = (1, 2, 3)
-"""Turn limits that are tried besides the usual one."""
+"""Turn limits that are tried besides the usual one, where none is named."""
 
 
 def shares_of_experts(root: Path) -> bias.BiasAnalysis:
@@ -59,7 +59,7 @@ def over_settings(
     points, simulated = [], False
     with players(stage, folder) as build:
         player = contender(policy, root, toolkit.catalogue.policy_price, toolkit, build)
-        for setting in frontier.settings([*(turns or FEW_TURNS), usual], usual, list(kinds), budgets):
+        for setting in frontier.settings(turns or [*FEW_TURNS, usual], usual, list(kinds), budgets):
             asked = frontier.given(examples, kinds[setting.preference], seed) if setting.preference else examples
             changed = {} if setting.budget_usd is None else {"budget_usd": setting.budget_usd}
             limits = params.rollout.model_copy(update={"max_turns": setting.max_turns, **changed})

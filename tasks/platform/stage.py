@@ -22,7 +22,7 @@ from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, die_with_parent
 from orchestra.system.runs import BUG
 from orchestra.system.storage import storage_named
-from orchestra.text import plain
+from orchestra.text import one_line, plain
 
 T = TypeVar("T")
 
@@ -190,6 +190,10 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
             # A rank that dies breaks what the others have with it, and their errors would hide its own: whoever started
             # them ends this one first.
             time.sleep(LOST_RANK_S)
+        # torch's error of a full GPU, without its import; its advice follows after what fills the GPU.
+        if type(error).__name__ == "OutOfMemoryError":
+            said = one_line(str(error)).partition(" Of the allocated")[0].rstrip(".")
+            _fail(name, "OutOfMemory", f"{said} — end what else uses the GPU, or use a smaller batch")
         print_traceback()
         _fail(name, BUG, bug(error), code=1)
 

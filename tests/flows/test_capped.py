@@ -52,6 +52,34 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
     assert (record.state, record.message, record.failed) == ("Capped", str(end), False)
 
 
+@pytest.mark.parametrize(("setting", "limit_s"), [("", 86_400), ("\n  stage_hours: 1.5", 5400)])
+def test_a_stage_may_take_the_hours_that_the_parameters_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, limit_s: float
+) -> None:
+    text = (ROOT / "params.yaml").read_text().replace("run_usd: null", f"run_usd: null{setting}")
+    (tmp_path / "params.yaml").write_text(text)
+    given: dict[str, Any] = {}
+
+    class Task:
+        """Takes Prefect's options, and runs as a stage that is ended."""
+
+        def with_options(self, **options: Any) -> "Task":
+            given.update(options)
+            return self
+
+        def __call__(self, *_: Any, **__: Any) -> None:
+            raise TimeoutError
+
+    monkeypatch.setattr(module, "run_stage", Task())
+    monkeypatch.setattr(module, "check_named", lambda *_, **__: None)
+    monkeypatch.setattr("tasks.platform.dvc.stages", lambda *_: {"synthesize": ["new"]})
+    recorder: Any = SimpleNamespace(root=tmp_path, parent="p", tagged=lambda _: None)
+    journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
+    with pytest.raises(TimeoutError):
+        module._run_all(tmp_path, recorder, journal, None, set())
+    assert given == {"name": "synthesize", "timeout_seconds": limit_s}
+
+
 @pytest.mark.parametrize(("run_usd", "over"), [(None, True), ("10", True), ("2", False)])
 def test_a_month_whose_cap_ended_a_requested_run_is_over(tmp_path: Path, run_usd: str | None, over: bool) -> None:
     text = (ROOT / "params.yaml").read_text().replace("monthly_usd: null", "monthly_usd: 5")

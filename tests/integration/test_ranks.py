@@ -37,7 +37,12 @@ SETUPS: dict[str, dict[str, Any]] = {
     "ddp": {"processes": 2, "strategy": "ddp"},
     "zero2": {"processes": 2, "strategy": "zero2"},
     "zero3": {"processes": 2, "strategy": "zero3"},
-}
+    "one, kl": {"processes": 1, "strategy": "ddp", "kl": 0.5},
+    # As qwen3-8b trains.
+    "zero3, kl": {
+        "processes": 2, "strategy": "zero3", "kl": 0.5, "micro_batch": 1, "gradient_checkpointing": True,
+    },
+}  # fmt: skip
 Steps = dict[int, dict[str, float]]
 
 
@@ -103,9 +108,13 @@ def measures(row: dict[str, float]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("setup", ["ddp", "zero2", "zero3"])
-def test_two_processes_learn_what_one_learns(runs: Callable[[str], tuple[Path, Steps]], setup: str) -> None:
-    (one, alone), (two, shared) = runs("one"), runs(setup)
+@pytest.mark.parametrize(
+    ("single", "setup"), [("one", "ddp"), ("one", "zero2"), ("one", "zero3"), ("one, kl", "zero3, kl")]
+)
+def test_two_processes_learn_what_one_learns(
+    runs: Callable[[str], tuple[Path, Steps]], single: str, setup: str
+) -> None:
+    (one, alone), (two, shared) = runs(single), runs(setup)
     assert sorted(alone) == sorted(shared) == list(range(1, STEPS + 1))
     assert any(row["train/dead_groups"] < 1 for row in alone.values())
     for step, row in alone.items():

@@ -72,11 +72,15 @@ def write(
     """Ask a model to write data/domains/NAME; after two repairs, refused parts are dropped."""
     from orchestra.synthesis.writers.domains import write_domain
     from orchestra.synthesis.writers.structured import Writer
+    from orchestra.tools.catalogue.catalogue import read_catalogue
 
     here = Path.cwd()
     root, params = _open()
     writer = Writer(paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette))
-    domain = asyncio.run(write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence))
+    taken = read_catalogue(root / params.world.catalogue).tools
+    domain = asyncio.run(
+        write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence, taken=taken)
+    )
     print(f"data/domains/{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents")
     print(f"read it, then add {name} to world.domains in params.yaml")
 
@@ -86,11 +90,12 @@ def check(name: Annotated[str, typer.Argument(help="The domain.")]) -> None:
     """Load a domain as an episode does, and check that it is plausible. Changes nothing."""
     from orchestra.domains.engine import load_domain
     from orchestra.synthesis.writers.plausible import check_domain
+    from orchestra.tools.catalogue.catalogue import read_catalogue
 
-    root, _ = _open()
+    root, params = _open()
     domain = load_domain(root / "data/domains" / name)
     try:
-        check_domain(domain)
+        check_domain(domain, read_catalogue(root / params.world.catalogue).tools)
     except DataError as error:
         raise DataError(error.what, where=error.where or f"domain {name}", fix=error.fix or "fix it") from None
     print(f"{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents, sound")

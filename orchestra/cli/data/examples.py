@@ -55,7 +55,9 @@ def import_(
     to: Annotated[
         Path, typer.Option(callback=can_be_written, help="The file of examples to write: data/extra/NAME.jsonl.")
     ],
-    source: Annotated[str | None, typer.Option(help="The data set's name; default: the format's.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="The data set's name; default: the format's. --format questions needs it.")
+    ] = None,
     licence: Annotated[str | None, typer.Option(help="The licence of rows that state none.")] = None,
     split: Annotated[Split, typer.Option(help="The split whose wording of preferences is used.")] = "train",
     question: Annotated[str, typer.Option(metavar="FIELD", help="The field of the question.")] = "question",
@@ -71,12 +73,12 @@ def import_(
     tools: Annotated[Path | None, typer.Option(help="ToolScale's tools, as an OpenAI tools array (JSON).")] = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Refuse unreadable rows and continue.")] = False,
 ) -> None:
-    """Make examples from outside data, through the data gate (licences, contamination)."""
+    """Make examples from outside data, through the data gate (licences, contamination). Exit code 2 if none is made."""
     from orchestra.config.schema import load_params
     from orchestra.synthesis.dataset.shards import rooted
     from orchestra.synthesis.imports.corpus import corpus_questions, records
     from orchestra.synthesis.imports.importer import ExampleImporter
-    from orchestra.synthesis.imports.intake import take
+    from orchestra.synthesis.imports.intake import beside, take
     from orchestra.synthesis.imports.questions import GENERAL_THOUGHT, UNKNOWN, Fields, Questions
     from orchestra.synthesis.imports.toolscale import ToolScale, read_tools
     from orchestra.tools.catalogue.catalogue import Catalogue
@@ -96,7 +98,8 @@ def import_(
     importer = ExampleImporter(catalogue, params.synthesize, split)
     name, terms = source or NAMES.get(format_), licence or LICENCES.get(format_, UNKNOWN)
     if name is None:
-        raise ConfigError("the data set has no name", where="--source", fix="name it: it begins the examples' ids")
+        fix = f"--format {format_} needs it: it begins the examples' ids"
+        raise ConfigError("the data set has no name", where="--source", fix=fix)
     match format_:
         case Format.TOOLSCALE:
             known, here_too = read_tools(tools) if tools else {}, frozenset(world.domains)
@@ -115,6 +118,10 @@ def import_(
         print(
             f"{count} of them only a judge can check, and none is configured: name one in world.judge to train on them"
         )
+    if not card["examples"]:
+        rows_read = sum(sum(by_source.values()) for by_source in card["refused"].values())
+        fix = f"see {os.path.relpath(beside(to, 'refused'), here)} for the reasons"
+        raise DataError(f"none of {rows_read} rows became an example", where=", ".join(map(str, files)), fix=fix)
 
 
 @app.command()

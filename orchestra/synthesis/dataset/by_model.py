@@ -23,7 +23,7 @@ from orchestra.synthesis.writers.endpoint import writing_chat
 from orchestra.synthesis.writers.preferences import written
 from orchestra.synthesis.writers.structured import Writer
 from orchestra.synthesis.writers.tasks import ModelGenerator
-from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import SPLITS, Split
@@ -56,7 +56,8 @@ def written_first(params: Params, root: Path, say: Say, run: Budget | None = Non
     for name, subject in settings.domains.items():
         if not (root / "data/domains" / name).is_dir():
             place, licence = root / "data/domains", settings.licence
-            asyncio.run(write_domain(writer(), name, subject, place, seed=config.seed, licence=licence))
+            taken = read_catalogue(root / params.world.catalogue).tools
+            asyncio.run(write_domain(writer(), name, subject, place, seed=config.seed, licence=licence, taken=taken))
             say(f"data/domains/{name} is written; read it")
     toolkit = Toolkit.from_params(params, root)
     tried_with = toolkit.with_budget(budget, tape) if is_billed(settings.solver, toolkit) else toolkit

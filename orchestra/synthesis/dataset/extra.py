@@ -163,11 +163,10 @@ def _spread(file: Path, count: int, others: list[Path], more: int) -> None:
 def _lines(files: Iterable[Path]) -> Iterator[bytes]:
     for file in files:
         with file.open("rb") as opened:
-            yield from opened
+            # The last line of a file written by hand may have no end.
+            yield from (line if line.endswith(b"\n") else line + b"\n" for line in opened)
 
 
 def _append(file: Path, others: list[Path]) -> None:
     with file.open("ab") as out:
-        for other in others:
-            with other.open("rb") as source:
-                shutil.copyfileobj(source, out)
+        out.writelines(_lines(others))

@@ -4,7 +4,7 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,9 +62,11 @@ async def propose_subjects(writer: Writer, count: int, taken: Iterable[str], see
 
 
 async def write_domain(
-    writer: Writer, name: str, subject: str, domains: Path, *, seed: int, licence: str, rows: int = ROWS
-) -> Domain:
-    """Have a model write `domains/name`, and load it. The folder appears whole or not at all.
+    writer: Writer, name: str, subject: str, domains: Path, *, seed: int, licence: str, taken: Collection[str],
+    rows: int = ROWS,
+) -> Domain:  # fmt: skip
+    """Have a model write `domains/name`, and load it. The folder appears whole or not at all; no tool has a name that
+    is `taken`.
 
     What the engine or plausibility refuses goes back to the model at most twice a step. Raises `DataError` with the
     last reason when that does not help, `BudgetError` at the cap, and `ToolError` when the endpoint fails.
@@ -80,7 +82,7 @@ async def write_domain(
         folder = Path(scratch) / name
         (folder / "entries").mkdir(parents=True)
         try:
-            await _Draft(writer, subject, folder, seed).write(rows)
+            await _Draft(writer, subject, folder, seed, taken).write(rows)
         except DataError as error:
             raise DataError(
                 f"dropped: {error.what}", where=f"domain {name}", fix="other words or another seed"
@@ -102,8 +104,8 @@ async def write_domain(
 class _Draft:
     """A domain folder in the making."""
 
-    def __init__(self, writer: Writer, subject: str, folder: Path, seed: int) -> None:
-        self._writer, self._subject, self._folder, self._seed = writer, subject, folder, seed
+    def __init__(self, writer: Writer, subject: str, folder: Path, seed: int, taken: Collection[str]) -> None:
+        self._writer, self._subject, self._folder, self._seed, self._taken = writer, subject, folder, seed, taken
         self._shown: dict[str, list[dict[str, Scalar]]] = {}
 
     async def write(self, rows: int) -> None:
@@ -130,7 +132,7 @@ class _Draft:
             (self._folder / "entries" / f"{table}.jsonl").write_text(lines, encoding="utf-8")
             _, tables = build_image(self._folder)
             columns = tables[table].columns
-            check_entries(table, columns, [tuple(row.get(column) for column in columns) for row in made.rows])
+            check_entries(tables[table], [tuple(row.get(column) for column in columns) for row in made.rows])
             if len(made.rows) < (count + 1) // 2:
                 raise DataError(f"{len(made.rows)} entries; {count} were asked for")
 
@@ -158,11 +160,11 @@ class _Draft:
 
     def _tools(self, made: ToolsFile) -> None:
         self._dump("tools.yaml", made)
-        check_tools(load_domain(self._folder, with_intents=False))
+        check_tools(load_domain(self._folder, with_intents=False), self._taken)
 
     def _intents(self, made: IntentFile) -> None:
         self._dump("intents.yaml", made)
-        check_domain(load_domain(self._folder))
+        check_domain(load_domain(self._folder), self._taken)
 
     def _dump(self, file: str, made: Record) -> None:
         text = yaml.safe_dump(made.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True)

@@ -2,9 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from orchestra.config.section import Name
+from orchestra.domains.entries import Table
 from orchestra.domains.session import Domain, Row
 from orchestra.errors import DataError
 from orchestra.synthesis.domain_tasks.tasks import domain_tasks, intent_tasks, refuted
@@ -16,37 +20,45 @@ TRIED_ROWS = 40
 FEW = 5
 """Rows from which a column with one value alone is suspicious."""
 LONGEST = 80
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+"""A text that SQLite stores as a number, where the column is one."""
 PLACEHOLDER = re.compile(
     r"(?i)^(lorem.*|foo|baz|todo|tbd|n/?a|unknown|string|text|example|placeholder|null|x+|\.+|test)$"
 )
 
 
-def check_entries(table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+def check_entries(table: Table, rows: Sequence[Row]) -> None:
     """Raises `DataError` when the entries of a table are empty, alike, placeholders or no sane values."""
     if not rows:
-        raise DataError(f"table {table} has no entries")
+        raise DataError(f"table {table.name} has no entries")
     for row in rows:
-        for column, value in zip(columns, row, strict=True):
-            if problem := _value_problem(value):
-                raise DataError(f"{table}.{column}: {value!r:.60} {problem}")
-    if len(columns) > 1 and len({row[1:] for row in rows}) == 1 and len(rows) >= FEW:
-        raise DataError(f"the entries of {table} differ in their first column only")
-    for index, column in enumerate(columns):
+        for column, value in zip(table.columns, row, strict=True):
+            if problem := _value_problem(value, column in table.numbers):
+                raise DataError(f"{table.name}.{column}: {value!r:.60} {problem}")
+    if len(table.columns) > 1 and len({row[1:] for row in rows}) == 1 and len(rows) >= FEW:
+        raise DataError(f"the entries of {table.name} differ in their first column only")
+    for index, column in enumerate(table.columns):
         values = {row[index] for row in rows}
         if values == {None}:
-            raise DataError(f"{table}.{column} is never given")
+            raise DataError(f"{table.name}.{column} is never given")
 
 
-def check_domain(domain: Domain) -> None:
-    """Raises `DataError` when a whole domain cannot be worked with: too little, or intents that execution refutes."""
+def check_domain(domain: Domain, taken: Collection[str] = ()) -> None:
+    """Raises `DataError` when a whole domain cannot be worked with: too little, intents that execution refutes, a name
+    that params.yaml refuses, or a tool's name that is `taken`."""
+    try:
+        TypeAdapter(Name).validate_python(domain.name)
+    except ValidationError:
+        what = f"world.domains cannot name the folder {domain.name!r:.60}"
+        raise DataError(what, fix="name it by letters from a to z, digits, dots, dashes and underscores") from None
     session = domain.open()
     try:
         contents = session.contents()
     finally:
         session.close()
     for table, rows in contents.items():
-        check_entries(table, domain.tables[table].columns, rows)
-    check_tools(domain)
+        check_entries(domain.tables[table], rows)
+    check_tools(domain, taken)
     if len(domain.intents) < MIN_INTENTS:
         raise DataError(f"{len(domain.intents)} intents; at least {MIN_INTENTS}")
     called = {call.tool for intent in domain.intents for call in intent.calls}
@@ -71,15 +83,18 @@ def check_domain(domain: Domain) -> None:
         next(domain_tasks(domain, 0, 1, split))
 
 
-def check_tools(domain: Domain) -> None:
-    """Raises `DataError` when the tools are too few, or none reads or none writes."""
+def check_tools(domain: Domain, taken: Collection[str] = ()) -> None:
+    """Raises `DataError` when the tools are too few, none reads or none writes, or one has a name of the catalogue's
+    (`taken`)."""
+    if twice := sorted(set(domain.tools) & set(taken)):
+        raise DataError(f"the catalogue has a tool {twice[0]}, too", fix="rename it in tools.yaml and intents.yaml")
     if len(domain.tools) < MIN_TOOLS:
         raise DataError(f"{len(domain.tools)} tools; at least {MIN_TOOLS}")
     if {tool.writes for tool in domain.tools.values()} != {True, False}:
         raise DataError("the tools all read or all write; write both")
 
 
-def _value_problem(value: Any) -> str | None:
+def _value_problem(value: Any, number: bool) -> str | None:
     if isinstance(value, bytes):
         return "is neither text nor a number"
     if isinstance(value, float) and not math.isfinite(value):
@@ -90,4 +105,6 @@ def _value_problem(value: Any) -> str | None:
         return "is a placeholder"
     if not value.isprintable() or len(value) > LONGEST:
         return f"is not one line of at most {LONGEST} characters"
+    if number and not NUMBER.fullmatch(value):
+        return "is no number"
     return None

@@ -65,11 +65,14 @@ class PriceBook:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a price book; raises `ConfigError` of one line."""
-        raw = read_mapping(path)
-        try:
-            rows = [PriceRow.model_validate(row) for row in raw.get("prices", [])]
-        except ValidationError as error:
-            raise ConfigError(first_problem(error), where=str(path), fix="fix that row") from None
+        rows = []
+        for number, row in enumerate(read_mapping(path).get("prices", []), start=1):
+            try:
+                rows.append(PriceRow.model_validate(row))
+            except ValidationError as error:
+                name = f"{row.get('provider')}/{row.get('model')}" if isinstance(row, dict) else f"{row!r:.60}"
+                what = f"row {number} ({name}): {first_problem(error)}"
+                raise ConfigError(what, where=str(path), fix="fix that row") from None
         return cls(rows, where=str(path))
 
     def at(self, key: str, day: date) -> Price:

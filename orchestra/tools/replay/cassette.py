@@ -123,6 +123,9 @@ class Cassette:
         if mode not in get_args(Mode) or not path:
             fix = f"write MODE:FILE, the mode one of {', '.join(get_args(Mode))}"
             raise ConfigError(f"{setting!r:.80} is not a cassette setting", where=SETTING, fix=fix)
+        if mode != "replay":  # A run that asks nothing can be replayed, too.
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).touch()
         return cls(Path(path), mode)  # type: ignore[arg-type]  # Checked above.
 
     def slot(self, request: dict[str, Any], entry: str = "", *, secrets: Sequence[str] = ()) -> Slot:

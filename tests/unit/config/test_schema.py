@@ -88,6 +88,8 @@ def test_the_environment_may_name_another_file(tmp_path: Path, monkeypatch: pyte
         ("world.price_date", "2025-99-99", "world.price_date"),
         ("synthesize.experts_per_toolbox", [5, 3], "experts_per_toolbox begins at 5 and ends at 3"),
         ("synthesize.seed", -1, "synthesize.seed"),
+        ("synthesize.extra", [{"file": "mine/a.jsonl"}], "must be a file below data/extra; put it there and name it"),
+        ("grpo.difficulty_file", "data/extra/a.csv", "must be a file below data/extra"),
         ("evaluate.bootstrap", 10**12, "evaluate.bootstrap"),
         ("deploy.start_timeout_s", 10**9, "deploy.start_timeout_s"),
     ],

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
+from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from orchestra.cli.common import CheckResult
 from orchestra.cli.readiness import examine_profile, refuse, shape_of
@@ -13,7 +15,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.inference.decoder import MAX_PARAMETERS
 from orchestra.system import machine
 from orchestra.system.machine import Gpu, needs, peak, plan_of
-from orchestra.system.memory import GIB, OWN_DECODER, ModelShape, TrainingPlan, rollouts, training
+from orchestra.system.memory import GIB, OWN_DECODER, TILES, ModelShape, TrainingPlan, rollouts, training
 
 ROOT = Path(__file__).parents[3]
 EIGHT = ModelShape.load(ROOT / "models/recipes/qwen3-8b")
@@ -42,6 +44,29 @@ def test_states_of_adamw_are_122_gib_at_8b_and_shared_by_the_ranks() -> None:
     )
     halfway = training(EIGHT, TrainingPlan(ranks=8, strategy="zero2")).parts
     assert halfway["weights"] == whole["weights"] and halfway["optimizer"] == shared["optimizer"]
+
+
+def test_under_zero_the_passes_of_grpo_leave_the_whole_gradient_until_they_end() -> None:
+    """DeepSpeed takes a rank's share of a gradient that is ready, and one backward pass has none before its last part
+    (`test_micro_batches`). SFT has a backward pass for each part."""
+    plan = plan_of(grpo_of("qwen3-8b"), "grpo")
+    share, head = EIGHT.weights * 4 // 8, EIGHT.embedding * 4
+    assert training(EIGHT, plan).parts["gradients"] == share + EIGHT.weights * 2 + head
+    assert training(EIGHT, replace(plan, bfloat16=False)).parts["gradients"] == share + EIGHT.weights * 4 + head
+    assert training(EIGHT, replace(plan, accumulates=False)).parts["gradients"] == head
+    assert training(EIGHT, plan_of(grpo_of("qwen3-8b"), "sft")).parts["gradients"] == share + head
+
+
+def test_bfloat16_weights_of_zero_are_there_beside_the_masters() -> None:
+    plan = TrainingPlan(ranks=8, strategy="zero3", bfloat16=True)
+    gathered = max(2 * EIGHT.layer, EIGHT.embedding) * 2
+    assert training(EIGHT, plan).parts["weights"] == pytest.approx(EIGHT.weights * (4 + 2) / 8 + gathered, abs=8)
+    assert training(EIGHT, replace(plan, strategy="zero2")).parts["weights"] == EIGHT.weights * 2 + EIGHT.weights // 2
+
+
+def test_the_logits_of_a_long_row_are_never_there_at_once() -> None:
+    short, long = (training(EIGHT, TrainingPlan(tokens=tokens)).parts["logits"] for tokens in (4096, 65_536))
+    assert short == long == TILES * TOKEN_CHUNK_SIZE * _CHUNKED_LOGPROB_CHUNK_SIZE * 4
 
 
 @pytest.mark.parametrize("change", [{"checkpointing": True}, {"rows": 1}, {"tokens": 512}, {"lora": 16}])

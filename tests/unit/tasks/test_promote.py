@@ -16,7 +16,7 @@ import pytest
 from monitoring.drift import sample
 from orchestra.accounting.forecast import Forecast
 from orchestra.accounting.ledger import total
-from orchestra.config.schema import BudgetLimits
+from orchestra.config.retraining import BudgetLimits
 from orchestra.errors import BudgetError, DataError, ServiceError
 from orchestra.evaluation.outcomes import Outcome, Unit, unit
 from orchestra.evaluation.report import read_comparison

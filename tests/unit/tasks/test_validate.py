@@ -147,7 +147,9 @@ def test_every_bad_row_is_quarantined_with_its_reason(project: Path) -> None:
         spoil(
             "topic", lambda r: [t.update(call_usd="0") for t in r["toolbox"] if t["kind"] == "expert"]
         ): "an expert costs nothing",
-        spoil("topic", lambda r: r["toolbox"].append(r["toolbox"][0])): "toolbox: two tools have one name",
+        spoil(
+            "topic", lambda r: r["toolbox"].extend([r["toolbox"][0] | {"name": "twin"}] * 2)
+        ): "toolbox: two tools have one name: twin",
     }
     report = run(project, max_quarantined=0.5)
     rows = [json.loads(line) for line in lines(project, "data/quarantine/rows.jsonl")]

@@ -1,6 +1,7 @@
 """`orchestra data`: what a person types, and the files and lines that come of it."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestra.cli.app import app
-from orchestra.errors import OrchestraError
+from orchestra.errors import DataError, OrchestraError
 from tests.support.worlds import ROOT
 
 THOUGHTS = ROOT / "tests/unit/synthesis/imports/data/general_thought.parquet"
@@ -87,7 +88,10 @@ def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
 def test_toolscale_must_be_accepted_first(workspace: Path) -> None:
     shutil.copy(TOOLSCALE, workspace / "toolscale.parquet")
     command = ("import", "toolscale.parquet", "--format", "toolscale", "--to", "ts.jsonl")
-    assert "the licence other is not on the list: nvidia/ToolScale 2" in orchestra(*command)
+    done = CliRunner().invoke(app, ["data", *command])
+    assert "the licence other is not on the list: nvidia/ToolScale 2" in done.stdout
+    said = r"toolscale.parquet: none of \d+ rows became an example — see ts.refused.jsonl for the reasons"
+    assert isinstance(done.exception, DataError) and re.fullmatch(said, str(done.exception)), done.exception
     with (workspace / "data/licences.yaml").open("a", encoding="utf-8") as file:
         file.write("  - {id: other, sources: [nvidia/ToolScale]}\n")
     assert "examples: 2" in orchestra(*command)
@@ -97,7 +101,10 @@ def test_toolscale_must_be_accepted_first(workspace: Path) -> None:
     ("arguments", "said"),
     [
         (["import", "none.jsonl", "--format", "general-thought", "--to", "x.jsonl"], r"none.jsonl: no such file"),
-        (["import", "q.jsonl", "--format", "questions", "--to", "x.jsonl"], r"--source: the data set has no name"),
+        (
+            ["import", "q.jsonl", "--format", "questions", "--to", "x.jsonl"],
+            r"--source: the data set has no name — --format questions needs it",
+        ),
         (
             ["import", "q.jsonl", "--format", "questions", "--source", "q", "--to", "x.jsonl"],
             r"q.jsonl:1: field question",

@@ -11,7 +11,7 @@ import pytest
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
-from orchestra.errors import BudgetError
+from orchestra.errors import BudgetError, ConfigError
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.chat import ChatPolicy, chat_policy
 from orchestra.tools.catalogue.catalogue import Catalogue
@@ -84,6 +84,12 @@ def test_openai_s_reasoning_models_are_asked_with_the_only_temperature_that_they
         policies = [chat_policy(f"chat:{name}", kit, codec().turn, {"temperature": 0.7}) for name in names]
         found = [rollout([example()], one, codec(), kit, RolloutOptions(LIMITS, PRICE))[0] for one in policies]
     assert len(found) == 6 and all(episode.solved for episode in found)
+
+
+def test_an_expert_that_is_no_endpoint_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
+    """An evaluation, a measurement and a stage ask for it, each by a setting of its own."""
+    with pytest.raises(ConfigError, match=r"^chat:gpt-5: gpt-5 is no model behind an endpoint — name an entry with"):
+        chat_policy("chat:gpt-5", toolkit(tmp_path), codec().turn)
 
 
 def test_its_tokens_cost_what_the_endpoint_counts(tmp_path: Path, script: Script) -> None:

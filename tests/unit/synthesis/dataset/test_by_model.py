@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from orchestra.accounting.ledger import total
-from orchestra.config.schema import BudgetLimits, Params, load_params, parse_params
+from orchestra.config.retraining import BudgetLimits
+from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.domains.engine import load_domain
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.files.jsonl import read_jsonl

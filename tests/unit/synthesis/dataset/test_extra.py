@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from orchestra.accounting.ledger import total
 from orchestra.cli.app import app
-from orchestra.config.schema import BudgetLimits, Params, load_params, parse_params
+from orchestra.config.retraining import BudgetLimits
+from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.files.examples import read_examples, write_examples
 from orchestra.files.jsonl import read_jsonl, read_lines
@@ -23,6 +24,7 @@ from orchestra.provenance import GENERATOR
 from orchestra.synthesis.dataset.shards import dataset_fingerprint
 from orchestra.synthesis.dataset.workers import synthesize
 from orchestra.synthesis.imports.answers import wrong_answers
+from orchestra.synthesis.imports.intake import beside
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.types import SPLITS, Category, Charge, Example
 from tests.support.endpoint import answer, serving
@@ -93,7 +95,9 @@ def test_evolved_and_imported_examples_come_through_both_stages(
     assert taken["examples"] + sum(sum(n.values()) for n in taken["refused"].values()) == 30
     assert set(taken["refused"]) <= {"no expert of the toolbox knows the answer"}
     assert card["evolved"] == {"train": 14, "heldout": 4} and card["with_a_user"]["train"] > 0
-    assert f"data/extra/gt.jsonl: {taken['examples']} train examples" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"data/extra/gt.jsonl: {taken['examples']} train examples" in said
+    assert f"{60 + taken['examples']} training and 20 held-out examples" in said, "as many as the files have"
     validate_stage.main(Stage.open("validate", tmp_path))
     found = {split: read_examples(tmp_path / f"data/validated/{split}.jsonl") for split in SPLITS}
     assert {split: len(examples) for split, examples in found.items()} == {
@@ -217,6 +221,17 @@ def test_records_beside_a_file_are_found_by_searches(tmp_path: Path, monkeypatch
     (tmp_path / "data/extra/f.corpus.jsonl").unlink()
     with pytest.raises(DataError, match="nothing of it can be used"):
         made(tmp_path, params)
+
+
+def test_records_written_by_hand_without_a_last_line_end_stay_apart(tmp_path: Path, small: Params) -> None:
+    for name, split in (("a", "train"), ("b", "heldout")):
+        file = tmp_path / f"data/extra/{name}.jsonl"
+        write_examples(file, sums(f"{split}1"))
+        record = json.dumps({"id": name, "title": name, "text": f"{name} is far."})
+        beside(file, "corpus").write_text(record, encoding="utf-8")
+        file.write_bytes(file.read_bytes().removesuffix(b"\n"))
+    made(tmp_path, small)
+    assert [json.loads(line)["id"] for line in read_lines(tmp_path / "set/corpus.jsonl")][-2:] == ["a", "b"]
 
 
 def test_a_published_domain_is_usable_once_its_folder_is_there_and_named(

@@ -78,7 +78,7 @@ def write(folder: Path, url: str, name: str = "library", cap: str = "1") -> Doma
     (folder / "domains").mkdir(exist_ok=True)
     made = writer(folder, url, cap)
     return asyncio.run(
-        write_domain(made, name, SUBJECT, folder / "domains", seed=1, licence="CC-BY-4.0", rows=6)
+        write_domain(made, name, SUBJECT, folder / "domains", seed=1, licence="CC-BY-4.0", rows=6, taken={"search"})
     )  # fmt: skip
 
 
@@ -137,6 +137,11 @@ HOSTILE: dict[str, tuple[Callable[[str, Any, int], Any], str]] = {
     "a path as column": (put("readers", row(**{"../../x": 1})), "should match pattern"),
     "a dangling reference": (put("books", row(reader="Nobody")), "refers to no row of readers"),
     "a placeholder": (put("readers", row(city="TBD")), "readers.city: 'TBD' is a placeholder"),
+    "a number in words": (put("readers", row(fine="two")), "readers.fine: 'two' is no number"),
+    "a tool of the catalogue": (
+        put("ToolsFile", lambda v: {"tools": [v["tools"][0] | {"name": "search"}, *v["tools"][1:]]}),
+        "the catalogue has a tool search, too",
+    ),
     "entries all alike": (put("readers", row(city="Tarn", fine=0)), "differ in their first column only"),
     "too few entries": (put("readers", lambda v: {"rows": v["rows"][:1]}), "1 entries; 6 were asked for"),
     "one tool": (put("ToolsFile", lambda v: {"tools": v["tools"][:1]}), "1 tools; at least 4"),

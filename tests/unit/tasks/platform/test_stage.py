@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
-from tasks.platform.stage import Meter, Stage, stage_fingerprint
+from tasks.platform.stage import FAILURE_KIND, Meter, Stage, stage_fingerprint
 
 ROOT = Path(__file__).parents[4]
 
@@ -203,6 +203,16 @@ def test_a_bug_is_a_traceback_and_exit_code_1(stage: Stage) -> None:
     done = run_stage(stage.root, "1 / 0")
     assert done.returncode == 1 and "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1] == "error: demo: ZeroDivisionError: division by zero"
+
+
+def test_a_full_gpu_is_one_line_of_its_own_kind(stage: Stage) -> None:
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
+    said += "1.00 GiB is free. Process 7 has 70.00 GiB memory in use."
+    advice = "Of the allocated memory 7.00 GiB is allocated by PyTorch.\\nSee documentation"
+    done = run_stage(stage.root, f"import torch; raise torch.OutOfMemoryError('{said} {advice}')")
+    fix = "end what else uses the GPU, or use a smaller batch"
+    assert (done.returncode, done.stderr) == (2, f"error: demo: {said.rstrip('.')} — {fix}\n")
+    assert (stage.root / FAILURE_KIND.format("demo")).read_text(encoding="utf-8") == "OutOfMemory"
 
 
 def test_what_a_lost_rank_breaks_in_another_is_not_the_error(stage: Stage) -> None:

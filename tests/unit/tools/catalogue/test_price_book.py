@@ -43,6 +43,12 @@ def test_two_rows_of_one_day_are_refused() -> None:
     ("text", "said"),
     [
         ("prices: [{provider: p}]", "model: Field required"),
+        (
+            "prices:\n- {provider: p, model: m, effective_from: 2025-01-01, source: x}\n"
+            "- {provider: p, model: n, effective_from: 2025-01-01, source: x, per_call: 1 cent}",
+            "row 2 (p/n): per_call: ",
+        ),
+        ("prices: [p/m]", "row 1 ('p/m'): "),
         ("prices: [{provider: p, model: m, effective_from: 2025-01-01, input: -1, source: x}]", "input"),
         ("- a\n- b", "not a mapping"),
         ("prices: [", "not YAML"),

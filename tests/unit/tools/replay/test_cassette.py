@@ -172,6 +172,16 @@ def test_the_setting_names_mode_and_file(tmp_path: Path, monkeypatch: pytest.Mon
             Cassette.from_environment()
 
 
+@pytest.mark.parametrize("mode", ["record", "auto"])
+def test_a_run_that_asks_nothing_can_be_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """As the default profile, whose experts are simulated."""
+    file = tmp_path / "work/run.jsonl"
+    for again in (mode, "replay", mode):
+        monkeypatch.setenv(SETTING, f"{again}:{file}")
+        made = Cassette.from_environment()
+        assert made is not None and made.mode == again and file.read_bytes() == b""
+
+
 class Web:
     """What a web search is to a cassette: another answer each time, a price a call, a failure, a refusal."""
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from orchestra.config.compute import Compute
 from orchestra.config.schema import Grpo, Rollout, Sft
@@ -113,6 +114,25 @@ def test_sft(compute: dict[str, Any], most: float, tmp_path: Path) -> None:
 def test_grpo(compute: dict[str, Any], most: float, tools: Toolkit, tmp_path: Path) -> None:
     plain = grpo_gradient(tools, tmp_path / "plain", shared_prefix=False)
     assert away(grpo_gradient(tools, tmp_path / "one", **compute), plain) < most
+
+
+def test_a_reference_model_may_be_wrapped(tools: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As DeepSpeed wraps it before the training starts; DataParallel is a wrapper that needs no second process."""
+    warm_model().save_pretrained(str(tmp_path / "base"))
+
+    def gradient(work: str) -> Gradient:
+        model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "base"))
+        return grpo_gradient(tools, tmp_path / work, model, kl=0.5, steps=2)
+
+    plain = gradient("plain")
+    prepare: Any = Accelerator.prepare_model
+
+    def wrapped(self: Any, model: Any, device_placement: Any = None, evaluation_mode: bool = False) -> Any:
+        made = prepare(self, model, device_placement, evaluation_mode)
+        return torch.nn.DataParallel(made) if evaluation_mode else made
+
+    monkeypatch.setattr(Accelerator, "prepare_model", wrapped)
+    assert away(gradient("wrapped"), plain) == 0
 
 
 def test_masters_keep_steps_that_bfloat16_would_lose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

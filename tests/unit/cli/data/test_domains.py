@@ -1,0 +1,74 @@
+"""`orchestra domains check`: what it calls sound works in the pipeline, too."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestra.cli.app import app
+from orchestra.errors import DataError
+from tests.support.worlds import ROOT
+
+
+@pytest.fixture
+def domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sound domain in a workspace of its own."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "data/catalogue", tmp_path / "data/catalogue")
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(ROOT / "data/domains/weather", tmp_path / "data/domains/weather"))
+
+
+def check(name: str = "weather") -> str:
+    return CliRunner().invoke(app, ["domains", "check", name], catch_exceptions=False).stdout
+
+
+def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    return change
+
+
+def search(folder: Path) -> None:
+    for file in ("tools.yaml", "intents.yaml"):
+        replaced(file, "get_station", "search")(folder)
+
+
+UNSOUND: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a word": (replaced("entries/stations.csv", "Durvon,216", "Durvon,many"), "stations.height: 'many' is no number"),
+    "a thousand": (
+        replaced("entries/stations.csv", "Durvon,216", 'Durvon,"1,074"'),
+        "stations.height: '1,074' is no number",
+    ),
+    "a tool of the catalogue": (search, "the catalogue has a tool search, too — rename it in tools.yaml"),
+}
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+def test_what_the_pipeline_would_refuse_or_miscount_is_not_sound(domain: Path, case: str) -> None:
+    change, said = UNSOUND[case]
+    change(domain)
+    with pytest.raises(DataError, match=f"domain weather: {said}"):
+        check()
+
+
+@pytest.mark.parametrize("name", ["Meine Garage", "garäge", "-x"])
+def test_a_folder_that_params_cannot_name_is_not_sound(domain: Path, name: str) -> None:
+    domain.rename(domain.with_name(name))
+    with pytest.raises(DataError, match=f"world.domains cannot name the folder '{name}' — name it by letters"):
+        CliRunner().invoke(app, ["domains", "check", "--", name], catch_exceptions=False)
+
+
+def test_entries_saved_by_a_spreadsheet_are_read(domain: Path) -> None:
+    """`CSV UTF-8` of a spreadsheet begins with a byte order mark; numbers may be written with a point."""
+    for file in (domain / "entries").glob("*.csv"):
+        file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    replaced("entries/stations.csv", "Durvon,216", "Durvon,216.0")(domain)
+    assert "sound" in check()
