@@ -52,7 +52,11 @@ SERVED = [
     "synthesize.evolved_share=0.0", f"grpo.server={CPU}", f"evaluate.server={CPU}",
 ]  # fmt: skip
 RANKS = [f"{stage}.{switch}" for stage in ("sft", "grpo") for switch in ("processes=2", "strategy=ddp")]
-PROFILES = {"qwen3-0.6b": ["evaluate.engine=in_process"], "qwen3-8b-lora": SERVED, "qwen3-8b": [*SERVED, *RANKS]}
+PROFILES = {
+    "qwen3-0.6b": ["grpo.engine=in_process", "evaluate.engine=in_process"],
+    "qwen3-8b-lora": SERVED,
+    "qwen3-8b": [*SERVED, *RANKS],
+}
 """What a CPU without accounts needs besides. ZeRO-3 has tests of its own (test_ranks)."""
 QUESTIONS = {"train": (100, 140), "heldout": (200, 208)}
 """Numbers that are asked about, by split."""

@@ -118,7 +118,7 @@ def test_rollouts_in_process_have_the_types_of_the_weights_that_train() -> None:
     def acting(params: Params, shape: ModelShape) -> dict[str, int]:
         return peak(params, "grpo", shape, plan_of(params, "grpo")).parts
 
-    many = acting(grpo_of("qwen3-0.6b", eval_examples=64), SMALL)
+    many = acting(grpo_of("qwen3-0.6b", engine="in_process", eval_examples=64), SMALL)
     assert many["KV cache"] == 64 * 6144 * 2 * 28 * 8 * 128 * 4, "a development check plays all of its examples at once"
     assert many["decoder"] == (SMALL.weights - SMALL.norms) * 4
     lora = acting(grpo_of("qwen3-8b-lora", engine="in_process"), EIGHT)

@@ -151,8 +151,8 @@ def test_vllms_own_wheel_is_no_server_on_a_cpu(tmp_path: Path) -> None:
 
 def test_the_smallest_profile_of_gpus_serves_on_one() -> None:
     params = load_params(ROOT / "models/recipes/qwen3-0.6b/params.yaml")
-    assert params.evaluate.engine == "vllm"
-    for server in (params.evaluate.server, params.deploy.vllm):
+    assert params.grpo.engine == params.evaluate.engine == "vllm"
+    for server in (params.grpo.server, params.evaluate.server, params.deploy.vllm):
         assert (server.device, server.dtype) == ("gpu", "bfloat16")
     assert params.evaluate.server.gpu_memory + params.deploy.vllm.gpu_memory < 1 > 2 * params.deploy.vllm.gpu_memory
 
