@@ -35,10 +35,16 @@ def workspace_tag(root: Path) -> str:
 
 
 def taken(root: Path, flow: str, name: str) -> bool:
-    """Whether another workspace has that deployment on the server in use: Prefect would replace it without a word."""
+    """Whether another workspace has that deployment on a server that several share: Prefect would replace it unsaid.
+
+    On the workspace's own server it has only what a folder had from which this one was moved or restored.
+    """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
+    from prefect.settings import PREFECT_API_URL
 
+    if servers.owns_prefect(root, str(PREFECT_API_URL.value())):
+        return False
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         tags = set(client.read_deployment_by_name(f"{flow}/{name}").tags)
         return workspace_tag(root) not in tags and any(re.fullmatch(WORKSPACE_TAG, tag) for tag in tags)

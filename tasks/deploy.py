@@ -51,7 +51,9 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
         note = f"nothing serves: no version was promoted yet{why}"
         stage.say(note)
         return Deployment(note=note)
-    _settle(root)
+    old = read(root / SERVING)
+    if old is not None:
+        replaced(root, old.fingerprint)
     examples = heldout(stage)
     plan = _plan(stage, wish, examples)
     candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)
@@ -87,17 +89,12 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
         raise
     if made.outcome != "unchanged":
         told(made.outcome, made.trial)
-        _settle(root)
+        if (serves := read(root / SERVING)) is not None:
+            replaced(root, serves.fingerprint, open_too=old is None or old.checkpoint_hash != serves.checkpoint_hash)
     stage.say(f"{made.outcome}: version {made.version} at {made.url} ({made.engine})")
     for line in filter(None, (made.trial, made.note)):
         stage.say(line)
     return made
-
-
-def _settle(root: Path) -> None:
-    """Settle the requests for a retraining that are about other versions than the one that serves."""
-    if (serves := read(root / SERVING)) is not None:
-        replaced(root, serves.fingerprint)
 
 
 def _plan(stage: Stage, wish: Wish, examples: Any) -> TrialPlan | None:

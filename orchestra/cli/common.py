@@ -59,14 +59,16 @@ def can_be_written(path: Path | None) -> Path | None:
 
     What is there already is left to the writer.
     """
-    if path is not None and not path.exists():
-        folder = next(one for one in path.absolute().parents if one.is_dir())
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise ConfigError(
-                f"nothing can be written there: {error.strerror}", where=str(path), fix="name another path"
-            ) from None
+    try:
+        if path is not None and not path.exists():
+            nearest = next(one for one in path.absolute().parents if one.exists())
+            if not nearest.is_dir():
+                what = "it is there already, as a file in place of a folder"
+                raise ConfigError(what, where=str(nearest), fix="name another path")
+            tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        what = f"nothing can be written there: {error.strerror}"
+        raise ConfigError(what, where=str(path), fix="name another path") from None
     return path
 
 

@@ -111,7 +111,9 @@ def _named(model: str, here: Path, root: Path) -> str:
     if model.isdigit() or model in REFERENCES or ENDPOINT.fullmatch(model):
         return model
     folder = Path(os.path.abspath(here / model))
-    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+    name = str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder)
+    # ./7 is a folder, and 7 a version.
+    return str(folder) if name.isdigit() or name in REFERENCES else name
 
 
 def learn(

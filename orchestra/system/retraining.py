@@ -171,11 +171,11 @@ def drop(root: Path, request: RetrainRequest) -> None:
     _save(root, request, state="dropped", closed=datetime.now(UTC))
 
 
-def replaced(root: Path, serving: str) -> None:
-    """Settle what is about versions before the one of fingerprint `serving`. Where that one goes and they serve again,
-    their facts ask again, also those that were answered."""
+def replaced(root: Path, serving: str, *, open_too: bool = False) -> None:
+    """Settle what was answered about versions before the one of fingerprint `serving`: where that one goes and they
+    serve again, their facts ask again. `open_too`: it has other weights, so that what is open is of the past, too."""
     for one in requests(root):
-        if one.state in ("open", "answered") and one.serving not in ("", serving):
+        if one.state in ("answered", *(["open"] if open_too else [])) and one.serving not in ("", serving):
             _save(root, one, state="settled", closed=datetime.now(UTC))
 
 

@@ -160,12 +160,11 @@ def prefect_login(root: Path) -> str:
 def prefect_client(root: Path) -> dict[str, str]:
     """What Prefect's client needs for the API that the user named, else for that of `orchestra up`; empty without
     either. A server of the team's gets no login of ours. Raises `ServiceError` where ours does not take it."""
-    found = address(root, "prefect")
-    own = None if found is None else f"{found}/api"
+    own = _own_prefect(root)
     url = os.environ.get(PREFECT_URL) or own
     if url is None:
         return {}
-    if own is None or _place(url) != _place(own):
+    if own is None or not owns_prefect(root, url):
         return {PREFECT_URL: url}
     key = root / PREFECT_KEY
     login = key.read_text(encoding="utf-8") if key.is_file() else ""
@@ -173,6 +172,17 @@ def prefect_client(root: Path) -> dict[str, str]:
         fix = "orchestra stop prefect worker, then orchestra up"
         raise ServiceError("Prefect's server was started with another login", where=PREFECT_KEY, fix=fix)
     return {PREFECT_URL: url} | ({PREFECT_LOGIN: login} if login else {})
+
+
+def _own_prefect(root: Path) -> str | None:
+    found = address(root, "prefect")
+    return None if found is None else f"{found}/api"
+
+
+def owns_prefect(root: Path, url: str) -> bool:
+    """Whether Prefect's API at that address is the server that this workspace started."""
+    own = _own_prefect(root)
+    return own is not None and _place(url) == _place(own)
 
 
 def _place(url: str) -> tuple[str | None, int | None]:

@@ -60,6 +60,23 @@ def test_a_schedule_of_another_workspace_is_not_replaced(two: list[Path]) -> Non
     add(bank, "nightly", "retrain", CRON, "UTC", [])
 
 
+def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
+    two: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    old, restored = two
+    add(old, "weekly", "retrain", CRON, "UTC", [])
+    list(retraining.switch_on(old))
+    url = str(PREFECT_API_URL.value()).removesuffix("/api")
+    monkeypatch.setattr(servers, "address", lambda root, _name: url if root == restored else None)
+    add(restored, "weekly", "retrain", "0 4 * * *", "UTC", [])
+    list(retraining.switch_on(restored))
+    assert [one.name for one in deployments(restored)] == ["asked", "watch", "weekly"] and not deployments(old)
+    assert list(retraining.switch_off(restored)) == ["automation orchestra-retraining: removed"]
+    remove(restored, "watch")
+
+
 def test_automatic_retraining_of_two_workspaces_has_two_deployments(two: list[Path]) -> None:
     shop, bank = two
     list(retraining.switch_on(shop))

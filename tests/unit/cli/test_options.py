@@ -113,6 +113,9 @@ def test_joined_files_are_those_of_the_present_folder(workspace: Path, handed: l
         ("/elsewhere/mine", "/elsewhere/mine"),
         ("3", "3"),
         ("golden", "golden"),
+        ("../3", "{root}/3"),
+        ("../golden", "{root}/golden"),
+        ("./3", "inside/3"),
         ("http://127.0.0.1:8800/v1", "http://127.0.0.1:8800/v1"),
         ("gpt-5-mini@https://host/v1", "gpt-5-mini@https://host/v1"),
     ],
@@ -121,7 +124,7 @@ def test_a_measured_checkpoint_is_that_of_the_present_folder(
     workspace: Path, handed: list[str], typed: str, meant: str
 ) -> None:
     orchestra("evaluate", "--benchmark", "own", "--model", typed)
-    assert handed[handed.index("--model") + 1] == meant
+    assert handed[handed.index("--model") + 1] == meant.format(root=workspace)
 
 
 @pytest.mark.parametrize("command", ["data preferences --out file/x.jsonl", f"{BY_RULE} --version file"])
@@ -146,7 +149,7 @@ OUTPUTS = [
 ]
 
 
-@pytest.mark.parametrize("place", ["/proc/x", "/proc/self/x/y"])
+@pytest.mark.parametrize("place", ["/proc/x", "/proc/self/x/y", "x" * 300])
 @pytest.mark.parametrize("command", OUTPUTS)
 def test_an_output_that_cannot_be_made_is_refused_before_any_work(workspace: Path, command: str, place: str) -> None:
     before = sorted(workspace.rglob("*"))

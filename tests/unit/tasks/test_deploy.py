@@ -125,13 +125,16 @@ def test_a_drift_that_was_answered_asks_again_when_its_version_serves_again(
 def test_a_release_settles_the_open_drift_of_the_version_that_it_replaces(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def serves(fingerprint: str) -> Deployment:
+    def serves(fingerprint: str, weights: str) -> Deployment:
         more = {"checkpoint": "c", "engine": "in_process", "params": {}, "code": "c"}
-        write(stage.root, Serving(version="1", checkpoint_hash=fingerprint, fingerprint=fingerprint, **more))
+        write(stage.root, Serving(version="1", checkpoint_hash=weights, fingerprint=fingerprint, **more))
         return Deployment(outcome="released")
 
-    serves("old")
+    serves("old", "a")
     ask(stage.root, of_drift([Signal("mix of tools", 0.0, 0.2, 1e-9)], "old", 0), {"drift"}, "a monitor")
-    monkeypatch.setattr(Release, "run", lambda _: serves("new"))
+    monkeypatch.setattr(Release, "run", lambda _: serves("other settings", "a"))
+    deploy(stage)
+    assert [one.state for one in requests(stage.root)] == ["open"], "the same weights drift on"
+    monkeypatch.setattr(Release, "run", lambda _: serves("new", "b"))
     deploy(stage)
     assert [one.state for one in requests(stage.root)] == ["settled"]
