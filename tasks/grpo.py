@@ -17,7 +17,7 @@ from orchestra.rewards.properties import check_weights
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.synthesis.preferences.sentences import WORDS, stated
-from orchestra.system.machine import check_ranks, gpus, torch_beside_gpu
+from orchestra.system.machine import check_ranks, torch_beside_gpu, torch_gpus
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.best_checkpoint import restore
@@ -51,7 +51,7 @@ def main(stage: Stage) -> None:
     if distributed.joined() or (settings.processes == 1 and settings.strategy == "ddp"):
         train(stage)
     else:
-        check_ranks(settings, stage.name, gpus())
+        check_ranks(settings, stage.name, torch_gpus())
         distributed.launch([sys.executable, "-m", "tasks.grpo"], settings.processes, stage.work_dir())
 
 

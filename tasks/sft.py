@@ -10,7 +10,7 @@ from orchestra.files.examples import read_examples, split_watched
 from orchestra.rewards.group import well_formed
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
-from orchestra.system.machine import check_ranks, gpus, torch_beside_gpu
+from orchestra.system.machine import check_ranks, torch_beside_gpu, torch_gpus
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.sft import sft_row
@@ -34,7 +34,7 @@ def main(stage: Stage) -> None:
     if not distributed.joined() and settings.processes == 1 and settings.strategy == "ddp":
         train(stage, teach(stage))
     elif not distributed.joined():
-        check_ranks(settings, stage.name, gpus())
+        check_ranks(settings, stage.name, torch_gpus())
         _share(stage, teach(stage))
         distributed.launch([sys.executable, "-m", "tasks.sft"], settings.processes, stage.work_dir())
     else:

@@ -34,10 +34,11 @@ def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("ok", "GPUs", f"{len(devices)}: {names}; driver {devices[0].driver}")
     elif params.profile != "embedded":
         yield CheckResult("warning", "GPUs", "none: everything runs on the CPU", "use a machine with a GPU")
-    yield from _ranks(params, devices)
+    torch_devices = machine.torch_gpus()
+    yield from _ranks(params, torch_devices)
     yield from _vllm(root, params)
     yield from _base(root, params.model)
-    yield from _memory(root, params, devices)
+    yield from _memory(root, params, torch_devices)
     yield from _extras(root, params)
     try:
         yield from _experts(root, params)
@@ -51,7 +52,7 @@ def refuse(root: Path, params: Params, until: str | None = None) -> None:
     With `until` no stage after that one counts: the others may run on another machine.
     """
     shape, stages = shape_of(root, params.model), TRAINED_UNTIL.get(until or "", machine.TRAINED)
-    for need in machine.needs(params, shape, machine.gpus()) if shape is not None and stages else ():
+    for need in machine.needs(params, shape, machine.torch_gpus()) if shape is not None and stages else ():
         if need.stage in stages and need.hopeless:
             raise ConfigError(machine.told(need), where="memory", fix=_fix(need))
 
@@ -62,7 +63,7 @@ def refuse_now(root: Path, params: Params, stages: Collection[str]) -> None:
 
     if not stages:
         return
-    devices, shape = machine.gpus(), shape_of(root, params.model)
+    devices, shape = machine.torch_gpus(), shape_of(root, params.model)
     for stage in machine.TRAINED:
         if stage in stages:
             machine.check_ranks(getattr(params, stage), stage, devices)

@@ -152,6 +152,16 @@ def torch_beside_gpu() -> str | None:
     return None if torch.cuda.is_available() else beside_gpu("this process computes", fix)
 
 
+def torch_gpus() -> list[Gpu]:
+    """Those that torch computes on: none where it sees none. Loads torch only where the driver lists some."""
+    found = gpus()
+    if not found:
+        return []
+    import torch
+
+    return found if torch.cuda.is_available() else []
+
+
 def host_memory() -> int:
     """Bytes of memory that this process may use: the machine's, or what its container or batch job has of it."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -199,7 +209,8 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
         found = peak(params, stage, shape, plan)
         helps = "" if found.total <= room else _helps(params, stage, shape, plan, room)
         least = found if devices else training(shape, replace(plan, rows=1))
-        held = max((one.held for one in devices), default=0)
+        # Rank i of a machine takes GPU i; another process may hold the rest.
+        held = max((one.held for one in devices[: plan.ranks]), default=0)
         yield Need(stage, found, room, held, helps, least.total)
 
 

@@ -35,7 +35,7 @@ from orchestra.serving.releases.parity import Proof
 from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_code, read, serving_fingerprint, write
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
-from orchestra.system.machine import beside_gpu, check_room, gpus
+from orchestra.system.machine import beside_gpu, check_room, torch_gpus
 from orchestra.system.processes import Service, free_port, port_busy, running, stop_services
 from orchestra.types import Example
 
@@ -225,22 +225,23 @@ class Release:
             serving = self._launch()
         self.say(f"working through {len(self.smoke)} held-out examples in process, for reference")
         weights = sum(file.stat().st_size for file in self.candidate.folder.glob("*.safetensors"))
-        check_room(self.root, gpus()[:1], weights, "the release's reference")
+        check_room(self.root, torch_gpus()[:1], weights, "the release's reference")
         proof = Proof.prepare(self.root, self.candidate.folder, self.params, self.smoke)
-        if engine == "vllm" and device == "gpu":
-            # One after the other: a server leaves the checkpoint in this process no room on its GPU.
-            serving = self._launch()
-        if serving.engine == "vllm" and self.started is not None:
-            try:
+        try:
+            if engine == "vllm" and device == "gpu":
+                # One after the other: a server leaves the checkpoint in this process no room on its GPU.
+                serving = self._launch()
+            if self.started is not None:
                 took = vllm.wait_healthy(self.root, self.started, self.params.deploy.start_timeout_s, self.say)
                 self.say(f"{self.started.name} is up ({took:.0f} s more)")
-            except ServiceError as failure:
-                if self.params.deploy.engine != "auto":
-                    raise
-                self.note = f"vLLM did not start ({failure.what}): serving in process"
-                self.say(self.note)
+        except ServiceError as failure:
+            if self.params.deploy.engine != "auto":
+                raise
+            self.note = f"vLLM did not start ({failure.what}): serving in process"
+            self.say(self.note)
+            if self.started is not None:
                 stop_services(self.root, self.started.name)
-                self.started, serving = None, self._serving("in_process", fell_back=True)
+            self.started, serving = None, self._serving("in_process", fell_back=True)
         if serving.engine == "in_process":
             return serving, proof.summary, proof.question
         assert serving.vllm_url is not None and serving.vllm_service is not None

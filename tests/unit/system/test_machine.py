@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from orchestra.cli.common import CheckResult
-from orchestra.cli.readiness import examine_profile, refuse_now
+from orchestra.cli.readiness import examine_profile, refuse, refuse_now
 from orchestra.config.deploy import VllmServer
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.schema import Params, load_params
@@ -27,7 +27,11 @@ from tasks.platform.stage import Stage
 from tests.support.worlds import ROOT
 
 IDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8a3b1c2d-0000-4106-c12f-20bd9faed9f7")
-DRIVER = "#!/bin/sh\n" + "".join(f'echo "NVIDIA H100 80GB HBM3, 81559, ${{HELD:-4}}, 550.1, {one}"\n' for one in IDS)
+DRIVER = "#!/bin/sh\n" + "".join(
+    f'echo "NVIDIA H100 80GB HBM3, 81559, ${{HELD_{i}:-4}}, 550.1, {one}"\n' for i, one in enumerate(IDS)
+)
+FULL = str(81559 - 8192)
+"""MiB that others hold of a GPU with 8 GiB free."""
 SERVER = VllmServer(device="gpu", dtype="bfloat16")
 
 
@@ -42,9 +46,21 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that computes on them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+@pytest.fixture
+def torch_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
 def crowded(two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Both GPUs are held by the champion's server, but for 8 GiB."""
-    monkeypatch.setenv("HELD", str(81559 - 8192))
+    monkeypatch.setenv("HELD_0", FULL)
+    monkeypatch.setenv("HELD_1", FULL)
     start_service(tmp_path, "vllm-blue", ["/bin/sleep", "99"], port=1, url="http://127.0.0.1:1")
     yield
     stop_services(tmp_path, "vllm-blue")
@@ -109,7 +125,7 @@ def test_a_server_beside_the_champions_is_refused_with_the_command_that_frees_th
         own.start()
 
 
-@pytest.mark.usefixtures("crowded")
+@pytest.mark.usefixtures("crowded", "cuda")
 def test_a_release_beside_the_champion_is_refused_before_its_checkpoint_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +138,28 @@ def test_a_release_beside_the_champion_is_refused_before_its_checkpoint_is_loade
         release._proven("vllm")
 
 
+@pytest.mark.usefixtures("crowded", "torch_on_cpu")
+@pytest.mark.parametrize("engine", ["auto", "vllm"])
+def test_a_server_without_room_on_its_gpu_is_one_that_does_not_start(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release's reference runs on the CPU all the same."""
+    qwen = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
+    params = qwen.model_copy(update={"deploy": qwen.deploy.model_copy(update={"engine": engine})})
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(16 << 30)
+    monkeypatch.setattr(Release, "_fingerprint", lambda self, engine: engine)
+    monkeypatch.setattr(Proof, "prepare", lambda *given: SimpleNamespace(summary="", question=None))
+    release = Release(tmp_path, params, ReleaseCandidate("1", tmp_path, "hash"), [], print)
+    if engine == "vllm":
+        with pytest.raises(ServiceError, match=r"the server of deploy\.vllm needs"):
+            release._proven("vllm")
+        return
+    serving, *_ = release._proven("vllm")
+    assert (serving.engine, serving.fell_back, release.started) == ("in_process", True, None)
+    assert release.note.startswith("vLLM did not start (the server of deploy.vllm needs")
+
+
 QWEN = load_params(ROOT / "models/recipes/qwen3-8b/params.yaml")
 
 
@@ -129,7 +167,7 @@ def findings(root: Path, params: Params) -> dict[str, CheckResult]:
     return {one.what: one for one in examine_profile(root, params) if one.level != "ok"}
 
 
-@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.usefixtures("two_gpus", "cuda")
 def test_what_a_profile_needs_of_gpus_is_compared_with_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(ROOT, QWEN)
     assert found["sft.strategy"].found == "DeepSpeed is not installed"
@@ -147,7 +185,7 @@ def test_what_a_profile_needs_of_gpus_is_compared_with_this_machine(monkeypatch:
     refuse_now(ROOT, QWEN, [])
 
 
-@pytest.mark.usefixtures("crowded")
+@pytest.mark.usefixtures("crowded", "cuda")
 def test_a_training_beside_the_champion_is_refused(tmp_path: Path) -> None:
     params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
     (tmp_path / "models").symlink_to(ROOT / "models")
@@ -159,7 +197,43 @@ def test_a_training_beside_the_champion_is_refused(tmp_path: Path) -> None:
     refuse_now(tmp_path, params, ["validate"])
 
 
-@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.usefixtures("two_gpus", "cuda")
+def test_only_the_gpus_that_a_training_takes_need_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The champion's server has the other one: `deploy.vllm.devices`."""
+    monkeypatch.setenv("HELD_1", FULL)
+    params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
+    assert "memory forecast" not in findings(ROOT, params)
+    refuse_now(ROOT, params, machine.TRAINED)
+    two = params.model_copy(update={"sft": params.sft.model_copy(update={"processes": 2})})
+    with pytest.raises(ServiceError, match=r"sft needs .* of which other processes hold 71\.6"):
+        refuse_now(ROOT, two, ["sft"])
+
+
+@pytest.mark.usefixtures("crowded", "torch_on_cpu")
+def test_no_gpu_counts_where_torch_computes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "host_memory", lambda: 1 << 50)
+    monkeypatch.setattr(machine, "find_spec", lambda name: True)
+    found = findings(ROOT, QWEN)
+    assert "grpo.server" in found, "vLLM has a torch of its own"
+    assert not {"sft.processes", "grpo.processes", "memory forecast"} & found.keys()
+    refuse(ROOT, QWEN)
+    refuse_now(ROOT, QWEN, ["sft"])
+
+
+@pytest.mark.usefixtures("two_gpus", "torch_on_cpu")
+@pytest.mark.parametrize("stage", [sft, grpo])
+def test_ranks_on_the_cpu_start_beside_fewer_gpus(
+    stage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(machine, "find_spec", lambda name: True)
+    monkeypatch.setattr(sft, "teach", lambda stage: {})
+    monkeypatch.setattr(distributed, "launch", lambda command, ranks, folder: started.append(ranks))
+    stage.main(Stage(stage.__name__.rpartition(".")[2], QWEN, tmp_path))
+    assert started == [8]
+
+
+@pytest.mark.usefixtures("two_gpus", "cuda")
 @pytest.mark.parametrize("stage", [sft, grpo])
 def test_ranks_that_this_machine_cannot_start_cost_nothing(
     stage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +247,6 @@ def test_ranks_that_this_machine_cannot_start_cost_nothing(
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     monkeypatch.setattr(distributed, "find_spec", lambda name: True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ServiceError, match="8 processes for 2 GPUs"):
         stage.main(Stage(name, QWEN, tmp_path))

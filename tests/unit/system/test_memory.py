@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
@@ -102,6 +103,7 @@ def full(changes: dict[str, object]) -> Params:
 
 def test_a_stage_that_cannot_fit_is_refused_with_the_number_and_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: [replace(H100, memory=24 * GIB)])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ConfigError, match=r"needs \d+\.\d GiB .* a process, of 23\.0 GiB") as caught:
         refuse(ROOT, full({"processes": 1, "strategy": "ddp"}))
     assert len(str(caught.value).splitlines()) == 1 and caught.value.fix
