@@ -160,9 +160,10 @@ def test_what_was_answered_or_dropped_does_not_ask_again(tmp_path: Path) -> None
 def test_drift_of_a_version_that_another_one_replaced_asks_for_nothing_until_it_serves_again(tmp_path: Path) -> None:
     first = replace(DRIFT, serving="f1")
     asked(tmp_path, first, PRICE)
-    replaced(tmp_path, "f1")
-    assert states(tmp_path) == ["open", "open"]
+    replaced(tmp_path, "f1", open_too=True)
     replaced(tmp_path, "f2")
+    assert states(tmp_path) == ["open", "open"], "the same version, then the same weights under other settings"
+    replaced(tmp_path, "f2", open_too=True)
     assert {one.cause: one.state for one in requests(tmp_path)} == {"drift": "settled", "price": "open"}
     assert asked(tmp_path, first, PRICE) == ["mix of tools: 0.2"]
     taken(tmp_path)
