@@ -1,7 +1,5 @@
 """Stage validate: only examples that pass the suites go on; the others go to quarantine with the reason."""
 
-import contextlib
-import gc
 import json
 import re
 from collections import Counter
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import DataError
 from orchestra.files.jsonl import copy_lines, parse_line, read_jsonl, stream_lines
-from orchestra.system.environment import cores
+from orchestra.system.environment import cores, lasting
 from orchestra.system.processes import die_with_parent
 from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.tools.search.corpus import Document, SearchIndex
@@ -51,7 +49,7 @@ def main(stage: Stage, workers: int | None = None) -> None:
     """
     files: dict[str, Path] = {split: stage.root / INPUT / f"{split}.jsonl" for split in SPLITS}
     gate = Gate.open(stage.root)
-    with _lasting():
+    with lasting():
         toolkit, known = _load(stage)
     pieces = cut(files, fix=FIX)
     total = sum(chunk.lines for chunks in pieces.values() for chunk in chunks)
@@ -100,17 +98,6 @@ def main(stage: Stage, workers: int | None = None) -> None:
             refused = {int(row.rpartition(":")[2]) for row in checked.rows if row.startswith(f"{split}:")}
             copy_lines(path, output / path.name, without=refused)
     stage.say(f"{total - len(checked.rows)} rows pass, {len(checked.rows)} in quarantine, see {PAGE}")
-
-
-@contextlib.contextmanager
-def _lasting() -> Iterator[None]:
-    """What is made within lives as long as the stage: looking through it for garbage, over and over, finds none."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def summary(checked: Checked, total: int) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """What every test shares: quiet libraries, and Hypothesis without a clock or chance, since the cores are shared."""
 
-import gc
 import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-from orchestra.system.environment import quiet
+from orchestra.system.environment import lasting, quiet
 
 quiet()
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
@@ -26,12 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Modules and tests live to the end: looking through those of the whole suite for garbage takes half a second."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+    with lasting():
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="module")

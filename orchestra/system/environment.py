@@ -1,9 +1,11 @@
 """Process-wide switches that every entry point sets before it imports a slow library."""
 
+import contextlib
 import gc
 import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -43,6 +45,17 @@ def quiet() -> None:
     for name, value in SWITCHES.items():
         os.environ.setdefault(name, value)
     gc.set_threshold(GARBAGE)
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """What is made within lives as long as the process: looking through it for garbage, over and over, finds none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def keep_loaded() -> None:

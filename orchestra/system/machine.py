@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config.compute import Compute
-from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.system.environment import memory_limit
@@ -117,11 +116,6 @@ def _bytes(mib: str) -> int:
     return int(float(mib) * (1 << 20))
 
 
-def gpus_of(settings: VllmServer) -> list[Gpu]:
-    """Those that a vLLM server of these settings may use."""
-    return gpus() if settings.devices is None else gpus(settings.devices)
-
-
 def counted(found: list[Gpu]) -> str:
     return f"{len(found)} GPU{'s' if len(found) > 1 else ''}"
 
@@ -185,15 +179,20 @@ def frees(root: Path) -> str:
 
 def check_ranks(compute: Compute, stage: str, devices: list[Gpu]) -> None:
     """Raises `ServiceError` where this machine cannot start a stage's ranks: no DeepSpeed, or too few GPUs."""
-    if compute.strategy != "ddp" and find_spec("deepspeed") is None:
-        raise ServiceError(
-            "DeepSpeed is not installed", where=f"{stage}.strategy", fix=".venv/bin/uv pip install -e '.[gpu]', or ddp"
-        )
+    check_deepspeed(compute, stage)
     if 0 < len(devices) < compute.processes:
         raise ServiceError(
             f"{compute.processes} processes for {counted(devices)}", where=f"{stage}.processes",
             fix=f"use at most {len(devices)}, or train on several machines: orchestra launch",
         )  # fmt: skip
+
+
+def check_deepspeed(compute: Compute, stage: str) -> None:
+    """Raises `ServiceError` where a stage's strategy needs DeepSpeed and it is missing."""
+    if compute.strategy != "ddp" and find_spec("deepspeed") is None:
+        raise ServiceError(
+            "DeepSpeed is not installed", where=f"{stage}.strategy", fix=".venv/bin/uv pip install -e '.[gpu]', or ddp"
+        )
 
 
 def room_of(devices: list[Gpu], ranks: int) -> int:

