@@ -117,6 +117,7 @@ def create_control(gateway: Gateway, token: str) -> ASGIApp:
 def _routes(gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
+    # `ChatFirst` answers the requests of this path; from here other methods learn that it takes POST alone.
     @router.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         return await _chat(gateway, request)
