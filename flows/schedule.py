@@ -16,6 +16,9 @@ from flows._workspace import settings
 from orchestra.config.overrides import effective
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
+from orchestra.system.processes import descendants, running
+from orchestra.system.runs import RunRecord, runs
+from orchestra.text import aligned
 from tasks.platform.commands import run_command
 
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
@@ -124,29 +127,41 @@ def deploy(
 
 def listed(root: Path) -> list[str]:
     """One line a schedule of this workspace."""
-    lines = []
+    rows = []
     for one in deployments(root):
         plan = one.schedules[0].schedule if one.schedules else None
         when = f"{plan.cron!r} {plan.timezone}" if plan is not None and hasattr(plan, "cron") else "not scheduled"
         with_ = ", ".join(one.parameters.get("overrides") or [])
-        paused = "  paused" if one.paused else ""
-        lines.append(f"{one.name:<16}{one.entrypoint.rpartition(':')[2]:<10}{when:<24}{with_}{paused}".rstrip())
-    return lines
+        rows.append((one.name, one.entrypoint.rpartition(":")[2], when, with_, "paused" if one.paused else ""))
+    return aligned(rows) if rows else []
 
 
 def remove(root: Path, name: str) -> None:
-    """Delete a schedule; with the last one the worker ends. Raises `ConfigError` for one that there is not."""
+    """Delete a schedule; with the last one the worker ends.
+
+    Raises `ConfigError` for one that there is not, and `ServiceError` where the worker would end during a run of its.
+    """
     from prefect.client.orchestration import get_client
 
     found = {one.name: one for one in deployments(root)}
     if name not in found:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
+    if len(found) == 1 and (run := _played(root)) is not None:
+        what = f"{name} is the last schedule: its worker would end, and it plays the run {run.name}"
+        raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
     with connected(root), get_client(sync_client=True) as client:
         client.delete_deployment(found[name].id)
     print(f"{name}: removed")
     if len(found) == 1 and servers.forget_worker(root):
         print("worker: ended, since no schedule is left")
+
+
+def _played(root: Path) -> RunRecord | None:
+    """The run that the worker plays; None without one."""
+    worker = running(root, "worker")
+    below = () if worker is None else descendants(worker.pid)
+    return next((one for one in runs(root) if one.lives and one.pid in below), None)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,23 @@
-"""Names of schedules that would replace what `orchestra retraining on` or another workspace deploys."""
+"""Names of schedules that would replace what `orchestra retraining on` or another workspace deploys, and their end."""
 
 import contextlib
+import os
+import signal
+import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from flows import retraining, schedule
-from flows.schedule import add, deployments, remove
-from orchestra.errors import ConfigError
+from flows.schedule import add, deployments, listed, remove
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
+from orchestra.system.processes import running, start_service, started_at, stop_services
+from orchestra.system.runs import RunRecord, save
 from tests.flows.workspace import make
+from tests.support.waiting import soon
 
 CRON = "0 3 * * *"
 
@@ -88,3 +95,35 @@ def test_automatic_retraining_of_two_workspaces_has_two_deployments(two: list[Pa
     assert list(retraining.switch_off(bank)) == [], "the automation is also of the other one"
     assert [one.name for one in deployments(bank)] == [watch]
     assert list(retraining.switch_off(shop)) == ["automation orchestra-retraining: removed"]
+
+
+def test_the_last_schedule_stays_while_its_worker_plays_a_run(two: list[Path]) -> None:
+    root = two[0]
+    add(root, "last", "retrain", CRON, "UTC", [])
+    add(root, "first", "retrain", CRON, "UTC", [])
+    start_service(root, "worker", ["sh", "-c", "sleep 600 & echo $! > child; wait"], port=0, url="")
+    try:
+        assert soon(lambda: (root / "child").is_file() and (root / "child").read_text().endswith("\n"), 60)
+        pid = int((root / "child").read_text())
+        where = {"host": socket.gethostname(), "pid": pid, "started": started_at(pid)}
+        save(root, RunRecord(id="a", name="sad-fox", flow="retrain", began=datetime.now(UTC), **where))
+        remove(root, "first")
+        with pytest.raises(ServiceError, match=f"the run sad-fox — wait for it, or end it: kill {pid}"):
+            remove(root, "last")
+        assert [one.name for one in deployments(root)] == ["last"] and running(root, "worker")
+        os.kill(pid, signal.SIGKILL)
+        assert soon(lambda: started_at(pid) is None, 60)
+        remove(root, "last")
+        assert running(root, "worker") is None
+    finally:
+        stop_services(root)
+
+
+def test_the_columns_of_the_list_stand_apart(two: list[Path]) -> None:
+    root = two[0]
+    add(root, "every-half-hour-on-weekdays", "retrain", "*/30 8-18 * * 1-5", "America/Argentina/Buenos_Aires", [])
+    add(root, "last", "monitor", CRON, "UTC", [])
+    assert listed(root) == [
+        "every-half-hour-on-weekdays  retrain  '*/30 8-18 * * 1-5' America/Argentina/Buenos_Aires",
+        "last                         monitor  '0 3 * * *' UTC",
+    ]
