@@ -143,14 +143,21 @@ class RunRecord(Record):
             return self.failure.stage
         return next((name for name, one in self.stages.items() if one.state == RUNNING), "")
 
-    def as_of_now(self, *, free: bool) -> "RunRecord":
+    def as_of_now(self, root: Path, *, free: bool) -> "RunRecord":
         """The same, but a run that is gone says Killed. `free`: nobody else has the lock that it works under."""
         if self.ended is not None or (self.lives and not (self.elsewhere and free)):
             return self
         stage = self.stage
         failure = RunFailure(kind=KILLED, what="its process was killed", fix="run it again: it continues", stage=stage)
-        last = max((one.began for one in self.stages.values()), default=self.began)
-        return self.model_copy(update={"state": KILLED, "message": failure.what, "failure": failure, "ended": last})
+        update = {"state": KILLED, "message": failure.what, "failure": failure, "ended": self._last_sign(root)}
+        return self.model_copy(update=update)
+
+    def _last_sign(self, root: Path) -> datetime:
+        """When it last began or ended a stage, or wrote to the log of the one that ran."""
+        signs = [self.began, *(one.ended or one.began for one in self.stages.values())]
+        with contextlib.suppress(FileNotFoundError):  # promote and deploy have no log of their own.
+            signs.append(datetime.fromtimestamp((root / f".state/logs/{self.stage}.log").stat().st_mtime, UTC))
+        return max(signs)
 
 
 class Note(Protocol):
@@ -224,12 +231,12 @@ def runs(root: Path) -> list[RunRecord]:
     """Every record, newest first; a run that is gone says Killed. Damaged files are left out."""
     found = list(_on_disk(root))
     free = any(one.elsewhere for one in found) and not locked_elsewhere(root)
-    return sorted((one.as_of_now(free=free) for one in found), key=lambda one: one.began, reverse=True)
+    return sorted((one.as_of_now(root, free=free) for one in found), key=lambda one: one.began, reverse=True)
 
 
 def stale(root: Path, *, alone: bool) -> list[RunRecord]:
     """The runs that are gone and whose record does not say so yet, as Killed. `alone`: the caller has the lock."""
-    found = ((one, one.as_of_now(free=alone)) for one in _on_disk(root))
+    found = ((one, one.as_of_now(root, free=alone)) for one in _on_disk(root))
     return [now for before, now in found if now.ended != before.ended]
 
 

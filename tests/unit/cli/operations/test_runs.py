@@ -185,6 +185,22 @@ def test_a_killed_process_shows_at_once_and_another_machines_run_while_the_lock_
     assert [one.state for one in runs(tmp_path)] == ["Running", "Killed", "Killed"]
 
 
+def test_a_killed_run_ended_when_its_stage_last_wrote(tmp_path: Path) -> None:
+    began, moved, wrote = (NOW - timedelta(minutes=minutes) for minutes in (300, 290, 60))
+    stages = {
+        "sft": StageRecord(state="ran", began=began, ended=moved),
+        "grpo": StageRecord(state="Running", began=moved),
+    }
+    save(tmp_path, record("dead", 300, ended=None, state="Running", host=socket.gethostname(), stages=stages))
+    assert runs(tmp_path)[0].ended == moved, "without a log it is the last that is known"
+    log = tmp_path / ".state/logs/grpo.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("grpo: step 1\n")
+    for at, end in ((wrote, wrote), (began, moved)):  # A log of before the stage says nothing.
+        os.utime(log, (at.timestamp(), at.timestamp()))
+        assert runs(tmp_path)[0].ended == end
+
+
 def test_old_records_go_and_other_flows_keep_theirs(tmp_path: Path) -> None:
     for number in range(KEPT + 3):
         save(tmp_path, record(f"n{number}", 100 - number))
