@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import check_stages, hand_over, workspace
-from orchestra.errors import ConfigError, ServiceError
+from orchestra.errors import ConfigError
 
 
 def run(
@@ -75,19 +75,23 @@ def stop(
 ) -> None:
     """End the servers of this workspace; the gateway and vLLM first answer what they work on, for 30 s at most."""
     from orchestra.serving.releases.control import STOP_S
-    from orchestra.system.processes import all_remembered, services, stop_services
+    from orchestra.system.processes import all_remembered, stop_services
+    from orchestra.system.servers import WAY_BACK
 
-    root = workspace()
-    running = {service.name for service in services(root)}
-    if unknown := set(name or []) - running:
-        raise ServiceError(f"{', '.join(sorted(unknown))} does not run", where=str(root), fix="orchestra status")
-    ended = 0
     # What died, and left its file or some of its processes, is ended too.
-    for each in name or sorted({service.name for service in all_remembered(root)}):
-        for service in stop_services(root, each, grace_s=STOP_S):
+    root = workspace()
+    known = sorted({service.name for service in all_remembered(root)})
+    if unknown := sorted(set(name or []) - {*WAY_BACK, *known}):
+        fix = f"one of: {', '.join(sorted({*WAY_BACK, *known}))}"
+        raise ConfigError(f"no server {', '.join(unknown)}", where="stop", fix=fix)
+    ended = 0
+    for each in name or known:
+        for service in (found := stop_services(root, each, grace_s=STOP_S)):
             print(f"ended {service.name} (pid {service.pid})", flush=True)
-            ended += 1
-    if not ended:
+        if name and not found:
+            print(f"{each}: does not run")
+        ended += len(found)
+    if not name and not ended:
         print("nothing runs")
 
 

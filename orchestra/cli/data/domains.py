@@ -97,7 +97,8 @@ def check(name: Annotated[str, typer.Argument(help="The domain.")]) -> None:
     try:
         check_domain(domain, read_catalogue(root / params.world.catalogue).tools)
     except DataError as error:
-        raise DataError(error.what, where=error.where or f"domain {name}", fix=error.fix or "fix it") from None
+        fix = f"correct the files of data/domains/{name}; docs/how-to/write-a-domain.md says what is plausible"
+        raise DataError(error.what, where=error.where or f"domain {name}", fix=error.fix or fix) from None
     print(f"{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents, sound")
 
 

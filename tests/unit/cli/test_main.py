@@ -111,6 +111,15 @@ def test_another_parameter_file_cannot_be_slipped_past_dvc(workspace: Path) -> N
     assert "ORCHESTRA_PARAMS" in error_of(done)
 
 
+def test_stop_ends_those_that_run_of_the_servers_named(workspace: Path) -> None:
+    start_service(workspace, "mlflow", ["sleep", "600"], port=0, url="")
+    done = orchestra(workspace, "stop", "worker", "mlflow", "gateway")
+    assert done.returncode == 0 and "ended mlflow (pid " in done.stdout
+    assert "worker: does not run\n" in done.stdout and done.stdout.endswith("gateway: does not run\n")
+    said = error_of(orchestra(workspace, "stop", "mlflow", "nope"))
+    assert said == "error: stop: no server nope — one of: gateway, metrics, mlflow, prefect, vllm, worker"
+
+
 def test_nothing_to_ask(workspace: Path) -> None:
     assert "nothing serves here" in error_of(orchestra(workspace, "ask", "what?"))
 
@@ -191,7 +200,7 @@ def test_a_busy_port_is_said_and_nothing_is_started(workspace: Path) -> None:
 def test_stop_ends_what_runs_and_nothing_else(workspace: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     made = start_service(workspace, "demo", command, port=1, url="http://127.0.0.1:1")
-    assert "nothere does not run" in error_of(orchestra(workspace, "stop", "nothere"))
+    assert "no server nothere — one of: demo, gateway" in error_of(orchestra(workspace, "stop", "nothere"))
     assert orchestra(workspace, "stop").stdout == f"ended demo (pid {made.pid})\n"
     assert started_at(made.pid) is None or not made.running
 
@@ -315,7 +324,8 @@ def test_examples_whose_licence_is_not_on_the_list_are_refused(with_domains: Pat
 
 
 def test_domains_says_what_is_wrong(with_domains: Path) -> None:
-    assert "no intent calls find_books" in error_of(orchestra(with_domains, "domains", "check", "mock"))
+    said = error_of(orchestra(with_domains, "domains", "check", "mock"))
+    assert "no intent calls find_books — correct the files of data/domains/mock; docs/how-to/write-a-domain.md" in said
     assert "no domain nowhere" in error_of(orchestra(with_domains, "domains", "examples", "nowhere"))
     writing = ("domains", "write", "library", "--subject", "books and readers", "--model", "m", "--price")
     assert "ORCHESTRA_WRITER_URL is not set" in error_of(orchestra(with_domains, *writing, "openai/gpt-5"))
