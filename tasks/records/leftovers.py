@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -132,13 +133,23 @@ def _of_dvc(root: Path) -> Iterator[str]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    # dvc.lock is not committed, so DVC would warn of every output of every branch and tag.
+    logger = logging.getLogger("dvc.output")
+    logger.addFilter(_of_a_version)
     try:
         with Repo(str(root)) as repo:
             used = repo.used_objs(all_branches=True, all_tags=True)
     except DvcException as error:
         raise dvc.explained(error, root) from None
+    finally:
+        logger.removeFilter(_of_a_version)
     for hashes in used.values():
         yield from (str(one.value) for one in hashes if one.value)
+
+
+def _of_a_version(record: logging.LogRecord) -> bool:
+    """False of DVC's warning about an output that no dvc.lock tells of: nothing of it is in the cache."""
+    return "missing version info" not in record.getMessage()
 
 
 def _of_sweeps(root: Path) -> Iterator[str]:

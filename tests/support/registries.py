@@ -14,6 +14,7 @@ from tasks.platform.registry import PROMOTED, Registry
 from tests.support.worlds import ROOT
 
 STAGE = "stages:\n  copy:\n    cmd: cp source out.txt\n    deps: [source]\n    outs: [out.txt]\n"
+GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 IGNORED = "/.state/\n/work/\n/out.txt\n/models/\n"
 
 
@@ -29,7 +30,7 @@ def make_workspace(root: Path) -> None:
 
 def commit(root: Path) -> None:
     shell(root, "git", "add", "-A")
-    shell(root, "git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "one")
+    shell(root, *GIT, "commit", "-qm", "one")
 
 
 def run_stage(root: Path, text: str) -> str:

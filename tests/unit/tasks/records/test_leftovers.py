@@ -21,7 +21,7 @@ from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
 from tasks.records.leftovers import CACHE, COLLECTED, keepers, leftovers, main
-from tests.support.registries import commit, make_workspace, register, run_stage
+from tests.support.registries import GIT, commit, make_workspace, register, run_stage, shell
 
 LONG_AGO = 1_000_000_000.0
 
@@ -101,6 +101,13 @@ def test_it_is_shown_first_and_only_then_deleted(
         repo.checkout()
     champion = registry.at(CHAMPION)
     assert champion is not None and champion.verified().is_dir()
+
+
+def test_a_branch_without_dvc_lock_is_no_warning(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shell(workspace, "git", "rm", "-q", "--cached", LOCK)
+    shell(workspace, *GIT, "commit", "-qm", "dvc.lock is not committed")
+    main([])
+    assert "version info" not in caplog.text
 
 
 def test_evidence_goes_with_its_checkpoint(workspace: Path) -> None:
