@@ -99,7 +99,7 @@ class Toolkit:
         folders = {name: root / "data/domains" / name for name in world.domains}
         for name, folder in folders.items():
             if not folder.is_dir():
-                raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="fix params.yaml")
+                raise ConfigError(f"no domain {name} in {folder}", where="world.domains", fix="use one of data/domains")
         return cls(
             catalogue,
             folders,

@@ -27,12 +27,13 @@ EVENTS = ("model_version_alias.created", "model_version_alias.deleted")
 """Told by default: an alias was set, also where it stood elsewhere before; an alias was removed."""
 PAGE = "docs/how-to/webhooks.md"
 REFUSALS = {
+    "URL hostname": "an address whose host this machine can look up",
     "scheme": "https, or on a test machine MLFLOW_WEBHOOK_ALLOWED_SCHEMES=http,https where MLflow's server starts",
     "non-public": "a public address, or MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS=true where MLflow's server starts",
     "event": "an event of MLflow, such as model_version.created",
-    "name": "letters, digits, dots, dashes and underscores",
+    "Webhook name": "letters, digits, dots, dashes and underscores",
 }
-"""What to do about MLflow's refusals, by a word of theirs."""
+"""What to do about MLflow's refusals, by words of theirs; a host is first, since it may have the others in it."""
 
 
 class Webhooks:

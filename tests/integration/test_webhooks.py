@@ -183,6 +183,10 @@ def test_a_server_with_mlflows_own_settings_refuses_and_another_key_is_named(
     with pytest.raises(ConfigError, match="non-public") as private:
         main(["releases", f"https://{LOCALHOST}:9/mlflow"])
     assert "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS" in str(private.value)
+    with pytest.raises(ConfigError, match=r"events\.invalid'.* — an address whose host this machine can look up"):
+        main(["releases", "https://events.invalid/"])
+    with pytest.raises(ConfigError, match="letters, digits, dots, dashes and underscores"):
+        main(["of us", "https://192.0.2.1/"])
     with pytest.raises(ConfigError, match="event"):
         main(["releases", "https://192.0.2.1/", "--event", "model.moved"])
     assert Webhooks(root).all() == []

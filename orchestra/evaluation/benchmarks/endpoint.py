@@ -41,7 +41,7 @@ class EndpointModel:
     async def attempt(self, question: Question, trial: int) -> Attempt:
         if question.example is not None and question.example.domain is not None:
             what = f"{question.id} needs the tools of the domain {question.example.domain}"
-            raise ConfigError(what, where=self.name, fix="measure a checkpoint, or questions only")
+            raise ConfigError(what, where=self.name, fix="measure a checkpoint, or --only topic")
         made = await (self._gateway(question) if self.price is None else self._plain(question, self.price))
         made = made.model_copy(update={"trial": trial})
         return made if question.example is None else ruled(made, question.example)

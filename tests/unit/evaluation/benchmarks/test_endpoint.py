@@ -18,12 +18,13 @@ from orchestra.rollout.parse import format_answer
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.tools.experts.judging import URL
-from orchestra.types import Charge, Component
+from orchestra.types import Category, Charge, Component
 from tasks.experiments.wanted import Wanted, options
 from tests.support.benchmarks import MODEL, evaluation, pairs, player, published
 from tests.support.endpoint import Double, answer, serving
 from tests.support.real_gateway import listening
 from tests.support.serving_world import backend
+from tests.support.worlds import example
 
 LOST, BROKEN = (0, None, 0.0), (502, {"error": {"message": "a tool failed"}}, 0.0)
 
@@ -176,6 +177,14 @@ def test_our_gateway_says_what_it_serves(tmp_path: Path) -> None:
     with listening(create_app(own, load=False)) as port:
         found = served(f"http://127.0.0.1:{port}/v1", None)
     assert found == Served(fingerprint=own.active.serving.fingerprint, version=own.active.serving.version)
+
+
+def test_an_endpoint_plays_no_domain(tmp_path: Path) -> None:
+    file = tmp_path / "heldout.jsonl"
+    file.write_text(example(domain="mock", category=Category.LOOKUP).model_dump_json() + "\n", encoding="utf-8")
+    made = evaluation("own", file, tmp_path)
+    with pytest.raises(ConfigError, match="needs the tools of the domain mock — measure a checkpoint, or --only topic"):
+        made.attempt(made.shards)
 
 
 def test_inspect_too_asks_no_endpoint_without_a_price(tmp_path: Path) -> None:
