@@ -22,8 +22,6 @@ ANSWER_S = 5.0
 """Seconds in which an endpoint should answer."""
 TRAINED_UNTIL: dict[str, tuple[str, ...]] = {"synthesize": (), "validate": (), "sft": ("sft",)}
 """The stages that train, up to each stage before the last of them."""
-STALE_DAYS = 180
-"""Prices that nobody looked at for so long are doubtful."""
 
 
 def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
@@ -203,9 +201,8 @@ def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
     if unknown := catalogue.unmeasured():
         fix = "orchestra tools describe --all --write"
         yield CheckResult("warning", "experts", f"nothing is known of {', '.join(unknown)}", fix)
-    issues = check_prices(
-        read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices), date.today(), STALE_DAYS
-    )
+    file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
+    issues = check_prices(file, book, date.today(), params.retraining.stale_price_days)
     if issues:
         more = f", and {len(issues) - 1} more" if len(issues) > 1 else ""
         yield CheckResult("warning", "prices", f"{issues[0].what}{more}", "orchestra prices check")
