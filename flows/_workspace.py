@@ -26,16 +26,24 @@ API_START_TIMEOUT_S = 180.0
 API_LOG = Path(".state/logs/prefect-api.log")
 
 
+HEARTBEAT_S = 30
+"""Between two signs of life that a flow gives to Prefect."""
+PREFECT_SETTINGS = {
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
+    # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+"""Of every flow, whoever starts it."""
+
+
 def settings(root: Path) -> None:
     """Environment for Prefect, before its first import: this workspace's database, its own lines off the screen."""
     quiet()
     state = root / ".state"
     make_folder(state)
-    os.environ.setdefault("PREFECT_HOME", str(state / "prefect"))
-    # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
+    wanted = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO", **PREFECT_SETTINGS}
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
 
 
 def _end_with(child: "subprocess.Popen[str]", leaving: threading.Event, root: Path, log: Path) -> None:
