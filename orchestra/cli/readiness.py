@@ -64,7 +64,7 @@ def refuse_now(root: Path, params: Params, stages: Collection[str]) -> None:
     devices, shape = machine.torch_gpus(), shape_of(root, params.model)
     for stage in machine.TRAINED:
         if stage in stages:
-            machine.check_ranks(getattr(params, stage), stage, devices)
+            machine.check_ranks(machine.compute_of(params, stage), stage, devices)
     for need in machine.needs(params, shape, devices) if shape is not None else ():
         if need.stage in stages and need.crowded:
             raise ServiceError(machine.told(need), where=machine.GPU_MEMORY, fix=machine.frees(root))
@@ -114,7 +114,7 @@ def _servers(params: Params, device: str = "gpu") -> dict[str, VllmServer]:
 def _ranks(params: Params, devices: list[machine.Gpu]) -> Iterator[CheckResult]:
     for stage in machine.TRAINED:
         try:
-            machine.check_ranks(getattr(params, stage), stage, devices)
+            machine.check_ranks(machine.compute_of(params, stage), stage, devices)
         except OrchestraError as error:
             yield CheckResult("error", error.where, error.what, error.fix)
 
