@@ -46,12 +46,12 @@ def parse_usd(text: str, option: str) -> Decimal:
     return amount
 
 
-def parse_date(text: str, option: str = "--as-of") -> date:
-    """Raises `ConfigError` unless the text is an ISO date."""
+def parse_date(text: str) -> date:
+    """The day of `--as-of`. Raises `ConfigError` unless the text is an ISO date."""
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is not a date", where=option, fix="write YYYY-MM-DD") from None
+        raise ConfigError(f"{text!r} is not a date", where="--as-of", fix="write YYYY-MM-DD") from None
 
 
 def can_be_written(path: Path | None) -> Path | None:

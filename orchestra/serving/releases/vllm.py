@@ -126,9 +126,8 @@ def check_gpus(root: Path, settings: VllmServer, name: str = "deploy.vllm") -> N
 
 
 def command(
-    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, host: str = LOCALHOST,
-    extra: Sequence[str] = (),
-) -> list[str]:  # fmt: skip
+    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, extra: Sequence[str] = ()
+) -> list[str]:
     """The server's command line. `max_len` bounds prompt and completion together, in tokens."""
     gpus = (
         "--tensor-parallel-size",
@@ -140,7 +139,7 @@ def command(
     return [
         *(str(python), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model_dir), "--served-model-name", SERVED_NAME),
-        *("--host", host, "--port", str(port)),
+        *("--host", LOCALHOST, "--port", str(port)),
         *("--dtype", settings.dtype, "--max-model-len", str(max_len), "--max-num-seqs", str(settings.sequences)),
         *(gpus if settings.device == "gpu" else ("--enforce-eager",)),
         "--enable-prompt-tokens-details",
