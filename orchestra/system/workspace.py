@@ -24,12 +24,12 @@ _held: set[Path] = set()
 def workspace_id(root: Path) -> str:
     """Names a workspace among others that use the same MLflow or Prefect.
 
-    It is kept in a file: a container has another host name after each start, and other machines have the same path. A
-    copy of the file has another inode, so a copied workspace has an id of its own.
+    It is of its folder and of a file in it: a container has another host name after each start, and other machines have
+    the same path. A copy of the file has another inode, so a copied workspace has an id of its own.
     """
-    file = root / ID
+    file = root.resolve() / ID
     kept = private_once(file, secrets.token_hex(16))
-    return digest(f"{kept}\0{file.stat().st_ino}")
+    return digest(f"{kept}\0{file.stat().st_ino}\0{file}")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Names of schedules that would replace what `orchestra retraining on` or another workspace deploys."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,22 +85,19 @@ def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
     remove(restored, "watch")
 
 
-def other_machine(root: Path) -> Path:
-    """The workspace of another machine at the same path; ours is then in the folder that this returns."""
-    ours = root.rename(root.with_name("ours"))
-    make(root)
-    return ours
-
-
 def test_the_same_path_of_two_machines_is_two_workspaces(two: list[Path]) -> None:
-    theirs, _ = two
-    add(theirs, "nightly", "retrain", CRON, "UTC", [])
-    assert len(notify.add(theirs, ["http://127.0.0.1:1/x"])) == 6
-    ours = other_machine(theirs)
-    assert not deployments(theirs)
+    root, _ = two
+    add(root, "nightly", "retrain", CRON, "UTC", [])
+    assert len(notify.add(root, ["http://127.0.0.1:1/x"])) == 6
+    theirs = root.rename(root.with_name("theirs"))
+    make(root)  # The other machine's.
+    assert not deployments(root)
     with pytest.raises(ConfigError, match="another workspace has retrain/nightly"):
-        add(theirs, "nightly", "retrain", CRON, "UTC", [])
-    assert notify.remove(theirs) == 0 and notify.remove(ours) == 6
+        add(root, "nightly", "retrain", CRON, "UTC", [])
+    assert notify.remove(root) == 0
+    shutil.rmtree(root)
+    theirs.rename(root)
+    assert [one.name for one in deployments(root)] == ["nightly"] and notify.remove(root) == 6
 
 
 def test_what_an_older_version_scheduled_is_replaced(two: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
