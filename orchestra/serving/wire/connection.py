@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import resource
 import socket
 from typing import cast
 
@@ -15,6 +17,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from orchestra.serving.wire.errors import REQUEST_ID, bad_request, request_id
 from orchestra.serving.wire.steering import take_all
 
 HEADER_S = 10.0
@@ -27,8 +30,19 @@ WRITE_S = 60.0
 LEAVE_S = 2.0
 """Seconds that a connection without a request stays open when the server ends: one may be on its way."""
 MAX_CONNECTIONS = 1000
+"""Of one port."""
+KEPT_FILES = 256
+"""Files that a process may open beside connections: databases, traces, tools, model servers."""
 MAX_AHEAD = 256 << 10
 """Bytes that a caller may send ahead on a connection while its request is worked on."""
+
+
+def most_connections() -> int:
+    """Of one port, as far as the system lets this process open files. The control port may have as many."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(limit - KEPT_FILES, limit // 2) // 2)
 
 
 class BoundedProtocol(H11Protocol):
@@ -42,6 +56,8 @@ class BoundedProtocol(H11Protocol):
     write_s = WRITE_S
     leave_s = LEAVE_S
     _leaving = False
+    _idle_since = 0.0
+    """When it was made, or its last answer ended."""
     _header_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
     _ahead = 0
@@ -49,20 +65,44 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        self.timeout_keep_alive = IDLE_S
+        self.timeout_keep_alive, self._idle_since = IDLE_S, self.loop.time()
         # Writing pauses at the first byte that the system does not take, because even one keeps a closed connection
         # open. TLS compares with `>=`, so that its first byte is 1.
         self.transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self.transport.close()
+        self._make_room()
         self._watch()
         if isinstance(self.server_state, _ServerState) and self.server_state.leaving:
             self.shutdown()
+
+    def _make_room(self) -> None:
+        """Beyond the most connections of this port, close the one that has been idle longest: perhaps this one."""
+        most = most_connections()
+        if len(self.connections) > most:
+            open_ones = [
+                one for one in self.connections if isinstance(one, BoundedProtocol) and one._port == self._port
+            ]
+            idle = [one for one in open_ones if one._idle]
+            if len(open_ones) > most and idle:
+                min(idle, key=lambda one: one._idle_since).transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._ahead = self._ahead + len(data) if self._whole() else 0
         super().data_received(data)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """To what is no HTTP: in the form of every refusal."""
+        body = json.dumps(bad_request("the request is no valid HTTP/1.1").body).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (REQUEST_ID, request_id().encode()),
+        ]
+        first = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (first, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def shutdown(self) -> None:
         """The server ends: a request under way is answered, and so is one that comes within `leave_s`."""
@@ -81,12 +121,26 @@ class BoundedProtocol(H11Protocol):
             # uvicorn's answer repeats what the request says of its connection.
             self.headers.append((b"connection", b"close"))
 
+    @property
+    def _port(self) -> int | None:
+        return self.server[1] if self.server else None
+
+    def _waiting(self) -> bool:
+        """Whether no request is worked on."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _idle(self) -> bool:
+        """Whether it can be closed at once, and nobody waits for an answer or reads one."""
+        return self._waiting() and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+
     def _leave(self) -> None:
-        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+        if self._waiting() and not self.transport.is_closing():
             super().shutdown()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._idle_since = self.loop.time()
         if self._leaving:
             self.loop.call_later(self.leave_s, self._leave)
 
@@ -102,8 +156,7 @@ class BoundedProtocol(H11Protocol):
 
     def _whole(self) -> bool:
         """Whether a request that was read to its end is worked on."""
-        working = self.cycle is not None and not self.cycle.response_complete
-        return working and self.conn.their_state is h11.DONE
+        return not self._waiting() and self.conn.their_state is h11.DONE
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -121,7 +174,7 @@ class BoundedProtocol(H11Protocol):
 
     def _watch(self) -> None:
         """A request under way has its own limits; without one its headers are awaited."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not self._waiting():
             self._forget()
         elif self._header_timer is None and self.timeout_keep_alive_task is None:
             self._header_timer = self.loop.call_later(self.header_s, self._late)
@@ -138,8 +191,7 @@ class BoundedProtocol(H11Protocol):
 
     def _late(self) -> None:
         self._header_timer = None
-        waiting = self.cycle is None or self.cycle.response_complete
-        if waiting and not self.transport.is_closing():
+        if self._waiting() and not self.transport.is_closing():
             self.transport.close()
 
 
