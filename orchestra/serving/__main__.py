@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
 
-    from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer
+    from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer, most_arriving
 
     root = args.root.resolve()
     try:
@@ -99,6 +99,7 @@ def main(argv: list[str] | None = None) -> None:
     config = uvicorn.Config(
         ByPort(create_app(gateway, hosts=hosts), {sockets[1].getsockname()[1]: create_control(gateway, channel.token)}),
         http=BoundedProtocol,
+        backlog=most_arriving(),
         ws="none",
         timeout_graceful_shutdown=30,
         access_log=False,

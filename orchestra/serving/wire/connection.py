@@ -10,7 +10,9 @@ import contextlib
 import json
 import resource
 import socket
+import sys
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import h11
 from uvicorn import Config, Server
@@ -31,6 +33,7 @@ LEAVE_S = 2.0
 """Seconds that a connection without a request stays open when the server ends: one may be on its way."""
 MAX_CONNECTIONS = 1000
 """Of one port."""
+MAX_ARRIVING = 2048
 KEPT_FILES = 256
 """Files that a process may open beside connections: databases, traces, tools, model servers."""
 MAX_AHEAD = 256 << 10
@@ -39,10 +42,31 @@ MAX_AHEAD = 256 << 10
 
 def most_connections() -> int:
     """Of one port, as far as the system lets this process open files. The control port may have as many."""
+    return min(MAX_CONNECTIONS, _free_files() // 2)
+
+
+def most_arriving() -> int:
+    """Connections that are accepted at a stretch, before the first of them can be closed: asyncio logs every one for
+    which it cannot open a file."""
+    return min(MAX_ARRIVING, _free_files() // 6)
+
+
+def _free_files() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return min(MAX_CONNECTIONS, max(limit - KEPT_FILES, limit // 2) // 2)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(limit - KEPT_FILES, limit // 2)
+
+
+class _Port:
+    """The connections of one port."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.idle: dict[BoundedProtocol, None] = {}
+        """Those that wait for a request, the longest first."""
+
+
+_PORTS: WeakKeyDictionary[ServerState, dict[int | None, _Port]] = WeakKeyDictionary()
+"""By server and number."""
 
 
 class BoundedProtocol(H11Protocol):
@@ -56,34 +80,28 @@ class BoundedProtocol(H11Protocol):
     write_s = WRITE_S
     leave_s = LEAVE_S
     _leaving = False
-    _idle_since = 0.0
-    """When it was made, or its last answer ended."""
     _header_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+    _port: _Port
     _ahead = 0
     """Bytes of later requests."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        self.timeout_keep_alive, self._idle_since = IDLE_S, self.loop.time()
+        self.timeout_keep_alive = IDLE_S
         # Writing pauses at the first byte that the system does not take, because even one keeps a closed connection
         # open. TLS compares with `>=`, so that its first byte is 1.
         self.transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
-        self._make_room()
+        self._port = _PORTS.setdefault(self.server_state, {}).setdefault(self.server and self.server[1], _Port())
+        self._port.open += 1
+        self._rank()
+        if self._port.open > most_connections() and self._port.idle:
+            longest = next(iter(self._port.idle))
+            del self._port.idle[longest]
+            longest.transport.close()
         self._watch()
         if isinstance(self.server_state, _ServerState) and self.server_state.leaving:
             self.shutdown()
-
-    def _make_room(self) -> None:
-        """Beyond the most connections of this port, close the one that has been idle longest: perhaps this one."""
-        most = most_connections()
-        if len(self.connections) > most:
-            open_ones = [
-                one for one in self.connections if isinstance(one, BoundedProtocol) and one._port == self._port
-            ]
-            idle = [one for one in open_ones if one._idle]
-            if len(open_ones) > most and idle:
-                min(idle, key=lambda one: one._idle_since).transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._ahead = self._ahead + len(data) if self._whole() else 0
@@ -121,18 +139,16 @@ class BoundedProtocol(H11Protocol):
             # uvicorn's answer repeats what the request says of its connection.
             self.headers.append((b"connection", b"close"))
 
-    @property
-    def _port(self) -> int | None:
-        return self.server[1] if self.server else None
-
     def _waiting(self) -> bool:
         """Whether no request is worked on."""
         return self.cycle is None or self.cycle.response_complete
 
-    @property
-    def _idle(self) -> bool:
-        """Whether it can be closed at once, and nobody waits for an answer or reads one."""
-        return self._waiting() and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+    def _rank(self) -> None:
+        """Keep its place among the idle ones, or give it up: while a request is worked on or its answer is read."""
+        if self._waiting() and not self.transport.get_write_buffer_size():
+            self._port.idle.setdefault(self)
+        else:
+            self._port.idle.pop(self, None)
 
     def _leave(self) -> None:
         if self._waiting() and not self.transport.is_closing():
@@ -140,12 +156,13 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._idle_since = self.loop.time()
+        self._rank()
         if self._leaving:
             self.loop.call_later(self.leave_s, self._leave)
 
     def handle_events(self) -> None:
         super().handle_events()
+        self._rank()
         if self._leaving:
             self._say_last()
         if self._whole() and not self.transport.is_closing():
@@ -166,10 +183,13 @@ class BoundedProtocol(H11Protocol):
     def resume_writing(self) -> None:
         self._has_read()
         super().resume_writing()
+        self._rank()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         self._has_read()
+        self._port.open -= 1
+        self._port.idle.pop(self, None)
         super().connection_lost(exc)
 
     def _watch(self) -> None:

@@ -10,20 +10,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
-from unittest.mock import Mock
+from typing import Any
 
 import httpx
 import pytest
+from uvicorn import Config
 
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.wire import connection as bounds
-from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol
+from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol, GracefulServer
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.request import MAX_BODY
+from orchestra.system.processes import server_socket
 from tests.support.real_gateway import listening
 from tests.support.serving_world import backend
+from tests.support.waiting import soon
 
 ASKED = {"messages": [{"role": "user", "content": "what is 37*24?"}]}
 PATH = "/v1/chat/completions"
@@ -289,25 +291,41 @@ def test_when_connections_run_out_the_one_that_was_idle_longest_is_closed(monkey
         assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request under way is no idle connection"
 
 
-def test_connections_of_one_port_take_no_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_one_port_take_no_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 2)
-    made, closed = [BoundedProtocol.__new__(BoundedProtocol) for _ in range(4)], []
-    for number, one in enumerate(made):
-        one.connections, one.cycle, one._idle_since = set(made), cast(Any, None), float(number)
-        one.server, one.transport = ("127.0.0.1", 80 if number < 3 else 81), Mock()
-        one.transport.is_closing.return_value = False
-        one.transport.get_write_buffer_size.return_value = 0
-        one.transport.close.side_effect = lambda number=number: closed.append(number)
-    made[3]._make_room()
-    assert closed == []
-    made[2]._make_room()
-    assert closed == [0]
+    app = create_app(Gateway(tmp_path, backend=backend(tmp_path)), load=False)
+    sockets = [server_socket() for _ in range(2)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    server = GracefulServer(Config(app, http=BoundedProtocol, ws="none", log_level="critical", lifespan="off"))
+    serving = threading.Thread(target=server.run, kwargs={"sockets": sockets}, daemon=True)
+    serving.start()
+    public, control = (one.getsockname()[1] for one in sockets)
+    with contextlib.ExitStack() as held:
+
+        def asked(port: int) -> int:
+            return httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=20, trust_env=False).status_code
+
+        assert soon(lambda: server.started, 20)
+        first = held.enter_context(connected(control, b""))
+        for _ in range(20):
+            held.enter_context(connected(public, b""))
+        assert (asked(control), asked(public)) == (200, 200)
+        first.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert first.recv(100).startswith(b"HTTP/1.1 200"), "the other port's callers closed no connection of this one"
+    server.should_exit = True
+    serving.join(20)
+    assert not serving.is_alive()
 
 
-@pytest.mark.parametrize(("files", "most"), [(-1, 1000), (1_048_576, 1000), (1024, 384), (300, 75)])
-def test_connections_leave_files_for_the_rest(files: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("files", "most", "arriving"), [(-1, 1000, 2048), (1_048_576, 1000, 2048), (1024, 384, 128), (300, 75, 25)]
+)
+def test_connections_leave_files_for_the_rest(
+    files: int, most: int, arriving: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    assert bounds.most_connections() == most
+    assert (bounds.most_connections(), bounds.most_arriving()) == (most, arriving)
 
 
 def test_clients_give_an_idle_connection_up_before_the_gateway_closes_it() -> None:
