@@ -54,7 +54,7 @@ def test_traces_stay_within_their_megabytes_and_come_back_newest_first(tmp_path:
         writer.put({"number": number, "text": "x" * 20_000})
         if number % 10 == 9:
             writer.close()
-        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 1_000_000
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 1_000_000
     files = trace_files(tmp_path)
     assert 8 <= len(files) <= 11 and all(file.stat().st_mode & 0o077 == 0 for file in files)
     read = [json.loads(line)["number"] for file in files for line in lines_backwards(file) if line]
