@@ -145,7 +145,8 @@ class BoundedProtocol(H11Protocol):
 
     def _rank(self) -> None:
         """Keep its place among the idle ones, or give it up: while a request is worked on or its answer is read."""
-        if self._waiting() and not self.transport.get_write_buffer_size():
+        transport = self.transport
+        if self._waiting() and not transport.is_closing() and not transport.get_write_buffer_size():
             self._port.idle.setdefault(self)
         else:
             self._port.idle.pop(self, None)
