@@ -301,10 +301,10 @@ class Recorder:
     ) -> None:
         """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always.
 
-        `about` says whom the child's metrics are about, by the first part of their names.
+        `about` says whom the child's metrics are about, by the first two parts of their names.
         """
-        metrics = read_metrics(self.root / "reports" / f"{stage}.json")
-        self.metrics(self.parent, {f"{stage}.{key}": value for key, value in metrics.items()})
+        metrics = read_metrics(self.root / "reports" / f"{stage}.json", stage)
+        self.metrics(self.parent, metrics)
         for path, md5 in found.outputs.items():
             self.tag(f"out.{path}", md5)
         if run_id is None:
@@ -331,20 +331,20 @@ class Recorder:
 
         now_ms, batch = int(time.time() * 1000), []
         for key, value in metrics.items():
-            model = about.get(key.partition(".")[0])
+            model = about.get(".".join(key.split(".")[:2]))
             whose = () if model is None else (model.model_id, model.dataset, model.digest, run_id)
             batch.append(Metric(allowed_key(key), value, now_ms, 0, *whose))
         for start in range(0, len(batch), 900):
             self.client.log_batch(run_id, metrics=batch[start : start + 900])
 
 
-def read_metrics(file: Path) -> dict[str, float]:
-    """The finite numbers of a metrics file by dotted key; empty when there is no such file."""
+def read_metrics(file: Path, prefix: str = "") -> dict[str, float]:
+    """The finite numbers of a metrics file by dotted key, after `prefix`; empty when there is no such file."""
     if not file.is_file():
         return {}
     return {
         key: float(value)
-        for key, value in flatten(json.loads(file.read_text(encoding="utf-8")))
+        for key, value in flatten(json.loads(file.read_text(encoding="utf-8")), prefix)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
 
