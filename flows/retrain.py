@@ -249,9 +249,9 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
             note(outcomes[name], booked.take() if outcomes[name] == "ran" else ZERO)
         if outcomes[name] != "unchanged":
             why = dvc.stages(root)
+            _tell_costs(recorder)
         if name == until:
             return Completed(name=PARTIAL, message=f"as asked, after {name}", data=outcomes)
-    _tell_costs(recorder)  # The decision page says what the training cost.
     with journal.stage("promote") as note:
         judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
         decision: Any = judged.result()

@@ -74,10 +74,12 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
     monkeypatch.setattr(module, "suspendable", lambda: "")
     monkeypatch.setattr(module, "run_promote", returns(decision))
     wishes: list[dict[str, str]] = []
-    deployed = SimpleNamespace(
-        with_options=lambda **_: lambda _root, _decision, wish: wishes.append(wish) or TAKEN_BACK
-    )
-    monkeypatch.setattr(module, "run_deploy", deployed)
+
+    def deployed(_root: Path, _decision: Any, wish: dict[str, str]) -> Deployment:
+        wishes.append(wish)
+        return TAKEN_BACK
+
+    monkeypatch.setattr(module, "run_deploy", SimpleNamespace(with_options=lambda **_: deployed))
     state = module.retrain.fn()
     assert (state.name, state.is_completed(), state.message) == ("RolledBack", True, FOUND)
     assert told["decision"] == "RolledBack" and told["headline"] == "version 2 rolled back"
