@@ -25,7 +25,8 @@ def settings(root: Path) -> None:
     quiet()
     state = root / ".state"
     make_folder(state)
-    os.environ.setdefault("PREFECT_HOME", str(state / "prefect"))
+    # Never the shell's: `orchestra up` keeps the history of flows here, too.
+    os.environ["PREFECT_HOME"] = str(state / "prefect")
     # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
