@@ -21,6 +21,7 @@ from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet
 from orchestra.system.processes import LOCALHOST, server_socket
 from orchestra.system.storage import storage_named
+from orchestra.system.workspace import check_surroundings
 from orchestra.text import PlainFormatter
 
 
@@ -51,6 +52,7 @@ def main(argv: list[str] | None = None) -> None:
 
     root = args.root.resolve()
     try:
+        check_surroundings(root)
         deploy = _settings(root, args.config)
         host, port = _listened(args.host, args.port, deploy)
         certificate = None if deploy is None else _certificate(root, deploy)
