@@ -20,7 +20,7 @@ from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
 from orchestra.system.servers import METRICS_PORT
 from orchestra.system.storage import DATABASES, check_database, check_storage
-from orchestra.system.workspace import CERTIFICATES, check_certificates, check_path, git_refusal
+from orchestra.system.workspace import CERTIFICATES, check_certificates, check_path, check_proxies, git_refusal
 
 MIN_DISK_GB = 5.0
 MIN_MEMORY_GB = 3.0
@@ -48,7 +48,11 @@ def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
 
 
 def _surroundings(root: Path) -> Iterator[CheckResult]:
-    for what, check in (("folder", partial(check_path, root)), (CERTIFICATES, check_certificates)):
+    for what, check in (
+        ("folder", partial(check_path, root)),
+        (CERTIFICATES, check_certificates),
+        ("proxy", check_proxies),
+    ):
         try:
             check()
         except OrchestraError as error:
@@ -213,4 +217,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-

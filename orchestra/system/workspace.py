@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from orchestra.errors import ConfigError, ServiceError
@@ -21,6 +22,7 @@ IN_PLACE = re.compile(r"\(\d+%\)")
 
 CERTIFICATES = "SSL_CERT_FILE"
 """A variable of OpenSSL, which every HTTP client reads, also where it speaks plain HTTP."""
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 _held: set[Path] = set()
 
@@ -64,6 +66,14 @@ def check_certificates() -> None:
     except OSError as error:
         what = f"{file} is no file of certificates: {error.strerror or error}"
         raise ConfigError(what, where=CERTIFICATES, fix=f"unset {CERTIFICATES}, or name a PEM file") from None
+
+
+def check_proxies() -> None:
+    """Raises `ConfigError` for a SOCKS proxy without its package: Prefect's client then asks nobody, us included."""
+    for name, address in os.environ.items():
+        if name.lower() in PROXIES and address.lower().startswith("socks") and find_spec("socksio") is None:
+            fix = f".venv/bin/uv pip install socksio, or unset {name}"
+            raise ConfigError("it is a SOCKS proxy, for which a package is missing", where=name, fix=fix)
 
 
 def git_refusal(root: Path) -> tuple[str, str] | None:

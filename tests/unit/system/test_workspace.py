@@ -7,7 +7,8 @@ import certifi
 import pytest
 
 from orchestra.errors import ConfigError
-from orchestra.system.workspace import CERTIFICATES, check_surroundings, git_refusal
+from orchestra.system import workspace
+from orchestra.system.workspace import CERTIFICATES, check_proxies, check_surroundings, git_refusal
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,19 @@ def test_certificates_that_are_none_are_refused(tmp_path: Path, monkeypatch: pyt
     for good in ("", certifi.where()):
         monkeypatch.setenv(CERTIFICATES, good)
         check_surroundings(tmp_path)
+
+
+def test_a_socks_proxy_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dict[str, object]()
+    monkeypatch.setattr(workspace, "find_spec", found.get)
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.example:3128")
+    check_proxies()
+    monkeypatch.setenv("ALL_PROXY", "socks5h://user:password@proxy.example:1080")
+    with pytest.raises(ConfigError, match="ALL_PROXY: it is a SOCKS proxy") as refused:
+        check_proxies()
+    assert "password" not in str(refused.value)
+    found["socksio"] = object()
+    check_proxies()
 
 
 def test_why_git_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
