@@ -41,8 +41,9 @@ def settings(root: Path) -> None:
     quiet()
     state = root / ".state"
     make_folder(state)
-    wanted = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO", **PREFECT_SETTINGS}
-    for name, value in wanted.items():
+    # Never the shell's: `orchestra up` keeps the history of flows here, too.
+    os.environ["PREFECT_HOME"] = str(state / "prefect")
+    for name, value in {"PREFECT_LOGGING_LEVEL": "INFO", **PREFECT_SETTINGS}.items():
         os.environ.setdefault(name, value)
 
 

@@ -21,6 +21,7 @@ from orchestra.promotion.evidence import Evidence, evidence, worth
 from orchestra.promotion.gate import Decision
 from orchestra.promotion.page import PageSubject, mark, markdown, page, sentence, summary
 from orchestra.promotion.parts import is_about
+from orchestra.system.workspace import git_refusal
 from orchestra.text import in_markdown
 from orchestra.types import Episode
 from tasks import approval
@@ -88,6 +89,9 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     tags = _tags(stage, folder, training(registry, found.checkpoint_hash))
     candidate = registry.add(folder, found.checkpoint_hash, tags, parent_run_id)
     link_version(registry, candidate, TRAINED)
+    if not candidate.tags.get("git_commit") and (refused := git_refusal(stage.root)) is not None:
+        what, fix = refused
+        stage.say(f"version {candidate.number} names no commit: git: {what} — {fix}")
     _measured(registry, candidate, found)
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
