@@ -43,7 +43,9 @@ class KeyBudget:
             return
         with self._database.change() as store:
             self._check(store, worst_usd)
-            row = (self._key, f"{worst_usd:f}", time.time() + HOLD_S)
+            now = time.time()
+            store.execute("DELETE FROM holds WHERE key = ? AND until <= ?", (self._key, now))
+            row = (self._key, f"{worst_usd:f}", now + HOLD_S)
             held = store.execute("INSERT INTO holds (key, usd, until) VALUES (?, ?, ?)", row).lastrowid
         try:
             yield

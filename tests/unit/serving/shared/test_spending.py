@@ -104,3 +104,15 @@ def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:
     with budget.hold(Decimal(1000)):
         budget.book(charge(CENT))
     assert budget.left_usd() is None and keys.list()[0].spent_usd == CENT
+
+
+def test_what_killed_gateways_held_back_leaves_the_store(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite")
+    key, _ = Keys(database).create("team", budget_usd=10 * CENT)
+    with database.change() as store:
+        rows = [(key.id, "0.09", time.time() - 1)] * 5
+        store.executemany("INSERT INTO holds (key, usd, until) VALUES (?, ?, ?)", rows)
+    with KeyBudget(database, key.id).hold(CENT):
+        pass
+    with database.look() as store:
+        assert store.execute("SELECT count(*) FROM holds").fetchone() == (0,)
