@@ -29,6 +29,7 @@ from orchestra.system.processes import (
     stop_services,
 )
 from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
+from orchestra.system.workspace import locked_elsewhere
 
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
@@ -120,7 +121,7 @@ def start(
     state_folder = root / ".state"
     check_storage(root)
     for database in (MLFLOW, PREFECT):
-        check_database(root, database)
+        check_database(root, database, beside=locked_elsewhere(root))
     wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
     there = {service.name for service in services(root)}
     for service in all_remembered(root):
