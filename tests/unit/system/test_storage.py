@@ -230,6 +230,23 @@ def test_a_large_database_s_pages_are_not_read_beside_work(  # type: ignore[no-u
         backup.backup(root, tmp_path / "kept.tar")
 
 
+def test_damage_that_only_mlflow_meets_is_one_line_too(
+    database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(storage, "BESIDE", 0)
+    root = workspace_with(tmp_path, database)
+    with closing(sqlite3.connect(root / MLFLOW)) as db:
+        pages = db.execute("SELECT rootpage FROM sqlite_master WHERE tbl_name = 'registered_models'").fetchall()
+    with (root / MLFLOW).open("r+b") as file:
+        for (page,) in pages:
+            file.seek(4096 * (page - 1))
+            file.write(bytes(4096))
+    with pytest.raises(DataError, match=r"it is damaged: .*orchestra doctor says which one") as caught:
+        Registry(root, "orchestrator").aliases()
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize("works", [True, False])
 def test_doctor_and_up_read_every_page_only_where_no_run_works(
     works: bool, database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
