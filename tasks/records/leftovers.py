@@ -238,8 +238,8 @@ def _old_runs(root: Path, registry: Registry, days: float) -> Iterator[Leftover]
 
 
 def _runs_of(client: Any, version: Any) -> Iterator[str]:
-    """The run that registered a version of MLflow's, and the one that made its checkpoint."""
-    yield str(version.run_id)
+    """The run that registered a version of MLflow's, those that its tags name, and the one that made its checkpoint."""
+    yield from (str(version.run_id), *version.tags.values())
     if MODEL in version.tags and (model := _known(client.get_logged_model, version.tags[MODEL])) is not None:
         yield str(model.source_run_id)
 

@@ -226,7 +226,8 @@ def test_old_runs_go_only_on_request_and_only_those_that_no_version_needs(worksp
     evaluated, below, young = run(promoted), run(monitored), run(ended=time.time())
     sibling = run(trained)
     model = client.create_logged_model(where, "m", sibling).model_id
-    registry.tag(versions[3], {MODEL: model})
+    judged = run()
+    registry.tag(versions[3], {MODEL: model, "judged_in": judged})
     kept = keepers(workspace, registry, 1)
 
     def old(days: float | None) -> dict[str, Leftover]:
@@ -237,6 +238,6 @@ def test_old_runs_go_only_on_request_and_only_those_that_no_version_needs(worksp
     assert set(found) == {monitored, below}
     delete(registry, list(found.values()))
     assert client.get_run(below).info.lifecycle_stage == "deleted" and not found[below].path.exists()
-    for stays in (promoted, trained, evaluated, young, sibling):
+    for stays in (promoted, trained, evaluated, young, sibling, judged):
         assert client.get_run(stays).info.lifecycle_stage == "active" and (workspace / ARTIFACTS / stays).is_dir()
     assert old(90) == {}
