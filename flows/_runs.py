@@ -35,7 +35,7 @@ def turn(root: Path) -> Iterator[State[Any] | None]:
 
 
 def _skipped(busy: ServiceError) -> State[Any] | None:
-    run, flow = _present()
+    run, flow = present()
     by_itself = run.deployment_id is not None and (run.auto_scheduled or run.parameters.get("asked"))
     if not by_itself or run.run_count > 1:  # A run that a person retries or answers does not end without a word.
         return None
@@ -46,7 +46,7 @@ def _skipped(busy: ServiceError) -> State[Any] | None:
 @contextlib.contextmanager
 def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
     """The record of the present flow run; `alone`: with the workspace's lock. It tells how the block ended."""
-    run, flow = _present()
+    run, flow = present()
     more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run), "alone": alone}
     begin = partial(RunJournal.begin, root, str(run.id), run.name, flow, **more)
     with contextlib.ExitStack() as stack:
@@ -70,7 +70,7 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
             journal.end("Completed")
 
 
-def _present() -> tuple[FlowRun, str]:
+def present() -> tuple[FlowRun, str]:
     """The flow run of this process, and its flow."""
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None and context.flow is not None

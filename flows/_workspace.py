@@ -5,19 +5,35 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestra.errors import OrchestraError, ServiceError
 from orchestra.files.atomic import make_folder
 from orchestra.system.environment import quiet
-from orchestra.system.processes import free_port, kill_tree, spawn
-from orchestra.system.servers import PREFECT_GUARD, PREFECT_LOGIN, PREFECT_URL, prefect_client, prefect_login
+from orchestra.system.processes import free_port, kill_tree, spawn, wait_until
+from orchestra.system.servers import (
+    PREFECT_GUARD,
+    PREFECT_LOGIN,
+    PREFECT_URL,
+    answers,
+    prefect_client,
+    prefect_login,
+)
 from orchestra.system.storage import PREFECT, blame_storage, check_database
 
 API_START_TIMEOUT_S = 180.0
 API_LOG = Path(".state/logs/prefect-api.log")
+
+
+HEARTBEAT_S = 30
+"""Between two signs of life that a flow gives to Prefect."""
+PREFECT_SETTINGS = {
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
+    # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+"""Of every flow, whoever starts it."""
 
 
 def settings(root: Path) -> None:
@@ -25,11 +41,9 @@ def settings(root: Path) -> None:
     quiet()
     state = root / ".state"
     make_folder(state)
-    os.environ.setdefault("PREFECT_HOME", str(state / "prefect"))
-    # The flow prints its own lines; Prefect's copies go to the API, so that the UI shows them too.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
+    wanted = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO", **PREFECT_SETTINGS}
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
 
 
 def _end_with(child: "subprocess.Popen[str]", leaving: threading.Event, root: Path, log: Path) -> None:
@@ -82,15 +96,10 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
     leaving = threading.Event()
 
     def ready() -> str:
-        import httpx
-
-        deadline = time.monotonic() + API_START_TIMEOUT_S
-        while time.monotonic() < deadline and child.poll() is None:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200:
-                    threading.Thread(target=_end_with, args=(child, leaving, root, log), daemon=True).start()
-                    return url
-            time.sleep(0.1)
+        page = f"{url}/health"
+        if wait_until(lambda: answers(page), API_START_TIMEOUT_S, gone=lambda: child.poll() is not None):
+            threading.Thread(target=_end_with, args=(child, leaving, root, log), daemon=True).start()
+            return url
         blame_storage(root, log)
         raise ServiceError("Prefect's API does not start", where=str(log), fix="read that file; orchestra doctor")
 

@@ -14,14 +14,13 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NONE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 from prefect.states import Completed
 from pydantic import Field
 
-from flows._runs import under_way
+from flows._runs import present, under_way
 from flows._summary import RunSummary
 from flows.release import TIMEOUT_S, limit_s, run_deploy
 from orchestra.errors import ConfigError
@@ -44,7 +43,7 @@ class ApprovalForm(RunInput):
 
 def suspendable() -> str:
     """The id of the present flow run where Prefect can suspend it; empty where it cannot."""
-    run = _own()
+    run, _ = present()
     return "" if run.deployment_id is None else str(run.id)
 
 
@@ -56,7 +55,7 @@ def ask(approval: Approval, told: str, now: datetime) -> Answer | None:
     text = f"{told}\n\n{in_markdown(approval.line)}"
     screen(f"promote: {approval.line}")
     create_markdown_artifact(text, key="decision", description=f"version {approval.version} waits for approval")
-    if approval.run != str(_own().id):
+    if approval.run != str(present()[0].id):
         return None
     left_s = max(1, int((approval.expires - now).total_seconds()))
     form = ApprovalForm.with_initial_data(description=text)
@@ -78,12 +77,6 @@ def settle(approval: Approval, name: str) -> bool:
             return False
         client.set_flow_run_state(run.id, Completed(name=name, message=approval.line), force=True)
     return True
-
-
-def _own() -> Any:
-    context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None
-    return context.flow_run
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
@@ -118,8 +111,8 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
         RunSummary.answer(root, approval)
         if name == "Promoted":
             with journal.stage("deploy") as note:
-                wish = {"why": f"version {approval.version}: {approval.line}"}
-                made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, wish)
+                request = {"why": f"version {approval.version}: {approval.line}"}
+                made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, request)
                 note(f"version {made.version} {made.outcome}")
             screen(f"answer: version {made.version} serves at {made.url} ({made.engine})")
             if made.outcome == "rolled_back":

@@ -3,14 +3,16 @@
 import argparse
 import asyncio
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flows._workspace import settings
-from flows.schedule import ENTRYPOINTS, connected, workspace_tag
+from flows._workspace import HEARTBEAT_S, settings
+from flows.schedule import ENTRYPOINTS, WORKSPACE_TAG, connected, workspace_tag, workspace_tags
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError, ServiceError
+from orchestra.system import servers
 from orchestra.system.processes import running
 from orchestra.system.runs import AWAITING, SHORT, SKIPPED, TAKEN_BACK
 from orchestra.text import one_line
@@ -34,7 +36,7 @@ HOOK = "webhook"
 HEARTBEAT = "prefect.flow-run.heartbeat"
 QUIET = timedelta(hours=1)
 """A flow that fails again within this time is not told of again."""
-SILENCE = timedelta(seconds=90)
+SILENCE = timedelta(seconds=3 * HEARTBEAT_S)
 """Three heartbeats: a run that gave none for so long is crashed. Its machine may be gone with it."""
 SUBJECT = "{{ flow.name }} {{ flow_run.name }}: {{ flow_run.state.name }}"
 CAUSE = "{{ flow_run.state.message }}"
@@ -187,12 +189,13 @@ def _same_password(root: Path, user: str | None) -> None:
 
 
 def remove(root: Path) -> int:
-    """Delete this workspace's automations; returns how many there were."""
+    """Delete this workspace's automations, on its own server all; returns how many there were."""
     from prefect.client.orchestration import get_client
 
-    names = {_name(root, one) for one in (*ENTRYPOINTS, CANARY, WAITING, "heartbeat")}
-    with connected(root), get_client(sync_client=True) as client:
-        found = [one for one in client.read_automations() if one.name in names]
+    kinds = "|".join((*ENTRYPOINTS, CANARY, WAITING, "heartbeat"))
+    with connected(root) as address, get_client(sync_client=True) as client:
+        tags = WORKSPACE_TAG if servers.owns_prefect(root, address) else "|".join(workspace_tags(root))
+        found = [one for one in client.read_automations() if re.fullmatch(f"({tags})-({kinds})", one.name)]
         for one in found:
             client.delete_automation(one.id)
     return len(found)

@@ -31,11 +31,11 @@ def run_move(root: Path, to: int | None) -> str:
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
-def run_deploy(root: Path, decision: Any = None, wish: dict[str, Any] | None = None) -> Any:
-    """Serve the champion; the old server leaves only when the new one answers. `wish`: the fields of `Wish`."""
-    from tasks.deploy import Wish, deploy
+def run_deploy(root: Path, decision: Any = None, request: dict[str, Any] | None = None) -> Any:
+    """Serve the champion; the old server leaves only when the new one answers. `request`: of `ReleaseRequest`."""
+    from tasks.deploy import ReleaseRequest, deploy
 
-    return deploy(Stage.open("deploy", root), decision, None if wish is None else Wish.model_validate(wish))
+    return deploy(Stage.open("deploy", root), decision, ReleaseRequest.model_validate(request or {}))
 
 
 @task(
@@ -101,16 +101,16 @@ def release(
     check(rollback, to, canary, shadow)
     if to is not None and shadow is None:
         promoted(Stage.open("promote", root), to)  # A wrong number is no run that failed.
-    wish: dict[str, Any] = {"kind": "rollback" if rollback else "release" if to is None else "switch", "why": why}
+    request: dict[str, Any] = {"kind": "rollback" if rollback else "release" if to is None else "switch", "why": why}
     if canary is not None or shadow is not None:
-        wish |= {"trial": "canary" if shadow is None else "shadow", "share": (canary or shadow or 0.0) / 100}
+        request |= {"trial": "canary" if shadow is None else "shadow", "share": (canary or shadow or 0.0) / 100}
     if shadow is not None:
-        wish |= {"kind": "shadow", "version": to}
+        request |= {"kind": "shadow", "version": to}
     with turn(root) as skipped:
-        return skipped or _released(root, wish, rollback, to, shadow)
+        return skipped or _released(root, request, rollback, to, shadow)
 
 
-def _released(root: Path, wish: dict[str, Any], rollback: bool, to: int | None, shadow: float | None) -> State[Any]:
+def _released(root: Path, request: dict[str, Any], rollback: bool, to: int | None, shadow: float | None) -> State[Any]:
     """The flow, with the workspace's lock."""
     with under_way(root, alone=True) as journal:
         if rollback or (to is not None and shadow is None):
@@ -120,7 +120,7 @@ def _released(root: Path, wish: dict[str, Any], rollback: bool, to: int | None, 
                 note(moved)
             screen(f"release: {moved}")
         with journal.stage("deploy") as note:
-            made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, wish)
+            made: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, None, request)
             note(f"version {made.version} {made.outcome}")
         share(root, journal)
         journal.end("Completed", made.trial or made.note or f"version {made.version} serves")

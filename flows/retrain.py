@@ -10,12 +10,11 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import retryable, turn, under_way
+from flows._runs import present, retryable, turn, under_way
 from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
@@ -27,7 +26,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError, OrchestraError
 from orchestra.evaluation.report import TRAINED
 from orchestra.system.environment import machine
-from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunJournal
+from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunJournal, in_short
 from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.platform import dvc
@@ -59,8 +58,7 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
         return Completed(
             name="Unchanged", message="inputs, code and parameters are those of its last run", data="unchanged"
         )
-    more = f" and {len(why) - 3} more" if len(why) > 3 else ""
-    _say(f"{name}: running, because {'it was asked for' if force and not why else '; '.join(why[:3]) + more}")
+    _say(f"{name}: running, because {'it was asked for' if force and not why else in_short(why)}")
     began = time.monotonic()
     run_id = recorder.child(name)
     work = root / "work" / name
@@ -159,9 +157,8 @@ def _retrain(root: Path, until: str | None, force: set[str], overrides: list[str
 
 def _waiting(root: Path, asked: Asked) -> str:
     """Why nothing is to be done for what asks; empty otherwise."""
-    context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None
-    return waiting(root, asked, own=str(context.flow_run.id), again=context.flow_run.run_count > 1)
+    run, _ = present()
+    return waiting(root, asked, own=str(run.id), again=run.run_count > 1)
 
 
 def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
@@ -216,7 +213,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         if name not in why:
             raise ConfigError(f"no stage {name}", where="dvc.yaml", fix=f"one of: {', '.join(order)}")
     until_then = order if until is None else order[: order.index(until) + 1]
-    refuse_now(root, load_params(root / "params.yaml"), [one for one in until_then if why[one] or one in force])
+    refuse_now(root, params, [one for one in until_then if why[one] or one in force])
     outcomes: dict[str, str] = {}
     booked = LedgerTail(root, recorder.parent)
     booked.take()

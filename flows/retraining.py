@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -21,6 +22,7 @@ from flows.schedule import (
     remove,
     taken,
     workspace_tag,
+    workspace_tags,
 )
 from monitoring import reasons
 from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
@@ -221,8 +223,10 @@ def _deployment(root: Path) -> Any:
 
 
 def _name(root: Path, flow: str, name: str) -> str:
-    """The name, apart where another workspace has it on the same server."""
-    return f"{name}-{workspace_tag(root)[-6:]}" if taken(root, flow, name) else name
+    """That of the present one; else the name, apart where another workspace has it on the same server."""
+    ours = (one.name for one in deployments(root) if one.entrypoint == ENTRYPOINTS[flow])
+    apart = f"{name}-{workspace_tag(root)[-6:]}" if taken(root, flow, name) else name
+    return next((one for one in ours if re.fullmatch(f"{name}(-[0-9a-f]{{6}})?", one)), apart)
 
 
 def switch_on(root: Path) -> Iterator[str]:
@@ -236,7 +240,9 @@ def switch_on(root: Path) -> Iterator[str]:
         asked = _name(root, "retrain", DEPLOYMENT)
         deploy(root, asked, "retrain", address, parameters={"asked": "due"}, description=what)
         yield f"{asked}: retrain, when it is due"
-        if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in deployments(root)):
+        tags = workspace_tags(root)
+        monitors = [one for one in deployments(root) if one.entrypoint == ENTRYPOINTS["monitor"]]
+        if not any(set(tags).intersection(one.tags) for one in monitors):  # One of a restore works in another folder.
             schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
             watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
             deploy(root, watch, "monitor", address, schedule=schedule, description=what)

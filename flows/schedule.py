@@ -3,19 +3,20 @@
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from flows._workspace import settings
+from flows._workspace import PREFECT_SETTINGS, settings
 from orchestra.config.overrides import effective
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
+from orchestra.system.workspace import workspace_id
+from orchestra.text import digest
 from tasks.platform.commands import run_command
 
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
@@ -31,7 +32,17 @@ WORKSPACE_TAG = r"orchestra-[0-9a-f]{12}"
 
 def workspace_tag(root: Path) -> str:
     """Marks this workspace's schedules, on a server that several may share."""
-    return f"orchestra-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]}"
+    return f"orchestra-{workspace_id(root)[:12]}"
+
+
+def workspace_tags(root: Path) -> list[str]:
+    """The tag, and that of a schedule of an older version, which was made of the path alone."""
+    return [workspace_tag(root), f"orchestra-{digest(str(root.resolve()))[:12]}"]
+
+
+def _tagged(tags: Iterable[str]) -> bool:
+    """Whether they are of any workspace's schedule; one of prefect.yaml has no such tag."""
+    return any(re.fullmatch(WORKSPACE_TAG, tag) for tag in tags)
 
 
 def taken(root: Path, flow: str, name: str) -> bool:
@@ -47,7 +58,7 @@ def taken(root: Path, flow: str, name: str) -> bool:
         return False
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         tags = set(client.read_deployment_by_name(f"{flow}/{name}").tags)
-        return workspace_tag(root) not in tags and any(re.fullmatch(WORKSPACE_TAG, tag) for tag in tags)
+        return _tagged(tags) and tags.isdisjoint(workspace_tags(root))
     return False
 
 
@@ -112,7 +123,7 @@ def deploy(
         work_pool_name=POOL,
         schedule=schedule,
         parameters=parameters or {},
-        job_variables={"env": _environment(root, address)},
+        job_variables={"env": _environment(address)},
         concurrency_limit=_one_at_a_time(),
         tags=["orchestra", workspace_tag(root)],
         description=description,
@@ -170,14 +181,15 @@ def connected(root: Path) -> Iterator[str]:
 
 
 def deployments(root: Path) -> list[Any]:
-    """Those of this workspace, by name."""
+    """Those of this workspace, by name: on its own server all, also of the folder that it was restored from."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
-    wanted = DeploymentFilter(tags=DeploymentFilterTags(all_=[workspace_tag(root)]))
-    with connected(root), get_client(sync_client=True) as client:
-        found: list[Any] = client.read_deployments(deployment_filter=wanted)
-    return sorted(found, key=lambda one: str(one.name))
+    with connected(root) as address, get_client(sync_client=True) as client:
+        own = servers.owns_prefect(root, address)
+        tags = DeploymentFilterTags(all_=["orchestra"]) if own else DeploymentFilterTags(any_=workspace_tags(root))
+        found: list[Any] = client.read_deployments(deployment_filter=DeploymentFilter(tags=tags))
+    return sorted((one for one in found if _tagged(one.tags)), key=lambda one: str(one.name))
 
 
 def _make_pool() -> None:
@@ -202,16 +214,14 @@ def _one_at_a_time() -> Any:
     return ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
-def _environment(root: Path, address: str) -> dict[str, str]:
+def _environment(address: str) -> dict[str, str]:
     """Of the runs: what a flow that `orchestra run` starts has, too."""
     kept = ("MLFLOW_TRACKING_URI", "OMP_NUM_THREADS", "ORCHESTRA_SKIP_VLLM")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
         "DO_NOT_TRACK": "true",
         "PREFECT_API_URL": address,
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-        # The flow prints its own lines; Prefect's copies of them go to its API only.
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        **PREFECT_SETTINGS,
     }
 
 

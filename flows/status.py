@@ -24,7 +24,7 @@ from orchestra.system.ending import told
 from orchestra.system.environment import quiet
 from orchestra.system.processes import all_remembered
 from orchestra.system.retraining import unanswered
-from orchestra.system.runs import RUNNING, RunRecord, newest_by_flow, runs
+from orchestra.system.runs import RUNNING, RunRecord, in_short, newest_by_flow, runs
 from orchestra.system.servers import state
 from tasks.platform import dvc
 from tasks.platform.aliases import aliases
@@ -95,8 +95,7 @@ def stage_lines(root: Path, records: list[RunRecord]) -> Iterator[str]:
         yield f"  not known now: {error}"
         return
     for name, why in found.items():
-        more = f" and {len(why) - 2} more" if len(why) > 2 else ""
-        yield f"  {name:<12}{'stale: ' + '; '.join(why[:2]) + more if why else 'current'}"
+        yield f"  {name:<12}{'stale: ' + in_short(why, 2) if why else 'current'}"
 
 
 def request_lines(root: Path) -> list[str]:

@@ -20,7 +20,7 @@ from tasks.platform.stage import Stage, run
 from tasks.records.releases import ReleaseRecord, record
 
 
-class Wish(Record):
+class ReleaseRequest(Record):
     """How a release is wanted."""
 
     kind: str = "release"
@@ -34,7 +34,7 @@ class Wish(Record):
     why: str = ""
 
 
-def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Deployment:
+def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = None) -> Deployment:
     """Serve the champion, whatever the gate's last decision was; `unchanged` when it does already.
 
     `decision` is what `promote` returned, for the message when nothing was ever promoted. A champion that did not pass
@@ -44,8 +44,8 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
     from tasks.evaluate import heldout
     from tasks.promote import champion
 
-    params, root, wish = stage.params, stage.root, wish or Wish()
-    found = champion(stage) if wish.trial != "shadow" else _shadowed(stage, wish.version)
+    params, root, request = stage.params, stage.root, request or ReleaseRequest()
+    found = champion(stage) if request.trial != "shadow" else _shadowed(stage, request.version)
     if found is None:
         why = f" (the last decision: {decision.name})" if decision is not None else ""
         note = f"nothing serves: no version was promoted yet{why}"
@@ -55,10 +55,10 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
     if old is not None:
         replaced(root, old.fingerprint)
     examples = heldout(stage)
-    plan = _plan(stage, wish, examples)
+    plan = _plan(stage, request, examples)
     candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)
     release = Release(root, params, candidate, examples[: params.deploy.smoke_examples], stage.say, plan=plan)
-    kind, before, began = plan.mode if plan is not None else wish.kind, _serving(root), time.monotonic()
+    kind, before, began = plan.mode if plan is not None else request.kind, _serving(root), time.monotonic()
 
     def told(outcome: str, finding: str) -> None:
         spent = round(time.monotonic() - began, 3)
@@ -69,7 +69,7 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
             wanted=wanted,
             after=after,
             outcome=outcome,
-            why=wish.why,
+            why=request.why,
             finding=finding,
             seconds=spent,
         )
@@ -97,13 +97,13 @@ def deploy(stage: Stage, decision: Any = None, wish: Wish | None = None) -> Depl
     return made
 
 
-def _plan(stage: Stage, wish: Wish, examples: Any) -> TrialPlan | None:
+def _plan(stage: Stage, request: ReleaseRequest, examples: Any) -> TrialPlan | None:
     """What is tried first."""
-    share = stage.params.deploy.canary.share if wish.share is None else wish.share
-    if wish.trial is None and (share == 0 or wish.kind == "rollback" or not _serving(stage.root)):
+    share = stage.params.deploy.canary.share if request.share is None else request.share
+    if request.trial is None and (share == 0 or request.kind == "rollback" or not _serving(stage.root)):
         # A rollback is for when the champion is at fault: it must not wait for anything.
         return None
-    return TrialPlan(wish.trial or "canary", share or 0.1, examples)
+    return TrialPlan(request.trial or "canary", share or 0.1, examples)
 
 
 def _shadowed(stage: Stage, number: int | None) -> ModelVersion:

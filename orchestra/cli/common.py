@@ -46,12 +46,12 @@ def parse_usd(text: str, option: str) -> Decimal:
     return amount
 
 
-def parse_date(text: str, option: str = "--as-of") -> date:
-    """Raises `ConfigError` unless the text is an ISO date."""
+def parse_date(text: str) -> date:
+    """The day of `--as-of`. Raises `ConfigError` unless the text is an ISO date."""
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is not a date", where=option, fix="write YYYY-MM-DD") from None
+        raise ConfigError(f"{text!r} is not a date", where="--as-of", fix="write YYYY-MM-DD") from None
 
 
 def can_be_written(path: Path | None) -> Path | None:
@@ -123,9 +123,10 @@ def hand_over(*arguments: str, **options: object) -> NoReturn:
 
 
 def words(**options: object) -> list[str]:
-    """Options of a command line: True is the name alone, a list repeats it; None and False are left out.
+    """Options of a command line, `--name=value`: a value may begin with a hyphen.
 
-    `cap_usd` is `--cap-usd`, and `from_`, which Python reserves without its underscore, `--from`.
+    True is the name alone, a list repeats it; None and False are left out. `cap_usd` is `--cap-usd`, and `from_`,
+    which Python reserves without its underscore, `--from`.
     """
     found: list[str] = []
     for key, value in options.items():
@@ -133,5 +134,5 @@ def words(**options: object) -> list[str]:
         if value is True:
             found.append(name)
         elif value is not None and value is not False:
-            found += [word for one in (value if isinstance(value, list) else [value]) for word in (name, str(one))]
+            found += [f"{name}={one}" for one in (value if isinstance(value, list) else [value])]
     return found

@@ -84,13 +84,13 @@ def approve(version: VersionArgument = None, by: ByOption = None, reason: Reason
 
 def refuse(version: VersionArgument = None, by: ByOption = None, reason: ReasonOption = "") -> None:
     """Refuse a waiting version: the champion keeps serving."""
-    _answer(version, by, reason, "--refuse")
+    _answer(version, by, reason, refused=True)
 
 
-def _answer(version: int | None, by: str | None, reason: str, *options: str) -> NoReturn:
+def _answer(version: int | None, by: str | None, reason: str, *, refused: bool = False) -> NoReturn:
     workspace()
     name = by if by is not None else _login()
-    hand_over("flows", "answer", f"--by={name}", f"--reason={reason}", *options, version=version)
+    hand_over("flows", "answer", by=name, reason=reason, refuse=refused, version=version)
 
 
 def _login() -> str:
@@ -146,10 +146,7 @@ def release(
     if rollback and to is not None:
         raise ConfigError("--rollback and --to exclude each other", where="release", fix="leave one out")
     workspace()
-    options = ["--rollback"] * rollback + (["--why", why] if why else [])
-    for name, value in (("--to", to), ("--canary", canary), ("--shadow", shadow)):
-        options += [] if value is None else [name, f"{value:g}"]
-    hand_over("flows", "release", *options)
+    hand_over("flows", "release", rollback=rollback, to=to, canary=canary, shadow=shadow, why=why)
 
 
 def traces() -> None:

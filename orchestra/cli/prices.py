@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from orchestra.cli.common import hand_over, parse_date, workspace
-from orchestra.config.retraining import STALE_DAYS
 from orchestra.errors import DataError
 from orchestra.system.storage import ARTIFACTS
 from orchestra.text import aligned
@@ -34,7 +33,10 @@ def prices() -> None:
 @app.command()
 def check(
     as_of: AsOf = None,
-    days: Annotated[int, typer.Option(min=0, help="A price whose last check is older is stale.")] = STALE_DAYS,
+    days: Annotated[
+        int | None,
+        typer.Option(min=0, help="A price whose last check is older is stale; default: retraining.stale_price_days."),
+    ] = None,
 ) -> None:
     """Find tools without a price, prices without a recent check, and figures without a source.
 
@@ -46,10 +48,11 @@ def check(
     from orchestra.tools.catalogue.price_check import check_prices, price_keys
 
     root = workspace()
-    world = load_params(root / "params.yaml").world
+    params = load_params(root / "params.yaml")
+    world = params.world
     day = date.today() if as_of is None else parse_date(as_of)
     file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
-    findings = check_prices(file, book, day, days)
+    findings = check_prices(file, book, day, params.retraining.stale_price_days if days is None else days)
     for finding in findings:
         print(f"{finding.what}\n         fix: {finding.fix}")
     print(f"{len(price_keys(file))} prices in use on {day}: {len(findings)} to look at")
@@ -86,7 +89,7 @@ def forecast(
     """Estimate dollars and time of a stage, with 95 % intervals, from a sample that is run and paid for."""
 
     workspace()
-    hand_over("tasks.experiments.forecast", stage.value, "--sample", str(sample))
+    hand_over("tasks.experiments.forecast", stage.value, sample=sample)
 
 
 def ledger(

@@ -22,8 +22,6 @@ ANSWER_S = 5.0
 """Seconds in which an endpoint should answer."""
 TRAINED_UNTIL: dict[str, tuple[str, ...]] = {"synthesize": (), "validate": (), "sft": ("sft",)}
 """The stages that train, up to each stage before the last of them."""
-STALE_DAYS = 180
-"""Prices that nobody looked at for so long are doubtful."""
 
 
 def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
@@ -66,7 +64,7 @@ def refuse_now(root: Path, params: Params, stages: Collection[str]) -> None:
     devices, shape = machine.torch_gpus(), shape_of(root, params.model)
     for stage in machine.TRAINED:
         if stage in stages:
-            machine.check_ranks(getattr(params, stage), stage, devices)
+            machine.check_ranks(machine.compute_of(params, stage), stage, devices)
     for need in machine.needs(params, shape, devices) if shape is not None else ():
         if need.stage in stages and need.crowded:
             raise ServiceError(machine.told(need), where=machine.GPU_MEMORY, fix=machine.frees(root))
@@ -116,7 +114,7 @@ def _servers(params: Params, device: str = "gpu") -> dict[str, VllmServer]:
 def _ranks(params: Params, devices: list[machine.Gpu]) -> Iterator[CheckResult]:
     for stage in machine.TRAINED:
         try:
-            machine.check_ranks(getattr(params, stage), stage, devices)
+            machine.check_ranks(machine.compute_of(params, stage), stage, devices)
         except OrchestraError as error:
             yield CheckResult("error", error.where, error.what, error.fix)
 
@@ -209,9 +207,8 @@ def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
     if unknown := catalogue.unmeasured():
         fix = "orchestra tools describe --all --write"
         yield CheckResult("warning", "experts", f"nothing is known of {', '.join(unknown)}", fix)
-    issues = check_prices(
-        read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices), date.today(), STALE_DAYS
-    )
+    file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
+    issues = check_prices(file, book, date.today(), params.retraining.stale_price_days)
     if issues:
         more = f", and {len(issues) - 1} more" if len(issues) > 1 else ""
         yield CheckResult("warning", "prices", f"{issues[0].what}{more}", "orchestra prices check")

@@ -7,9 +7,6 @@ from pydantic import Field
 from orchestra.config.section import Factor, Positive, Section, switch
 from orchestra.types import Usd
 
-STALE_DAYS = 365
-"""A price that was checked longer ago is stale."""
-
 
 class BudgetLimits(Section):
     """What may be spent, dollars and hours. It decides no result, so it makes no stage stale."""
@@ -27,5 +24,5 @@ class Retraining(Section):
     """Hours from the beginning of one such run to that of the next."""
     monthly_usd: Usd | None = None
     """Dollars of such runs in a calendar month (UTC): each is capped by what is left. None: no cap of their own."""
-    stale_price_days: Positive = STALE_DAYS
+    stale_price_days: Positive = 365
     """Days after which a price that nobody checked asks a person to do so."""

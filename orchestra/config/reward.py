@@ -1,6 +1,6 @@
 """The switches of the reward: each default is the published Eq. 1-3 of arXiv 2511.21689."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -119,14 +119,13 @@ class RewardParams(Section):
     def resolved(self) -> Self:
         """The settings that count: `published` puts the switches of Eq. 1-3 back to their defaults."""
         fields = type(self).model_fields
-        back = {name: value for name, value in EQUATIONS.items() if name in fields}
+        back = {one: fields[one].get_default(call_default_factory=True) for one in EQUATIONS if one in fields}
         return self.model_copy(update=back) if self.published else self
 
 
-EQUATIONS: dict[str, Any] = {
-    "unit": "group", "unit_usd": None, "unit_s": None, "among": "all", "spent": "solved", "homogeneity": "group",
-    "scale": "group", "batch_normalise": False, "liked": "count", "weights": {}, "constraint": None,
-    "branch": None, "budget_share": 0.0, "normalise": "sum_then_normalise",
-}  # fmt: skip
-"""The switches that Eq. 1-3 fix, and how."""
+EQUATIONS = (
+    "unit", "unit_usd", "unit_s", "among", "spent", "homogeneity", "scale", "batch_normalise", "liked", "weights",
+    "constraint", "branch", "budget_share", "normalise",
+)  # fmt: skip
+"""The switches that Eq. 1-3 fix, at their defaults."""
 PUBLISHED = RewardParams()

@@ -277,7 +277,7 @@ class Evaluate(Section):
     baselines: list[Rule]
     """Rules to evaluate."""
     by_rule: bool = switch(False)
-    """Whether a rule overwrites the choices in checkpoints' thoughts, by the wish that a thought names: a control."""
+    """Whether a rule overwrites the choices in checkpoints' thoughts, by the preference that each names: a control."""
     engine: Literal["in_process", "vllm"] = switch("in_process")
     """How checkpoints are played: in this process, or each through a vLLM server of its own."""
     server: PlayServer = switch(PlayServer())

@@ -4,13 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestra.errors import DataError
-from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines, write_jsonl
+from orchestra.files.jsonl import parse_line, read_jsonl, stream_lines
 from orchestra.types import Example
-
-
-def write_examples(path: Path, examples: Iterable[Example]) -> int:
-    """Write examples, one a line; returns how many."""
-    return write_jsonl(path, examples)
 
 
 def read_examples(path: Path) -> list[Example]:

@@ -77,7 +77,7 @@ def bars(rows: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:
     return _svg(parts, "Shares of tool calls", height=top + 4)
 
 
-def curve(series: Mapping[str, Sequence[tuple[float, float]]], below: str) -> str:
+def curve(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Lines over the steps of a training, each named at its end."""
     drawn = {name: points for name, points in series.items() if len(points) > 1}
     if not drawn:
@@ -93,7 +93,7 @@ def curve(series: Mapping[str, Sequence[tuple[float, float]]], below: str) -> st
     def y(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low)
 
-    parts = _axes(x, y, ticks(min(xs), max(xs)), ticks(low, high), below)
+    parts = _axes(x, y, ticks(min(xs), max(xs)), ticks(low, high), "step of training")
     places = _spread([y(points[-1][1]) for points in drawn.values()])
     for index, ((name, points), place) in enumerate(zip(drawn.items(), places, strict=True)):
         path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)

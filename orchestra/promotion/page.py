@@ -245,7 +245,7 @@ def _training(steps: Sequence[Mapping[str, float]]) -> list[str]:
         name: [(row["step"], row[key]) for row in steps if "step" in row and key in row] for name, key in CURVES.items()
     }
     cents = [(row["step"], 100 * row[CENTS]) for row in steps if "step" in row and CENTS in row]
-    drawn = (figures.curve(series, "step of training"), figures.curve({"cents an episode": cents}, "step of training"))
+    drawn = (figures.curve(series), figures.curve({"cents an episode": cents}))
     return [figure for figure in drawn if figure]
 
 

@@ -21,6 +21,8 @@ from orchestra.text import one_line, plain
 from orchestra.types import Record
 
 PATH = "/v1/chat/completions"
+TIMEOUT_S = 300.0
+"""Seconds that an answer may take."""
 
 
 class Called(Record):
@@ -117,7 +119,7 @@ def ask(
     domain: str | None = None,
     root: Path | None = None,
     url: str | None = None,
-    timeout_s: float = 300.0,
+    timeout_s: float = TIMEOUT_S,
     check: bool = False,
 ) -> AskResponse:
     """Ask the gateway at `url` (default: this workspace's); a `check` is the workspace's own question, no user's.
@@ -145,13 +147,12 @@ async def ask_async(
     domain: str | None = None,
     root: Path | None = None,
     url: str | None = None,
-    timeout_s: float = 300.0,
 ) -> AskResponse:
     """The same in an event loop. Cancelled, it hangs up, and the gateway ends the work."""
     base, headers, verify = await asyncio.to_thread(access, root or Path.cwd(), url)
     body = _body(question, preference, budget_usd, max_turns, domain)
     with _reached(base):
-        async with httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=verify) as http:
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=verify) as http:
             answer = await http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
 

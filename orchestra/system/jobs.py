@@ -9,7 +9,7 @@ import yaml
 
 from orchestra.config.schema import Params
 from orchestra.errors import ConfigError
-from orchestra.system.machine import TRAINED
+from orchestra.system.machine import TRAINED, compute_of
 
 PORT = 29500
 """Where the ranks find each other on the first machine."""
@@ -39,7 +39,7 @@ def spread(params: Params, machines: Machines) -> list[str]:
     """
     found = []
     for name in TRAINED:
-        processes = {"sft": params.sft, "grpo": params.grpo}[name].processes
+        processes = compute_of(params, name).processes
         if processes == machines.ranks:
             found.append(name)
         elif processes != 1:

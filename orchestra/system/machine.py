@@ -231,26 +231,29 @@ def beside(params: Params, devices: list[Gpu]) -> int:
     return int(server.gpu_memory * min(one.memory for one in devices)) if shares and devices else 0
 
 
+def compute_of(params: Params, stage: str) -> Compute:
+    """How a training stage uses its machine."""
+    return params.sft if stage == "sft" else params.grpo
+
+
 def plan_of(params: Params, stage: str) -> TrainingPlan:
     """How a stage trains, as its parameters say."""
-    settings: Any = getattr(params, stage)
-    ranks = getattr(settings, "processes", 1)
-    batch = settings.batch_size if stage == "sft" else settings.examples_per_step * settings.group_size
-    rows = max(1, batch // ranks)
-    micro = getattr(settings, "micro_batch", None) or rows
-    lora = getattr(settings, "lora", None)
+    settings, grpo = compute_of(params, stage), params.grpo
+    batch = params.sft.batch_size if stage == "sft" else grpo.examples_per_step * grpo.group_size
+    rows = max(1, batch // settings.processes)
+    micro = settings.micro_batch or rows
     return TrainingPlan(
-        ranks=ranks,
-        strategy=getattr(settings, "strategy", "ddp"),
+        ranks=settings.processes,
+        strategy=settings.strategy,
         rows=min(rows, micro),
         tokens=params.rollout.max_tokens,
         accumulates=micro < rows,
         one_backward=stage == "grpo",
-        bfloat16=getattr(settings, "precision", "float32") == "bfloat16",
-        checkpointing=getattr(settings, "gradient_checkpointing", False),
-        lora=None if lora is None else lora.rank,
-        muon=getattr(settings, "optimizer", "muon") == "muon",
-        reference=getattr(settings, "kl", 0.0) > 0,
+        bfloat16=settings.precision == "bfloat16",
+        checkpointing=settings.gradient_checkpointing,
+        lora=None if settings.lora is None else settings.lora.rank,
+        muon=settings.optimizer == "muon",
+        reference=stage == "grpo" and grpo.kl > 0,
     )
 
 
@@ -297,7 +300,7 @@ def told(need: Need) -> str:
 
 def _helps(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan, room: int) -> str:
     """The first settings that together make it fit; those that change nothing are left out."""
-    fields, options = type(getattr(params, stage)).model_fields, list[str]()
+    fields, options = type(compute_of(params, stage)).model_fields, list[str]()
     for name, value, change in HELPS:
         changed = replace(plan, **change)
         if name not in fields or changed == plan or (name == "strategy" and plan.ranks == 1):

@@ -22,6 +22,10 @@ from orchestra.files import atomic
 
 LOCALHOST = "127.0.0.1"
 """Where every server of this workspace listens: on this machine only."""
+PAUSE_S = 0.2
+"""Between two looks at a server that starts."""
+SAY_EVERY_S = 5.0
+"""So often a person is told of what is waited for."""
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 LOG_BYTES = 32 * 2**20
@@ -148,6 +152,28 @@ def kill_tree(pid: int, *others: int, grace_s: float = 10.0) -> None:
     raise ServiceError(f"process {pid} does not end", where="stop", fix=f"kill -9 {pid}")
 
 
+def wait_until(
+    ready: Callable[[], bool],
+    timeout_s: float,
+    *,
+    gone: Callable[[], bool] = lambda: False,
+    say: Callable[[float], None] = lambda _: None,
+) -> bool:
+    """Whether it becomes `ready` in time; what is `gone` never does. `say` gets the seconds that passed, at times."""
+    began = said = time.monotonic()
+    while not gone():
+        if ready():
+            return True
+        now = time.monotonic()
+        if now - began > timeout_s:
+            break
+        if now - said >= SAY_EVERY_S:
+            said = now
+            say(now - began)
+        time.sleep(PAUSE_S)
+    return False
+
+
 def server_socket(host: str = LOCALHOST) -> socket.socket:
     """A TCP socket for a server on an address or name, neither bound nor listening.
 
@@ -167,10 +193,10 @@ def url_host(host: str) -> str:
     return host.lower()
 
 
-def free_port(host: str = LOCALHOST) -> int:
+def free_port() -> int:
     """A port that nothing listens on right now."""
     with socket.socket() as sock:
-        sock.bind((host, 0))
+        sock.bind((LOCALHOST, 0))
         return int(sock.getsockname()[1])
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -43,6 +43,11 @@ ASKED_BY = "ORCHESTRA_ASKED_BY"
 """Environment variable: the schedule, trigger or run that asked for this one."""
 CARRIED = ("ORCHESTRA_TASK_RUNNER", "ORCHESTRA_CASSETTE")
 """Environment variables that decide how a run works, so that a rerun needs them too."""
+
+
+def in_short(why: Sequence[str], most: int = 3) -> str:
+    """The first reasons of a stage, and how many more there are."""
+    return "; ".join(why[:most]) + (f" and {len(why) - most} more" if len(why) > most else "")
 
 
 class StageRecord(Record):

@@ -6,7 +6,6 @@ import os
 import secrets
 import ssl
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
@@ -27,6 +26,7 @@ from orchestra.system.processes import (
     services,
     start_service,
     stop_services,
+    wait_until,
 )
 from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
 from orchestra.system.workspace import locked_elsewhere
@@ -264,17 +264,8 @@ def _start_worker(root: Path, pool: str) -> str:
 
 
 def _wait(root: Path, name: str, url: str) -> None:
-    import httpx
-
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if running(root, name) is None:
-            break
-        try:
-            if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.2)
+    if wait_until(lambda: answers(url), START_TIMEOUT_S, gone=lambda: running(root, name) is None):
+        return
     stop_services(root, name)
     log = f".state/logs/{name}.log"
     blame_storage(root, root / log)

@@ -4,25 +4,32 @@ import contextlib
 import fcntl
 import os
 import re
-import socket
+import secrets
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.errors import ServiceError
-from orchestra.files.atomic import make_folder
+from orchestra.files.atomic import make_folder, private_once
 from orchestra.text import digest, plain
 
 LOCK = ".state/flow.lock"
+ID = ".state/workspace.id"
 IN_PLACE = re.compile(r"\(\d+%\)")
 
 _held: set[Path] = set()
 
 
 def workspace_id(root: Path) -> str:
-    """Names a workspace of this machine among others that use the same MLflow."""
-    return digest(f"{socket.gethostname()}\0{root.resolve()}")
+    """Names a workspace among others that use the same MLflow or Prefect.
+
+    It is of its folder and of a file in it: a container has another host name after each start, and other machines have
+    the same path. A copy of the file has another inode, so a copied workspace has an id of its own.
+    """
+    file = root.resolve() / ID
+    kept = private_once(file, secrets.token_hex(16))
+    return digest(f"{kept}\0{file.stat().st_ino}\0{file}")
 
 
 @contextlib.contextmanager

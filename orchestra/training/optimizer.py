@@ -17,6 +17,7 @@ from orchestra.config.compute import Compute
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration (Jordan et al., Muon)."""
 STEPS = 5
+MOMENTUM = 0.95
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
@@ -35,8 +36,8 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised (Nesterov form), for 2-D weights; tall matrices step by sqrt(rows / cols) more."""
 
-    def __init__(self, params: list[torch.nn.Parameter], *, lr: float, momentum: float = 0.95) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum})
+    def __init__(self, params: list[torch.nn.Parameter], *, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -51,8 +52,8 @@ class Muon(torch.optim.Optimizer):
                 for p in params:
                     assert p.grad is not None
                     buffer = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                    buffer.lerp_(p.grad, 1 - group["momentum"])
-                    updates.append(p.grad.lerp(buffer, group["momentum"]))
+                    buffer.lerp_(p.grad, 1 - MOMENTUM)
+                    updates.append(p.grad.lerp(buffer, MOMENTUM))
                 scale = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
                 for p, update in zip(params, orthogonalise(torch.stack(updates)), strict=True):
                     p.add_(update, alpha=-scale)

@@ -58,7 +58,7 @@ def _log(root: Path, name: str, files: list[Path], metrics: Mapping[str, float])
 
     client = connect(root)
     run_id = client.create_run(experiment(client, root, EXPERIMENT), run_name=name).info.run_id
-    log_all(client, run_id, metrics=metrics, params={}, tags={})
+    log_all(client, run_id, metrics=metrics)
     for file in files:
         client.log_artifact(run_id, str(file))
     client.set_terminated(run_id)

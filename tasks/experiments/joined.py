@@ -4,7 +4,6 @@ A file holds what the seed's arms reached, without the rules and the untrained b
 """
 
 import gzip
-import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from orchestra.evaluation.report import TRAINED
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file
 from orchestra.system.code_hash import code_hash
+from orchestra.text import digest
 from orchestra.types import Example, Record
 from tasks.experiments.sealed import world_hash
 
@@ -65,11 +65,11 @@ def setting(
     recipe = json.dumps([of, code_hash("sft"), code_hash("grpo"), hash_dir(base)], sort_keys=True)
     return SeedSetting(
         split=split,
-        examples=_digest("\n".join(example.model_dump_json() for example in examples)),
+        examples=digest("\n".join(example.model_dump_json() for example in examples)),
         training_data=hash_file(training)[:16],
         world=world_hash(root, params),
         probe_examples=probe_examples,
-        recipe=_digest(recipe),
+        recipe=digest(recipe),
     )
 
 
@@ -122,7 +122,3 @@ def completed(
         arms[name] = result.model_copy(update={"outcomes": {**rules, **beside, TRAINED: own}})
         known[name] = own
     return arms
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,6 +1,5 @@
 """Writes a stage's checkpoint: what a Hugging Face user can load, plus its manifest."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,9 +43,8 @@ def save_checkpoint(
     base: str | None,
     data: Path,
     base_dir: Path | None = None,
-    files: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the checkpoint folder whole: safetensors, config, tokenizer, chat template, card, `files`, manifest.
+    """Write the checkpoint folder whole: safetensors, config, tokenizer, chat template, card, manifest.
 
     Nothing in it is specific to one run (no clock, no commit): the same inputs give the same bytes. `base_dir` is the
     base's folder: its hash is in the manifest, and so is the model that the first of its bases was.
@@ -59,8 +57,7 @@ def save_checkpoint(
         model.save_pretrained(str(folder), safe_serialization=True)
         codec.tokenizer.save_pretrained(str(folder))
         card = CARD.format(name=stage.name, profile=params.profile, seed=section.seed, base=base or "random weights")
-        for name, text in {"README.md": card, **(files or {})}.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        (folder / "README.md").write_text(card, encoding="utf-8")
         write_manifest(
             folder,
             base=base,

@@ -10,7 +10,7 @@ from statistics import median
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
-from orchestra.system.runs import RunRecord, StageRecord, runs
+from orchestra.system.runs import RunRecord, StageRecord, in_short, runs
 from orchestra.system.workspace import locked
 from orchestra.text import aligned
 from tasks.platform import dvc
@@ -72,9 +72,7 @@ def lines(steps: Sequence[PlannedStage], cap_usd: Decimal | None) -> list[str]:
     rows = [("stage", "", "time", "USD", "why")]
     for step in steps:
         runs_it = "runs" if step.certain else "may run" if step.why else "stays"
-        more = f" and {len(step.why) - 3} more" if len(step.why) > 3 else ""
-        why = "; ".join(step.why[:3]) + more
-        rows.append((step.name, runs_it, _time(step.seconds), _usd(step.usd), why))
+        rows.append((step.name, runs_it, _time(step.seconds), _usd(step.usd), in_short(step.why)))
     wanted = [step for step in steps if step.why]
     if not wanted:
         return [*aligned(rows), "Nothing would run but promote and deploy, which change nothing that is already right."]

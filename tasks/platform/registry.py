@@ -116,12 +116,6 @@ class Registry:
         return None if number is None else self._version(self.client.get_model_version(self.model_name, str(number)))
 
     @_named
-    def aliases(self) -> dict[str, int]:
-        """Version by alias, every alias."""
-        models = self.client.search_registered_models(self._filter)
-        return {alias: int(number) for alias, number in models[0].aliases.items()} if models else {}
-
-    @_named
     def of(self, checkpoint_hash: str) -> ModelVersion | None:
         """The version made of that checkpoint; None when there is none."""
         return next((version for version in self.versions() if version.checkpoint_hash == checkpoint_hash), None)

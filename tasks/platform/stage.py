@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar, overload
@@ -228,6 +228,16 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
 
 
+def send(
+    client: Any, run_id: str, metrics: Sequence[Any], params: Sequence[Any] = (), tags: Sequence[Any] = ()
+) -> None:
+    """Metrics, parameters and tags as MLflow has them, in as many requests as its limits ask for."""
+    for start in range(0, len(metrics), 900):
+        client.log_batch(run_id, metrics=metrics[start : start + 900])
+    for start in range(0, max(len(params), len(tags)), 100):
+        client.log_batch(run_id, params=params[start : start + 100], tags=tags[start : start + 100])
+
+
 class _Tracker:
     """The stage's MLflow run, named by the environment of the flow; numbers go there in batches."""
 
@@ -260,8 +270,7 @@ class _Tracker:
     def flush(self) -> None:
         if self._buffer:
             batch, self._buffer = self._buffer, []
-            for start in range(0, len(batch), 900):
-                self._connect().log_batch(self.run_id, metrics=batch[start : start + 900])
+            send(self._connect(), self.run_id, batch)
         self._sent = time.monotonic()
 
     def _connect(self) -> Any:

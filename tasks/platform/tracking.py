@@ -27,6 +27,7 @@ from orchestra.system.workspace import workspace_id
 from orchestra.text import digest, one_line, plain
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import others_ledgers, reopen_requests
+from tasks.platform.stage import send
 
 EXPERIMENT = "orchestra"
 FLOW_RUN = "orchestra.flow_run_id"
@@ -175,21 +176,6 @@ def param(key: str, value: Any) -> Any:
     return Param(allowed_key(key), said(str(value), 500))
 
 
-def log_all(
-    client: Any, run_id: str, *, metrics: Mapping[str, float], params: Mapping[str, Any], tags: Mapping[str, str]
-) -> None:
-    """Everything about a run that is made at once, in as many requests as MLflow's limits ask for."""
-    from mlflow.entities import Metric, RunTag
-
-    numbers = [Metric(allowed_key(key), value, 0, 0) for key, value in metrics.items()]
-    told = list({one.key: one for one in (param(key, value) for key, value in params.items())}.values())
-    marks = [RunTag(allowed_key(key), said(value)) for key, value in tags.items()]
-    for start in range(0, len(numbers), 900):
-        client.log_batch(run_id, metrics=numbers[start : start + 900])
-    for start in range(0, max(len(told), len(marks)), 100):
-        client.log_batch(run_id, params=told[start : start + 100], tags=marks[start : start + 100])
-
-
 @dataclass(frozen=True)
 class MeasuredModel:
     """Whom a metric is about: a LoggedModel of MLflow, and the dataset that it was measured on."""
@@ -198,6 +184,28 @@ class MeasuredModel:
     dataset: str
     digest: str
     """Of the dataset."""
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def log_all(
+    client: Any, run_id: str, *, metrics: Mapping[str, float] = NOTHING, params: Mapping[str, Any] = NOTHING,
+    tags: Mapping[str, str] = NOTHING, about: Mapping[str, MeasuredModel] = NOTHING,
+) -> None:  # fmt: skip
+    """Everything about a run that is known at once.
+
+    `about`: whom metrics are about, by the first part of their names; they stand on the models' own pages too.
+    """
+    from mlflow.entities import Metric, RunTag
+
+    now_ms, numbers = int(time.time() * 1000), []
+    for key, value in metrics.items():
+        model = about.get(key.partition(".")[0])
+        whose = () if model is None else (model.model_id, model.dataset, model.digest, run_id)
+        numbers.append(Metric(allowed_key(key), value, now_ms, 0, *whose))
+    told = {one.key: one for one in (param(key, value) for key, value in params.items())}
+    send(client, run_id, numbers, [*told.values()], [RunTag(allowed_key(key), said(tags[key])) for key in tags])
 
 
 @dataclass
@@ -269,14 +277,12 @@ class Recorder:
     def headline(self, params: Mapping[str, Any], verdict: str, policy: str) -> None:
         """Put on the parent what one compares runs by: the parameters, eight figures of the policy, and the verdict."""
         run = self.client.get_run(self.parent)
-        wanted = {one.key: one for one in (param(key, value) for key, value in flatten(params))}
-        told = [one for key, one in wanted.items() if key not in run.data.params]
-        for start in range(0, len(told), 100):
-            self.client.log_batch(self.parent, params=told[start : start + 100])
+        told = {key: value for key, value in flatten(params) if allowed_key(key) not in run.data.params}
         figures = read_metrics(self.root / "reports" / "evaluate.json")
-        found = {name: figures.get(f"{policy}.{key}") for name, key in HEADLINE.items()}
         # MLflow shows what has a slash in a section of its own.
-        self.metrics(self.parent, {f"headline/{name}": value for name, value in found.items() if value is not None})
+        found = {f"headline/{name}": figures.get(f"{policy}.{key}") for name, key in HEADLINE.items()}
+        known = {name: value for name, value in found.items() if value is not None}
+        log_all(self.client, self.parent, metrics=known, params=told)
         name = run.info.run_name.partition(" · ")[0]
         self.client.set_tag(self.parent, "mlflow.runName", said(f"{name} · {verdict}", LONGEST_NAME))
 
@@ -297,25 +303,20 @@ class Recorder:
         return str(self.client.get_run(self.parent).data.tags.get(allowed_key(key), ""))
 
     def stage_done(
-        self, stage: str, run_id: str | None, found: Hashes, about: Mapping[str, MeasuredModel] = MappingProxyType({})
+        self, stage: str, run_id: str | None, found: Hashes, about: Mapping[str, MeasuredModel] = NOTHING
     ) -> None:
         """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always.
 
         `about` says whom the child's metrics are about, by the first part of their names.
         """
         metrics = read_metrics(self.root / "reports" / f"{stage}.json")
-        self.metrics(self.parent, {f"{stage}.{key}": value for key, value in metrics.items()})
-        for path, md5 in found.outputs.items():
-            self.tag(f"out.{path}", md5)
-        if run_id is None:
-            return
-        self.metrics(run_id, metrics, about)
-        from mlflow.entities import RunTag
-
-        tags = [RunTag(allowed_key(f"in.{path}"), md5) for path, md5 in found.inputs.items()]
-        tags += [RunTag(allowed_key(f"out.{path}"), md5) for path, md5 in found.outputs.items()]
-        params = {one.key: one for one in (param(key, value) for key, value in flatten(found.params))}
-        self.client.log_batch(run_id, params=list(params.values())[:100], tags=tags[:100])
+        made = {f"out.{path}": md5 for path, md5 in found.outputs.items()}
+        log_all(
+            self.client, self.parent, metrics={f"{stage}.{key}": value for key, value in metrics.items()}, tags=made
+        )
+        if run_id is not None:
+            tags = {f"in.{path}": md5 for path, md5 in found.inputs.items()} | made
+            log_all(self.client, run_id, metrics=metrics, params=dict(flatten(found.params)), tags=tags, about=about)
 
     def artifacts(self, run_id: str, files: Iterable[Path]) -> None:
         """Copy those files that exist."""
@@ -323,19 +324,9 @@ class Recorder:
             if file.is_file():
                 self.client.log_artifact(run_id, str(file))
 
-    def metrics(
-        self, run_id: str, metrics: Mapping[str, float], about: Mapping[str, MeasuredModel] = MappingProxyType({})
-    ) -> None:
-        """Numbers of any run; those of the models in `about` stand on the models' own pages too."""
-        from mlflow.entities import Metric
-
-        now_ms, batch = int(time.time() * 1000), []
-        for key, value in metrics.items():
-            model = about.get(key.partition(".")[0])
-            whose = () if model is None else (model.model_id, model.dataset, model.digest, run_id)
-            batch.append(Metric(allowed_key(key), value, now_ms, 0, *whose))
-        for start in range(0, len(batch), 900):
-            self.client.log_batch(run_id, metrics=batch[start : start + 900])
+    def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Numbers of any run."""
+        log_all(self.client, run_id, metrics=metrics)
 
 
 def read_metrics(file: Path) -> dict[str, float]:

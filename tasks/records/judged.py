@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,7 +14,7 @@ from filelock import FileLock
 from pydantic import Field
 
 from monitoring.drift import MIN_EPISODES, Signal
-from monitoring.spending import JUDGED_WINDOW, Charged, Judged, charged, cost_per_solved, price_drift
+from monitoring.spending import JUDGED_WINDOW, Judged, charged, cost_per_solved, price_drift
 from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import BudgetError, ConfigError, JudgeError
@@ -89,11 +89,10 @@ class SpendingFigures(Record):
 
 @dataclass(frozen=True)
 class Spent:
-    """What the latest requests cost, in words, as signals and as figures."""
+    """What the latest requests cost, in words and as signals."""
 
     line: str
     signals: list[Signal]
-    by_expert: Mapping[str, Charged]
 
 
 def look(root: Path, fingerprint: str, latest: Sequence[Episode], evaluated: Sequence[ReferenceEpisode]) -> Spent:
@@ -116,7 +115,7 @@ def look(root: Path, fingerprint: str, latest: Sequence[Episode], evaluated: Seq
     found = found.model_copy(update={"price_ratios": ratios})
     atomic.write_private(root / JUDGED / FIGURES, found.model_dump_json())
     moved = "".join(f"; {line}" for line in price_drift(by_expert))
-    return Spent(_words(found) + said + moved, [] if signal is None else [signal], by_expert)
+    return Spent(_words(found) + said + moved, [] if signal is None else [signal])
 
 
 @dataclass

@@ -23,6 +23,7 @@ from orchestra.system.workspace import locked
 from orchestra.text import aligned
 from tasks.approval import waits
 from tasks.platform import dvc
+from tasks.platform.aliases import aliases
 from tasks.platform.commands import run_command
 from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
@@ -68,10 +69,10 @@ def keepers(root: Path, registry: Registry, newest: int) -> References:
     """Every version that an alias names, that serves, is on trial or waits, and the `newest` that were champions."""
     found: dict[str, str] = {}
     every = sorted(registry.versions(), key=lambda one: -one.number)
-    aliases = registry.aliases()
+    named = aliases(root, registry.model_name)
     champions = [one for one in every if PROMOTED in one.tags][:newest]
     for version in every:
-        names = [alias for alias, number in aliases.items() if number == version.number]
+        names = [alias for alias, number in named.items() if number == version.number]
         names += ["waits for approval"] if waits(version) else []
         if names or version in champions:
             why = ", ".join(names) or f"one of the last {newest} champions"

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from flows._workspace import PREFECT_SETTINGS
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.system.code_hash import CODE, INDIFFERENT, Result
 from tasks.experiments.sealed import NO_YARDSTICK
@@ -28,6 +29,12 @@ def tracked() -> list[Path]:
     """Files of the repository; in a copy without git, every file that is no output."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_a_flow_has_the_same_settings_of_prefect_however_it_is_deployed() -> None:
+    for deployment in read_yaml("prefect.yaml")["deployments"]:
+        env = deployment["work_pool"]["job_variables"]["env"]
+        assert env == {"DO_NOT_TRACK": "true", **PREFECT_SETTINGS}
 
 
 def test_dvc_has_the_stages_in_their_order() -> None:

@@ -1,15 +1,17 @@
 """Names of schedules that would replace what `orchestra retraining on` or another workspace deploys."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flows import retraining, schedule
+from flows import notify, retraining, schedule
 from flows.schedule import add, deployments, remove
 from orchestra.errors import ConfigError
 from orchestra.system import servers
+from orchestra.text import digest
 from tests.flows.workspace import make
 
 CRON = "0 3 * * *"
@@ -31,18 +33,24 @@ def test_a_monitor_may_be_called_watch(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def two(prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def two(prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """Two workspaces on one server of Prefect, which starts nothing of theirs."""
+    from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL
 
     @contextlib.contextmanager
     def connected(_root: Path) -> Iterator[str]:
         yield str(PREFECT_API_URL.value())
 
-    for module in (schedule, retraining):
+    for module in (schedule, retraining, notify):
         monkeypatch.setattr(module, "connected", connected)
     monkeypatch.setattr(servers, "start", lambda *_, **__: iter(()))
-    return [make(tmp_path / name).root for name in ("shop", "bank")]
+    yield [make(tmp_path / name).root for name in ("shop", "bank")]
+    with get_client(sync_client=True) as client:
+        for one in client.read_deployments():
+            client.delete_deployment(one.id)
+        for automation in client.read_automations():
+            client.delete_automation(automation.id)
 
 
 def test_a_schedule_of_another_workspace_is_not_replaced(two: list[Path]) -> None:
@@ -75,6 +83,37 @@ def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
     assert [one.name for one in deployments(restored)] == ["asked", "watch", "weekly"] and not deployments(old)
     assert list(retraining.switch_off(restored)) == ["automation orchestra-retraining: removed"]
     remove(restored, "watch")
+
+
+def test_the_same_path_of_two_machines_is_two_workspaces(two: list[Path]) -> None:
+    root, _ = two
+    add(root, "nightly", "retrain", CRON, "UTC", [])
+    assert len(notify.add(root, ["http://127.0.0.1:1/x"])) == 6
+    theirs = root.rename(root.with_name("theirs"))
+    make(root)  # The other machine's.
+    assert not deployments(root)
+    with pytest.raises(ConfigError, match="another workspace has retrain/nightly"):
+        add(root, "nightly", "retrain", CRON, "UTC", [])
+    assert notify.remove(root) == 0
+    shutil.rmtree(root)
+    theirs.rename(root)
+    assert [one.name for one in deployments(root)] == ["nightly"] and notify.remove(root) == 6
+
+
+def test_what_an_older_version_scheduled_is_replaced(two: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    shop, bank = two
+    list(retraining.switch_on(shop))
+    with monkeypatch.context() as before:
+        before.setattr(schedule, "workspace_id", lambda root: digest(str(root.resolve())))
+        list(retraining.switch_on(bank))
+        add(bank, "nightly", "retrain", CRON, "UTC", [])
+        notify.add(bank, ["http://127.0.0.1:1/x"])
+    names = [one.name for one in deployments(bank)]
+    assert len(names) == 3 and "nightly" in names
+    list(retraining.switch_on(bank))
+    add(bank, "nightly", "retrain", "0 4 * * *", "UTC", [])
+    notify.add(bank, ["http://127.0.0.1:1/x"])
+    assert [one.name for one in deployments(bank)] == names and notify.remove(bank) == 6
 
 
 def test_automatic_retraining_of_two_workspaces_has_two_deployments(two: list[Path]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from orchestra.system.retraining import RetrainReason, ask, month_spent, take
 from orchestra.system.runs import RunJournal, save
 from orchestra.system.storage import MLFLOW, opened
+from orchestra.system.workspace import ID, workspace_id
 from tasks.platform.dvc import Hashes
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, flatten, read_metrics, tracking_uri
@@ -47,10 +48,12 @@ def test_runs_of_a_killed_flow_are_closed(root: Path) -> None:
 def test_only_runs_of_this_workspace_are_closed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(root))  # One MLflow for all of them.
     another = Recorder.open(tmp_path, "another workspace", "a")
+    workspace_id(root)
+    ours = (root / ID).rename(tmp_path / "ours")
+    machine = Recorder.open(root, "another machine, at the same path", "b")
+    child = machine.child("sft")
+    ours.replace(root / ID)
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("socket.gethostname", lambda: "machine")
-        machine = Recorder.open(root, "another machine", "b")
-        child = machine.child("sft")
         elsewhere.setattr("socket.gethostname", lambda: "container")
         container = Recorder.open(root, "a container", "c")
         RunJournal.begin(root, "a container", "c", "retrain").update(mlflow_run=container.parent)
@@ -100,6 +103,16 @@ def test_a_stage_leaves_hashes_parameters_and_metrics(root: Path) -> None:
     assert run.data.tags["mlflow.parentRunId"] == recorder.parent and run.info.status == "FINISHED"
     parent = recorder.client.get_run(recorder.parent)
     assert parent.data.metrics == {"sft.loss": 0.5, "sft.by.a b": 1.0}
+    assert parent.data.tags["out.models/sft"] == "2.dir"
+
+
+def test_a_stage_leaves_every_parameter_and_file(root: Path) -> None:
+    recorder = Recorder.open(root, "many", "m")
+    child = recorder.child("sft")
+    inputs, wide = {f"data/{n}": "1" for n in range(150)}, {f"k{n}": n for n in range(150)}
+    recorder.stage_done("sft", child, Hashes(inputs, {}, {"sft": wide}))
+    run = recorder.client.get_run(child)
+    assert len(run.data.params) == 150 and {f"in.data/{n}" for n in range(150)} <= set(run.data.tags)
 
 
 def test_a_failure_is_recorded_with_its_line(root: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestra.files.examples import write_examples
+from orchestra.files.jsonl import write_jsonl
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.types import Category, Example, Preference, ToolCall
 from tests.support.endpoint import Double, answer, running
@@ -125,7 +125,7 @@ def make_paid_world(root: Path) -> Path:
     (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     toolkit(root / "data/generated")
     for split in ("train", "heldout"):
-        write_examples(root / f"data/validated/{split}.jsonl", [question(f"{split[0]}{i}") for i in range(14)])
+        write_jsonl(root / f"data/validated/{split}.jsonl", [question(f"{split[0]}{i}") for i in range(14)])
     warm(root / "models/sft")
     return root
 

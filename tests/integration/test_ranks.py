@@ -16,7 +16,7 @@ import yaml
 from safetensors.torch import load_file
 
 from orchestra.accounting.budget import Budget
-from orchestra.files.examples import write_examples
+from orchestra.files.jsonl import write_jsonl
 from orchestra.system.processes import alive, descendants
 from orchestra.types import Preference
 from tests.support.serving_world import manifest
@@ -58,7 +58,7 @@ def world(root: Path, **grpo: Any) -> Path:
     for shared in ("data/catalogue", "data/domains", "models/recipes"):
         (root / shared).symlink_to(ROOT / shared)
     toolkit(root / "data/generated")
-    write_examples(root / "data/validated/train.jsonl", [easy_example(f"e{i}", CHEAP) for i in range(10)])
+    write_jsonl(root / "data/validated/train.jsonl", [easy_example(f"e{i}", CHEAP) for i in range(10)])
     warm_model().save_pretrained(str(root / "models/sft"))
     codec().tokenizer.save_pretrained(str(root / "models/sft"))
     manifest(root / "models/sft")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestra.files.examples import read_examples, write_examples
+from orchestra.files.examples import read_examples
+from orchestra.files.jsonl import write_jsonl
 from orchestra.serving.releases import vllm
 from orchestra.types import Example, Preference
 from tests.support.engines import HEAD
@@ -45,7 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("data/generated", "data/validated"):
         (made / folder).mkdir()
     toolkit(made / "data/generated")
-    write_examples(made / "data/validated/train.jsonl", [asked(f"e{i}") for i in range(6)])
+    write_jsonl(made / "data/validated/train.jsonl", [asked(f"e{i}") for i in range(6)])
     warm_model(head_dim=HEAD).save_pretrained(str(made / "models/sft"))
     codec().tokenizer.save_pretrained(str(made / "models/sft"))
     return made

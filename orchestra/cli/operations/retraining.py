@@ -67,7 +67,7 @@ def start(
 ) -> None:
     """Run the requested retraining, if one may start."""
     workspace()
-    hand_over("flows", "retrain", "--asked", "now" if now else "due")
+    hand_over("flows", "retrain", asked="now" if now else "due")
 
 
 @app.command()

@@ -11,7 +11,7 @@ import typer
 
 from orchestra.cli.common import check_stages, hand_over, workspace
 from orchestra.errors import ConfigError
-from orchestra.system.runs import RUNNING, RunRecord, find, runs
+from orchestra.system.runs import RUNNING, RunRecord, find, in_short, runs
 from orchestra.text import aligned
 
 RUNBOOK = "monitoring/errors.md"
@@ -84,7 +84,7 @@ def explain(root: Path, record: RunRecord) -> list[str]:
     if options := {key: value for key, value in record.parameters.items() if value}:
         lines.append(f"  options: {json.dumps(options)}")
     for name, stage in record.stages.items():
-        because = f" ({'; '.join(stage.why[:3])}{' …' if len(stage.why) > 3 else ''})" if stage.why else ""
+        because = f" ({in_short(stage.why)})" if stage.why else ""
         lines.append(f"  {name:<12}{stage.state}{because}")
     if record.mlflow_run:
         lines.append(f"  MLflow run   {record.mlflow_run}")

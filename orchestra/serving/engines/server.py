@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,16 @@ from orchestra.serving.releases.vllm import (
     wait_healthy,
 )
 from orchestra.system.machine import beside_gpu
-from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, session_members, spawn, started_at
+from orchestra.system.processes import (
+    LOCALHOST,
+    Service,
+    free_port,
+    kill_tree,
+    session_members,
+    spawn,
+    started_at,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -79,14 +87,13 @@ class Server:
 
     def wait_for(self, model: str) -> None:
         """Return when the server serves `model`; raises `ServiceError` when it does not in time."""
-        deadline = time.monotonic() + self.settings.start_timeout_s
-        while True:
+
+        def ready() -> bool:
             self.check()
-            if healthy(self.url) and model in self._models():
-                return
-            if time.monotonic() > deadline:
-                raise self._failure(f"it does not serve {model} after {self.settings.start_timeout_s} s")
-            time.sleep(0.25)
+            return healthy(self.url) and model in self._models()
+
+        if not wait_until(ready, self.settings.start_timeout_s):
+            raise self._failure(f"it does not serve {model} after {self.settings.start_timeout_s} s")
 
     def check(self) -> None:
         """Raise what ended the server for good, if anything did."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,16 @@ from orchestra.serving.releases.control_channel import (
     live_channels,
     started_by_hand,
 )
-from orchestra.serving.releases.vllm import SAY_EVERY_S, Say, last_error
-from orchestra.system.processes import Service, listeners, remember, running, start_service, stop_services
+from orchestra.serving.releases.vllm import Say, last_error
+from orchestra.system.processes import (
+    Service,
+    listeners,
+    remember,
+    running,
+    start_service,
+    stop_services,
+    wait_until,
+)
 
 LEAVING = "gateway-old"
 """Name of a gateway while its successor starts."""
@@ -82,24 +89,29 @@ def of_other_code(root: Path, code: str) -> list[str]:
 
 def _wait_ready(root: Path, service: Service, timeout_s: float, say: Say) -> None:
     """Until the new process answers on its own channel: on the port, the one that it takes over from may answer."""
-    began = said = time.monotonic()
-    while True:
+    found: dict[str, Any] = {}
+
+    def ready() -> bool:
+        nonlocal found
         channel = live_channels(root).get(service.pid)
         found = {} if channel is None else _health(channel)
-        if found.get("status") == "ok":
-            return
-        error = found.get("error", {})
-        failed = error.get("message") if error.get("code") == "failed" else found.get("problem")
+        return found.get("status") == "ok"
+
+    def failed() -> str | None:
         if not service.running:
-            failed = last_error(root / service.log)
-        elif time.monotonic() - began > timeout_s:
-            failed = failed or f"not ready after {timeout_s:.0f} s"
-        if failed:
-            raise ServiceError(f"the gateway does not serve: {failed}", where=service.log, fix="see the log")
-        if time.monotonic() - said >= SAY_EVERY_S:
-            said = time.monotonic()
-            say(f"the gateway is starting ({said - began:.0f} s)")
-        time.sleep(0.2)
+            return last_error(root / service.log)
+        error = found.get("error", {})
+        problem: str | None = error.get("message") if error.get("code") == "failed" else found.get("problem")
+        return problem
+
+    if not wait_until(
+        ready,
+        timeout_s,
+        gone=lambda: bool(failed()),
+        say=lambda spent: say(f"the gateway is starting ({spent:.0f} s)"),
+    ):
+        what = failed() or f"not ready after {timeout_s:.0f} s"
+        raise ServiceError(f"the gateway does not serve: {what}", where=service.log, fix="see the log")
 
 
 def reload(root: Path, service: Service, timeout_s: float) -> None:
@@ -126,12 +138,9 @@ def reload(root: Path, service: Service, timeout_s: float) -> None:
 
 def drained(root: Path, fingerprint: str, timeout_s: float) -> bool:
     """Wait until every gateway of this workspace has answered all that it works on with a release."""
-    deadline = time.monotonic() + timeout_s
-    while any(fingerprint in _draining(channel) for channel in live_channels(root).values()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
+    return wait_until(
+        lambda: not any(fingerprint in _draining(channel) for channel in live_channels(root).values()), timeout_s
+    )
 
 
 def _draining(channel: ControlChannel) -> dict[str, int]:

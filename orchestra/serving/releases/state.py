@@ -61,9 +61,9 @@ def gateway_code(deploy: Deploy) -> str:
     return hashlib.sha256((code_hash("gateway") + deploy.model_dump_json(include=once)).encode()).hexdigest()
 
 
-def write(root: Path, serving: Serving, path: str = SERVING) -> None:
+def write(root: Path, serving: Serving) -> None:
     """Replace the file, whole or not at all."""
-    atomic.write_text(root / path, serving.model_dump_json(indent=1) + "\n")
+    atomic.write_text(root / SERVING, serving.model_dump_json(indent=1) + "\n")
 
 
 def read(file: Path) -> Serving | None:

@@ -14,11 +14,12 @@ from orchestra.errors import JudgeError, ServiceError
 from orchestra.rewards.outcome import verify
 from orchestra.serving.client import access
 from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude
-from orchestra.serving.releases.vllm import SAY_EVERY_S, Say
+from orchestra.serving.releases.vllm import Say
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.samples import Arm, Finding, Sample, TrialSamples
 from orchestra.statistics.sequential import ArmSamples
+from orchestra.system.processes import SAY_EVERY_S
 from orchestra.types import Example
 
 PROBE_S = 120.0

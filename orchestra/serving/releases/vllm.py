@@ -19,7 +19,7 @@ from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.rollout.policies.base import Conversation, Generation, Policy
 from orchestra.system.machine import check_room, counted, gpus
-from orchestra.system.processes import LOCALHOST, Service, free_port, start_service
+from orchestra.system.processes import LOCALHOST, Service, free_port, start_service, wait_until
 
 SERVED_NAME = "orchestrator"
 """The model's name in the server's API."""
@@ -58,7 +58,6 @@ TOLERANCES = {"float32": Tolerance(0.02, 0.02, 0.0), "bfloat16": Tolerance(3.0, 
 """By type. float32 differs by about 5e-6. bfloat16 has 8 bits, and each kernel rounds elsewhere: with right weights the
 root mean square is 0.04 to 0.05 (Fast-LLM 525, trl 6789), but one token in two thousand may be 0.5 nats away or more. A
 largest difference that right weights never reach would catch nothing, so the mean decides."""
-SAY_EVERY_S = 5.0
 KEY = ".state/vllm.key"
 GPU_SETUP = "make setup-vllm VLLM=gpu"
 """Installs vLLM's own wheel in the place of the one for CPUs."""
@@ -127,9 +126,8 @@ def check_gpus(root: Path, settings: VllmServer, name: str = "deploy.vllm") -> N
 
 
 def command(
-    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, host: str = LOCALHOST,
-    extra: Sequence[str] = (),
-) -> list[str]:  # fmt: skip
+    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, extra: Sequence[str] = ()
+) -> list[str]:
     """The server's command line. `max_len` bounds prompt and completion together, in tokens."""
     gpus = (
         "--tensor-parallel-size",
@@ -141,7 +139,7 @@ def command(
     return [
         *(str(python), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model_dir), "--served-model-name", SERVED_NAME),
-        *("--host", host, "--port", str(port)),
+        *("--host", LOCALHOST, "--port", str(port)),
         *("--dtype", settings.dtype, "--max-model-len", str(max_len), "--max-num-seqs", str(settings.sequences)),
         *(gpus if settings.device == "gpu" else ("--enforce-eager",)),
         "--enable-prompt-tokens-details",
@@ -205,24 +203,19 @@ def wait_healthy(
     root: Path, service: Service, timeout_s: float, say: Say, setting: str = "deploy.start_timeout_s"
 ) -> float:
     """Seconds it took; raises `ServiceError` when the server ends or is not there in time."""
-    began = said = time.monotonic()
-    while True:
-        spent = time.monotonic() - began
-        if healthy(service.url):
-            return spent
-        log = root / service.log
-        if not service.running:
-            raise ServiceError(f"{service.name} ended: {last_error(log)}", where=service.log, fix="see the log")
-        if spent > timeout_s:
-            raise ServiceError(
-                f"{service.name} is not healthy after {timeout_s:.0f} s: {last_error(log)}",
-                where=service.log,
-                fix=f"see the log, or raise {setting}",
-            )
-        if time.monotonic() - said >= SAY_EVERY_S:
-            said = time.monotonic()
-            say(f"{service.name} is starting ({spent:.0f} s)")
-        time.sleep(0.25)
+    began = time.monotonic()
+    if wait_until(
+        lambda: healthy(service.url),
+        timeout_s,
+        gone=lambda: not service.running,
+        say=lambda spent: say(f"{service.name} is starting ({spent:.0f} s)"),
+    ):
+        return time.monotonic() - began
+    error = last_error(root / service.log)
+    if not service.running:
+        raise ServiceError(f"{service.name} ended: {error}", where=service.log, fix="see the log")
+    what = f"{service.name} is not healthy after {timeout_s:.0f} s: {error}"
+    raise ServiceError(what, where=service.log, fix=f"see the log, or raise {setting}")
 
 
 def last_error(log: Path) -> str:

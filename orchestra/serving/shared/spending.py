@@ -16,6 +16,8 @@ from orchestra.types import Charge, add_up
 
 HOLD_S = 900.0
 """Seconds after which what a killed gateway held back is free again; no call takes that long."""
+FORGET_S = 3600.0
+"""Seconds later its row is deleted: a gateway that stood still for a while may go on."""
 LOOK_S = 0.05
 """Seconds between two looks whether others' calls have ended."""
 
@@ -44,7 +46,7 @@ class KeyBudget:
         with self._database.change() as store:
             self._check(store, worst_usd)
             now = time.time()
-            store.execute("DELETE FROM holds WHERE key = ? AND until <= ?", (self._key, now))
+            store.execute("DELETE FROM holds WHERE key = ? AND until < ?", (self._key, now - FORGET_S))
             row = (self._key, f"{worst_usd:f}", now + HOLD_S)
             held = store.execute("INSERT INTO holds (key, usd, until) VALUES (?, ?, ?)", row).lastrowid
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from flows.__main__ import _parser
 from orchestra.cli.app import app
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.system import ending
@@ -102,7 +103,7 @@ def test_a_version_is_that_of_the_present_folder(workspace: Path, monkeypatch: p
 
 def test_joined_files_are_those_of_the_present_folder(workspace: Path, handed: list[str]) -> None:
     orchestra("learn", "--join", "one.json", "--join", "../two.json")
-    assert [word for word in handed if word.endswith(".json")] == ["inside/one.json", "two.json"]
+    assert handed[-2:] == ["--join=inside/one.json", "--join=two.json"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,21 @@ def test_a_measured_checkpoint_is_that_of_the_present_folder(
     workspace: Path, handed: list[str], typed: str, meant: str
 ) -> None:
     orchestra("evaluate", "--benchmark", "own", "--model", typed)
-    assert handed[handed.index("--model") + 1] == meant.format(root=workspace)
+    assert f"--model={meant.format(root=workspace)}" in handed
+
+
+@pytest.mark.parametrize("why", ["-slow", "--why", ""])
+def test_a_release_reaches_the_flow_as_it_was_typed(workspace: Path, handed: list[str], why: str) -> None:
+    orchestra("release", "--to", "12", "--canary", "12.3456789", f"--why={why}")
+    told = _parser().parse_args(handed[1:])
+    assert (told.flow, told.rollback, told.to, told.shadow) == ("release", False, 12, None)
+    assert (told.canary, told.why) == (12.3456789, why)
+
+
+def test_an_answer_reaches_the_flow_as_it_was_typed(workspace: Path, handed: list[str]) -> None:
+    orchestra("refuse", "3", "--by=-n", "--reason=-- worse")
+    told = _parser().parse_args(handed[1:])
+    assert (told.flow, told.version, told.approve, told.by, told.reason) == ("answer", 3, False, "-n", "-- worse")
 
 
 @pytest.mark.parametrize("command", ["data preferences --out file/x.jsonl", f"{BY_RULE} --version file"])

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from orchestra.accounting.ledger import cost_of
 from orchestra.cli.app import app
+from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
@@ -50,6 +51,8 @@ def test_check_finds_nothing_then_what_is_stale_and_missing(workspace: Path) -> 
     said = orchestra("prices", "check", "--as-of", "2025-11-15", "--days", "30", code=1)
     assert "the price of openai/gpt-5 was looked at 100 days before 2025-11-15" in said and "fix: compare it" in said
     assert "gpt-5 has no price on 2025-01-02" in orchestra("prices", "check", "--as-of", "2025-01-02", code=1)
+    apply(workspace / "params.yaml", ["retraining.stale_price_days=30"])
+    assert said == orchestra("prices", "check", "--as-of", "2025-11-15", code=1), "the parameter is the default"
     with pytest.raises(ConfigError, match="'soon' is not a date"):
         orchestra("prices", "check", "--as-of", "soon")
 

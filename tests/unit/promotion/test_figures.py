@@ -27,13 +27,13 @@ def test_labels_of_policies_keep_their_distance_and_stay_on_the_drawing(accuraci
 
 
 def test_nothing_to_draw_is_nothing() -> None:
-    assert frontier([], []) == bars({}, []) == curve({"one point": [(0.0, 1.0)]}, "step") == ""
+    assert frontier([], []) == bars({}, []) == curve({"one point": [(0.0, 1.0)]}) == ""
 
 
 def test_bars_and_curves_name_what_they_show() -> None:
     drawn = bars({"gpt-5": [0.5, 0.25], "search": [0.0, 0.1]}, ["before", "after"])
     assert drawn.count("<rect") == 6 and "50.0 %" in drawn and ">after<" in drawn
-    lines = curve({"reward": [(0, 0.1), (1, 0.3)], "level": [(0, 0.2), (1, 0.2)]}, "step")
+    lines = curve({"reward": [(0, 0.1), (1, 0.3)], "level": [(0, 0.2), (1, 0.2)]})
     assert lines.count("<polyline") == 2 and ">reward<" in lines
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from orchestra.errors import DataError
-from orchestra.files.examples import read_examples, write_examples
+from orchestra.files.examples import read_examples
+from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.names import LONG, SHORT, Names
 from orchestra.synthesis.preferences.sentences import WORDS, preference, sayable
 from orchestra.synthesis.questions.arithmetic import WORDS as SPELT_NUMBERS
@@ -181,7 +182,7 @@ def test_every_kind_of_preference_is_drawn() -> None:
 def test_examples_survive_the_disk_and_a_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     items = [example("a", instruction="two\u2028lines"), example("b")]
-    assert write_examples(path, items) == 2
+    assert write_jsonl(path, items) == 2
     assert read_examples(path) == items
     path.write_text(path.read_text(encoding="utf-8") + '{"id": "c"\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"train\.jsonl:3: .*run the stage") as error:

@@ -12,6 +12,7 @@ from orchestra.cli.common import CheckResult
 from orchestra.cli.readiness import examine_profile, refuse, refuse_now
 from orchestra.config.deploy import VllmServer
 from orchestra.config.engine import PlayServer, RolloutServer
+from orchestra.config.retraining import Retraining
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ServiceError
 from orchestra.serving.engines.server import OwnServer, without_rank
@@ -183,6 +184,13 @@ def test_what_a_profile_needs_of_gpus_is_compared_with_this_machine(monkeypatch:
         refuse_now(ROOT, QWEN, ["evaluate"])
     refuse_now(ROOT, QWEN, ["validate"])
     refuse_now(ROOT, QWEN, [])
+
+
+@pytest.mark.parametrize(("days", "stale"), [(1, True), (36500, False)])
+def test_a_price_is_stale_after_the_days_of_the_parameters(days: int, stale: bool) -> None:
+    params = QWEN.model_copy(update={"retraining": Retraining(stale_price_days=days)})
+    found = findings(ROOT, params).get("prices")
+    assert (found is not None and "was looked at" in found.found) == stale
 
 
 @pytest.mark.usefixtures("crowded", "cuda")

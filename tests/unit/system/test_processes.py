@@ -28,6 +28,7 @@ from orchestra.system.processes import (
     started_at,
     stop_services,
     url_host,
+    wait_until,
 )
 from tests.support.waiting import soon
 
@@ -136,6 +137,15 @@ def test_ports() -> None:
         sock.listen()
         assert port_busy(port)
     assert not port_busy(port, "192.0.2.1"), "no address of this machine"
+
+
+def test_what_is_waited_for_comes_is_gone_or_takes_too_long() -> None:
+    looks = iter([False, False, True])
+    assert wait_until(lambda: next(looks), 10)
+    gone = iter([False, True])
+    assert not wait_until(lambda: False, 10, gone=lambda: next(gone))
+    assert not wait_until(lambda: True, 10, gone=lambda: True), "another program may answer in its place"
+    assert not wait_until(lambda: False, 0)
 
 
 def test_hosts_in_addresses() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestra.errors import ServiceError
-from orchestra.system.processes import Service, remember, started_at
+from orchestra.system.processes import PAUSE_S, Service, remember, started_at
 from orchestra.system.servers import (
     PREFECT_GUARD,
     PREFECT_KEY,
@@ -17,6 +18,7 @@ from orchestra.system.servers import (
     PREFECT_URL,
     VACUUM,
     _commands,
+    _wait,
     prefect_client,
     prefect_login,
 )
@@ -74,6 +76,20 @@ def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypa
     for ours in (f"{OWN}/api", f"{OWN}/api/", f"{OWN.replace('127.0.0.1', 'localhost')}/api"):
         monkeypatch.setenv(PREFECT_URL, ours)
         assert prefect_client(root) == {PREFECT_URL: ours, PREFECT_LOGIN: login}, "it is ours"
+
+
+def test_a_server_that_is_not_ready_yet_is_asked_after_a_pause(root: Path) -> None:
+    left = [503, 503, 503, 200]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": left.pop(0), "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    runs(root)
+    with listening(app) as port:
+        began = time.monotonic()
+        _wait(root, "prefect", f"http://127.0.0.1:{port}/api/health")
+    assert not left and time.monotonic() - began >= 3 * PAUSE_S
 
 
 def test_a_server_with_another_login_is_one_line(root: Path) -> None:

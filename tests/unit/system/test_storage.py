@@ -243,7 +243,7 @@ def test_damage_that_only_mlflow_meets_is_one_line_too(
             file.seek(4096 * (page - 1))
             file.write(bytes(4096))
     with pytest.raises(DataError, match=r"it is damaged: .*orchestra doctor says which one") as caught:
-        Registry(root, "orchestrator").aliases()
+        Registry(root, "orchestrator").at("champion")
     assert len(str(caught.value).splitlines()) == 1
 
 

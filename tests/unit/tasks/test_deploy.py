@@ -18,7 +18,8 @@ from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.releases.trial_run import CandidateWorse
 from orchestra.system.retraining import ask, close, requests, take
 from tasks import approval
-from tasks.deploy import Wish, deploy
+from tasks.deploy import ReleaseRequest, deploy
+from tasks.platform.aliases import aliases
 from tasks.platform.registry import CHAMPION, DECISION, PREVIOUS, ROLLED_BACK, Registry
 from tasks.platform.stage import Stage
 from tasks.rollback import Move, rollback, switch
@@ -55,10 +56,10 @@ def stage(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def tried(stage: Stage) -> dict[int, set[str]]:
     """The aliases of each version after the champion's canary, and whether it was taken out."""
-    assert deploy(stage, wish=Wish(trial="canary")).outcome == "rolled_back"
+    assert deploy(stage, request=ReleaseRequest(trial="canary")).outcome == "rolled_back"
     registry = Registry(stage.root, stage.params.promote.model_name)
     found = {one.number: {ROLLED_BACK} & set(one.tags) for one in registry.versions()}
-    for alias, number in registry.aliases().items():
+    for alias, number in aliases(stage.root, registry.model_name).items():
         found[number].add(alias)
     return found
 
@@ -68,7 +69,7 @@ def test_a_new_champion_that_fails_is_taken_out(stage: Stage) -> None:
 
 
 def test_a_version_that_its_canary_took_out_says_so_until_a_person_brings_it_back(stage: Stage) -> None:
-    made = deploy(stage, wish=Wish(trial="canary"))
+    made = deploy(stage, request=ReleaseRequest(trial="canary"))
     assert made.trial == "version 2 did not pass its canary: 1.40 times as long"
     registry = Registry(stage.root, stage.params.promote.model_name)
     worse = registry.version(2)

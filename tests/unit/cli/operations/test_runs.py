@@ -28,6 +28,7 @@ from orchestra.system.runs import (
     RunRecord,
     StageRecord,
     find,
+    in_short,
     runs,
     save,
 )
@@ -88,6 +89,11 @@ def test_a_reader_that_goes_ends_a_command_without_a_word(workspace: Path, comma
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(("why", "told"), [("a", "a"), ("abc", "a; b; c"), ("abcde", "a; b; c and 2 more")])
+def test_the_first_reasons_are_told_and_how_many_more(why: str, told: str) -> None:
+    assert in_short(tuple(why)) == told
 
 
 def test_a_clock_that_was_set_back_makes_no_time_negative(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

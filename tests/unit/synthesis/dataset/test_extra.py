@@ -18,8 +18,8 @@ from orchestra.cli.app import app
 from orchestra.config.retraining import BudgetLimits
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import BudgetError, ConfigError, DataError
-from orchestra.files.examples import read_examples, write_examples
-from orchestra.files.jsonl import read_jsonl, read_lines
+from orchestra.files.examples import read_examples
+from orchestra.files.jsonl import read_jsonl, read_lines, write_jsonl
 from orchestra.provenance import GENERATOR
 from orchestra.synthesis.dataset.shards import dataset_fingerprint
 from orchestra.synthesis.dataset.workers import synthesize
@@ -152,8 +152,8 @@ def test_each_reason_is_said_and_written(tmp_path: Path, small: Params) -> None:
         *sums("x7", verifier=good.verifier.model_copy(update={"answer": "889"})),
         *sums("x8", kind="domain", domain="toolscale-finance"),
     ]
-    write_examples(tmp_path / "data/extra/a.jsonl", a)
-    write_examples(tmp_path / "data/extra/b.jsonl", sums("h1", entities=("held",)))
+    write_jsonl(tmp_path / "data/extra/a.jsonl", a)
+    write_jsonl(tmp_path / "data/extra/b.jsonl", sums("h1", entities=("held",)))
     said: list[str] = []
     card = made(tmp_path, small, said.append)["extra"]
     assert {why for why in card["data/extra/a.jsonl"]["refused"]} == {
@@ -174,8 +174,8 @@ def test_each_reason_is_said_and_written(tmp_path: Path, small: Params) -> None:
 
 
 def test_any_number_of_shards_is_joined_in_the_same_way(tmp_path: Path, small: Params) -> None:
-    write_examples(tmp_path / "data/extra/a.jsonl", sums("x1", "x2", "x3"))
-    write_examples(tmp_path / "data/extra/b.jsonl", sums("h1"))
+    write_jsonl(tmp_path / "data/extra/a.jsonl", sums("x1", "x2", "x3"))
+    write_jsonl(tmp_path / "data/extra/b.jsonl", sums("h1"))
     made(tmp_path, small, shard_size=8)
     places = [n for n, one in enumerate(read_examples(tmp_path / "set/train.jsonl")) if one.id.startswith("x")]
     assert places == [4, 9, 14]
@@ -187,8 +187,8 @@ def test_any_number_of_shards_is_joined_in_the_same_way(tmp_path: Path, small: P
 def test_a_file_that_gives_nothing_or_is_missing_stops_the_stage(tmp_path: Path, small: Params) -> None:
     with pytest.raises(ConfigError, match=r"data/extra/a.jsonl: no such file — put it there \(orchestra data import"):
         made(tmp_path, small)
-    write_examples(tmp_path / "data/extra/a.jsonl", sums("x1", kind="domain", domain="toolscale-finance"))
-    write_examples(tmp_path / "data/extra/b.jsonl", sums("h1"))
+    write_jsonl(tmp_path / "data/extra/a.jsonl", sums("x1", kind="domain", domain="toolscale-finance"))
+    write_jsonl(tmp_path / "data/extra/b.jsonl", sums("h1"))
     with pytest.raises(DataError, match=r"a.jsonl: nothing of it can be used, 1 refused: the domain toolscale-finance"):
         made(tmp_path, small)
     assert not (tmp_path / "set").exists()
@@ -199,9 +199,9 @@ def test_a_file_that_gives_nothing_or_is_missing_stops_the_stage(tmp_path: Path,
 
 def test_the_fingerprint_is_over_extra_files_and_what_is_beside_them(tmp_path: Path, small: Params) -> None:
     for name in ("a", "b"):
-        write_examples(tmp_path / f"data/extra/{name}.jsonl", sums(name))
+        write_jsonl(tmp_path / f"data/extra/{name}.jsonl", sums(name))
     prints = [dataset_fingerprint(small, tmp_path)]
-    write_examples(tmp_path / "data/extra/a.jsonl", sums("a", "c"))
+    write_jsonl(tmp_path / "data/extra/a.jsonl", sums("a", "c"))
     prints.append(dataset_fingerprint(small, tmp_path))
     (tmp_path / "data/extra/a.answers.jsonl").touch()
     prints.append(dataset_fingerprint(small, tmp_path))
@@ -226,7 +226,7 @@ def test_records_beside_a_file_are_found_by_searches(tmp_path: Path, monkeypatch
 def test_records_written_by_hand_without_a_last_line_end_stay_apart(tmp_path: Path, small: Params) -> None:
     for name, split in (("a", "train"), ("b", "heldout")):
         file = tmp_path / f"data/extra/{name}.jsonl"
-        write_examples(file, sums(f"{split}1"))
+        write_jsonl(file, sums(f"{split}1"))
         record = json.dumps({"id": name, "title": name, "text": f"{name} is far."})
         beside(file, "corpus").write_text(record, encoding="utf-8")
         file.write_bytes(file.read_bytes().removesuffix(b"\n"))
@@ -285,7 +285,7 @@ def test_real_experts_that_try_extra_examples_are_under_the_cap_and_paid_once(
         ).model_copy(update={"entities": (f"place {place}",)})
         for place in range(4)
     ]  # fmt: skip
-    write_examples(tmp_path / "data/extra/q.jsonl", asked)
+    write_jsonl(tmp_path / "data/extra/q.jsonl", asked)
     run, kept = tmp_path / "run.jsonl", tmp_path / "work/extra/ledger.jsonl"
     said = answer("42") | {"usage": {"prompt_tokens": 100, "completion_tokens": 16_000}}  # 3.2 cents
 

@@ -7,7 +7,8 @@ import pytest
 
 from orchestra.config.schema import Rollout, load_params
 from orchestra.errors import DataError
-from orchestra.files.examples import read_examples, write_examples
+from orchestra.files.examples import read_examples
+from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.filters.filters import Solver
 from orchestra.synthesis.filters.solver import stumbling
 from orchestra.synthesis.imports.difficulty import measure
@@ -31,7 +32,7 @@ def solver(tmp_path: Path) -> Solver:
 
 def test_a_killed_measurement_goes_on_where_it_was(tmp_path: Path, solver: Solver) -> None:
     source, whole, resumed = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "resumed.jsonl"))
-    write_examples(source, questions(5))
+    write_jsonl(source, questions(5))
     said: list[str] = []
     assert measure(source, whole, solver, "a", said.append, at_once=2) == 5
     assert said == ["2/5 examples (40%)", "4/5 examples (80%)", "5/5 examples (100%)"]
@@ -57,7 +58,7 @@ def test_a_killed_measurement_goes_on_where_it_was(tmp_path: Path, solver: Solve
 def test_another_solver_or_source_starts_anew(tmp_path: Path, solver: Solver) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     for content, tries, identity in ((2, 4, "a"), (2, 2, "a"), (2, 4, "b"), (3, 4, "a")):
-        write_examples(source, questions(content))
+        write_jsonl(source, questions(content))
         with pytest.raises(ZeroDivisionError):
             measure(source, target, replace(solver, tries=tries), identity, lambda line: print(1 // (line[0] == "x")))
     assert len(list(tmp_path.glob(".out*.partial"))) == 4
@@ -82,6 +83,6 @@ def test_grpo_learns_from_the_band_and_from_what_nobody_measured(
         chosen(stage(difficulty_range=(0.6, 0.7)), examples[:4])
     (tmp_path / "data/extra").mkdir(parents=True)
     other = examples[3].model_copy(update={"instruction": "another question", "difficulty": 0.5})
-    write_examples(tmp_path / "data/extra/m.jsonl", [examples[0].model_copy(update={"difficulty": 0.5}), other])
+    write_jsonl(tmp_path / "data/extra/m.jsonl", [examples[0].model_copy(update={"difficulty": 0.5}), other])
     measured = chosen(stage(difficulty_range=(0.2, 0.8), difficulty_file="data/extra/m.jsonl"), examples)
     assert [one.id for one in measured] == ["e0", "e1", "e2", "e4"]  # by what is asked, not by the id alone

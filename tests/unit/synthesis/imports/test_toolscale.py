@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import ConfigError, DataError
-from orchestra.files.examples import read_examples, write_examples
+from orchestra.files.examples import read_examples
+from orchestra.files.jsonl import write_jsonl
 from orchestra.synthesis.draft import Refused
 from orchestra.synthesis.imports.export import export, record
 from orchestra.synthesis.imports.importer import ExampleImporter
@@ -60,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ours_go_out_and_come_back_without_loss(
     folder: Path, importer: ExampleImporter, suffix: str, made: list[Example]
 ) -> None:
-    write_examples(folder / "ours.jsonl", made)
+    write_jsonl(folder / "ours.jsonl", made)
     assert export(folder / "ours.jsonl", folder / f"out.{suffix}") == len(made)
     back = [row for _, row in ToolScale().load([folder / f"out.{suffix}"], importer)]
     assert [one.model_dump_json() for one in back if isinstance(one, Example)] == [
@@ -85,7 +86,7 @@ def test_the_exported_parquet_has_the_published_columns(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     calls = (ToolCall(name="pay", arguments={"amount": 3}), ToolCall(name="see", arguments={"city": "Norvik"}))
-    write_examples(tmp_path / "a.jsonl", [example("e1", golden_calls=calls)])
+    write_jsonl(tmp_path / "a.jsonl", [example("e1", golden_calls=calls)])
     export(tmp_path / "a.jsonl", tmp_path / "a.parquet")
     ours = pq.read_schema(tmp_path / "a.parquet")
     theirs = pq.read_schema(DATA / "toolscale.parquet")
@@ -169,7 +170,7 @@ def test_a_damaged_key_of_ours_is_one_line(tmp_path: Path, importer: ExampleImpo
 
 
 def test_only_examples_are_exported(tmp_path: Path) -> None:
-    write_examples(tmp_path / "a.jsonl", [example()])
+    write_jsonl(tmp_path / "a.jsonl", [example()])
     with pytest.raises(ConfigError, match=r"a.txt: no such format"):
         export(tmp_path / "a.jsonl", tmp_path / "a.txt")
     (tmp_path / "b.jsonl").write_text((tmp_path / "a.jsonl").read_text() + '{"id": "e2"}\n', encoding="utf-8")
