@@ -140,7 +140,11 @@ def whole(body: dict[str, object]) -> bytes:
 
 
 CHUNK = b"10000\r\n" + bytes(65536) + b"\r\n"
-COSTLY = tuple(whole(asked(letter * 450_000)) for letter in '"\\<{')
+LONG: tuple[list[object], ...] = ([0] * 300_000, [{}] * 200_000, [{"type": "text", "text": ""}] * 25_000)
+COSTLY = (
+    *(whole(asked(letter * 450_000)) for letter in '"\\<{'),
+    *(whole({"messages": [{"role": "user", "content": parts}]}) for parts in LONG),
+)
 """Made once: what hostile callers cost here is not to be measured."""
 Act = Callable[[asyncio.StreamReader, asyncio.StreamWriter, random.Random], Awaitable[object]]
 
@@ -153,7 +157,7 @@ async def endless_body(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def costly_text(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
-    """A megabyte that is slow to encode."""
+    """A megabyte that is slow to encode, or to check."""
     writer.write(rng.choice(COSTLY))
     await reader.read(100)
 

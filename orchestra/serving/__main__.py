@@ -2,13 +2,17 @@
 
 import argparse
 import asyncio
+import contextlib
 import ipaddress
 import logging
+import os
+import shutil
 import socket
 import ssl
+import stat
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from orchestra.config.deploy import Deploy
 from orchestra.config.schema import load_params
@@ -18,10 +22,28 @@ from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import control_channel
 from orchestra.serving.releases.state import SERVING, gateway_code, read
 from orchestra.serving.wire.guard import LOCAL_NAMES
-from orchestra.system.environment import quiet
+from orchestra.system.environment import quiet, raise_file_limit
 from orchestra.system.processes import LOCALHOST, server_socket
 from orchestra.system.storage import storage_named
 from orchestra.text import PlainFormatter
+
+MAX_LOG = 16_000_000
+"""Bytes of the log, after which it begins again; the log before is kept beside it as `<name>.1`."""
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Lines on standard error; where that is a file it stays bounded, whoever causes the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        with contextlib.suppress(OSError):
+            out = self.stream.fileno()
+            state = os.fstat(out)
+            if stat.S_ISREG(state.st_mode) and state.st_size > MAX_LOG:
+                with contextlib.suppress(OSError):
+                    shutil.copyfile(file := os.readlink(f"/proc/self/fd/{out}"), f"{file}.1")
+                os.ftruncate(out, 0)
+                os.lseek(out, 0, os.SEEK_SET)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,13 +63,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--takeover", action="store_true", help="listen only when loaded, beside the gateway there is")
     args = parser.parse_args(argv)
     quiet()
-    handler = logging.StreamHandler(sys.stderr)
+    raise_file_limit()
+    handler = LogHandler(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     import uvicorn
 
-    from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer
+    from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer, most_arriving
 
     root = args.root.resolve()
     try:
@@ -76,6 +99,7 @@ def main(argv: list[str] | None = None) -> None:
     config = uvicorn.Config(
         ByPort(create_app(gateway, hosts=hosts), {sockets[1].getsockname()[1]: create_control(gateway, channel.token)}),
         http=BoundedProtocol,
+        backlog=most_arriving(),
         ws="none",
         timeout_graceful_shutdown=30,
         access_log=False,

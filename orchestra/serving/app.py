@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
 from orchestra.serving.page import HEADERS, PAGE
-from orchestra.serving.shared import checks
+from orchestra.serving.shared import checks, leases
 from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_request, from_orchestra
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.openapi import description
@@ -42,6 +42,7 @@ def create_app(gateway: Gateway, *, load: bool = True, hosts: Collection[str] = 
         # In the background: /health answers 503 meanwhile instead of refusing connections.
         tasks = [asyncio.ensure_future(work()) for work in ((gateway.start,) if load else ())]
         tasks.append(asyncio.ensure_future(gateway.watch()))
+        tasks.append(asyncio.ensure_future(leases.renew(gateway.store, gateway.answers)))
         yield
         for task in tasks:
             task.cancel()

@@ -5,6 +5,7 @@ import gc
 import os
 import platform
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -63,6 +64,13 @@ def keep_loaded() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system lets it: many start it with 1,024 at first."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def cores() -> int:

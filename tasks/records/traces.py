@@ -15,6 +15,7 @@ from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.serving.records.spans import Trace, spans
 from orchestra.serving.records.telemetry import TRACES
+from orchestra.serving.records.traces import trace_files
 from tasks.platform.commands import run_command
 from tasks.platform.tracking import connect, experiment, tracking_uri
 
@@ -85,8 +86,9 @@ class _Reader:
 
     def new(self) -> Iterator[Trace]:
         """Half a line, of a gateway that was killed, is passed over."""
-        for file in sorted((self._root / TRACES).glob("*.jsonl")):
-            with file.open("rb") as lines:
+        for file in reversed(trace_files(self._root / TRACES)):
+            # The gateway may give it up meanwhile.
+            with contextlib.suppress(FileNotFoundError), file.open("rb") as lines:
                 lines.seek(self.place.setdefault(file.name, 0))
                 for line in lines:
                     if not line.endswith(b"\n"):

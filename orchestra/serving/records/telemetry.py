@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from orchestra.config.deploy import Tracing
-from orchestra.serving.records.traces import TraceWriter
+from orchestra.serving.records.traces import TraceWriter, lines_backwards, trace_files
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import Component, Episode
 
@@ -130,7 +130,7 @@ class ServedAnswer:
 
 
 def served(folder: Path, fingerprint: str, limit: int = 1000) -> list[Episode]:
-    """The latest episodes that one release answered, newest day first, at most `limit`."""
+    """The latest episodes that one release answered, the newest first, at most `limit`."""
     found: list[Episode] = []
     for record in _records(folder, fingerprint):
         with contextlib.suppress(ValueError):
@@ -152,10 +152,9 @@ def answered(folder: Path, fingerprint: str) -> Iterator[ServedAnswer]:
 def _records(folder: Path, fingerprint: str) -> Iterator[dict[str, Any]]:
     """Lines with an episode of one release that a user asked for, the newest first: none with a `role`. A line that a
     killed gateway left half-written is passed over, also where it ends within a character."""
-    for file in sorted(folder.glob("*.jsonl"), reverse=True):
-        # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
-        for line in reversed(file.read_text(encoding="utf-8", errors="replace").split("\n")):
+    for file in trace_files(folder):
+        for line in lines_backwards(file):
             with contextlib.suppress(ValueError):
-                record = json.loads(line)
+                record = json.loads(line.decode("utf-8", errors="replace"))
                 if record.get("fingerprint") == fingerprint and "episode" in record and "role" not in record:
                     yield record

@@ -1,14 +1,15 @@
-"""Traces: one line for each request, written by a thread of its own into private files, one a day, oldest given up."""
+"""Traces: one line for each request, written by a thread of its own into private files, the oldest given up."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,41 @@ MOST_WAITING = 2_000
 """Lines that wait to be written; when a disk is that slow, further ones are lost and counted."""
 SWEEP_S = 600.0
 DAY_S = 86_400.0
+PARTS = 10
+"""Files that hold `trace_mb` together: a day with more has several."""
+BLOCK = 1 << 20
+"""Bytes that are read at once."""
 
 Line = tuple[str, dict[str, Any], ChatRequest | None, Episode | None]
 
 
+def trace_files(folder: Path) -> list[Path]:
+    """The files of traces, the newest first: <UTC day>.jsonl, then <UTC day>.1.jsonl and so on."""
+    return sorted(folder.glob("*.jsonl"), key=lambda file: (file.name[:10], _part(file)), reverse=True)
+
+
+def _part(file: Path) -> int:
+    """The number of a file of its day."""
+    number = file.stem.partition(".")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def lines_backwards(file: Path) -> Iterator[bytes]:
+    """Lines from the last to the first, a block at a time; none of a file that was given up meanwhile."""
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as read:
+        place, rest = read.seek(0, os.SEEK_END), b""
+        while place:
+            size = min(BLOCK, place)
+            place -= size
+            read.seek(place)
+            # Not splitlines(): that would also cut at characters that JSON leaves unescaped, such as U+2028.
+            rest, *lines = (read.read(size) + rest).split(b"\n")
+            yield from reversed(lines)
+        yield rest
+
+
 class TraceWriter:
-    """Lines into `folder`/<UTC day>.jsonl, readable by this user alone; lines of concurrent requests never mix.
+    """Lines into `folder` (see `trace_files`), readable by this user alone; lines of concurrent requests never mix.
 
     Files older than `days` go, and the oldest beyond `megabytes` together.
     """
@@ -43,6 +73,8 @@ class TraceWriter:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._swept = 0.0
+        self._file: Path | None = None
+        """What was written last."""
 
     def put(self, record: dict[str, Any], request: ChatRequest | None = None, episode: Episode | None = None) -> bool:
         """Have a line written; False where too many wait."""
@@ -90,16 +122,35 @@ class TraceWriter:
             parts.append(f'"request": {request.model_dump_json(exclude_defaults=True)}')
         if episode is not None:
             parts.append(f'"episode": {episode.model_dump_json()}')
-        file = self.folder / f"{now[:10]}.jsonl"
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as out:
+        with os.fdopen(self._open(now[:10]), "wb") as out:
             out.write((", ".join(parts) + "}\n").encode())
         if time.monotonic() - self._swept > SWEEP_S:
             self._sweep()
 
+    def _open(self, day: str) -> int:
+        """The day's last file, or a new one where that is full."""
+        append, most = os.O_WRONLY | os.O_APPEND, self._bytes // PARTS
+        if self._file is not None and self._file.name.startswith(day):
+            with contextlib.suppress(FileNotFoundError):
+                handle = os.open(self._file, append)
+                if os.fstat(handle).st_size < most:
+                    return handle
+                os.close(handle)
+        # Another gateway may have begun one.
+        last = next((file for file in trace_files(self.folder) if file.name.startswith(day)), None)
+        if last is None:
+            last = self.folder / f"{day}.jsonl"
+        elif last.stat().st_size >= most:
+            last = self.folder / f"{day}.{_part(last) + 1}.jsonl"
+        self._file, handle = last, os.open(last, append | os.O_CREAT, 0o600)
+        self._sweep()
+        return handle
+
     def _sweep(self) -> None:
-        """Give up what is too old or too much; the file of today stays."""
-        self._swept, kept = time.monotonic(), 0
-        for place, file in enumerate(sorted(self.folder.glob("*.jsonl"), reverse=True)):
-            kept += (state := file.stat()).st_size
-            if place and (kept > self._bytes or time.time() - state.st_mtime > self._days * DAY_S):
-                file.unlink(missing_ok=True)
+        """Give up what is too old or too much, with room for the newest file to be filled; that one stays."""
+        self._swept, kept, most = time.monotonic(), 0, self._bytes - self._bytes // PARTS
+        for place, file in enumerate(trace_files(self.folder)):
+            with contextlib.suppress(FileNotFoundError):  # Another gateway gives up the same ones.
+                kept += (state := file.stat()).st_size
+                if place and (kept > most or time.time() - state.st_mtime > self._days * DAY_S):
+                    file.unlink()

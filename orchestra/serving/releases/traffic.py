@@ -45,6 +45,8 @@ class Traffic:
         self._look: asyncio.Task[None] | None = None
         self._shadows: set[asyncio.Task[None]] = set()
         self._seen = 0
+        self._counted: set[bytes] = set()
+        """Conversations of which an answer was counted."""
         ledger = root / f".state/shadow/{trial.id}.jsonl"
         ledger.parent.mkdir(parents=True, exist_ok=True)
         self._budget = Budget(ledger, Decimal(str(trial.settings.shadow_usd)))
@@ -60,14 +62,20 @@ class Traffic:
 
     def _drawn(self, request: ChatRequest, owner: str) -> bool:
         """By the conversation's first message of the user: another trial draws others."""
+        return int.from_bytes(self._digest(request, owner), "big") < self.trial.share * 2**64
+
+    def _digest(self, request: ChatRequest, owner: str = "") -> bytes:
+        """Of a conversation."""
         first = next((message.text for message in request.messages if message.role == "user"), "")
-        digest = hashlib.sha256("\0".join((self.trial.id, owner, request.user or "", first)).encode()).digest()
-        return int.from_bytes(digest[:8], "big") < self.trial.share * 2**64
+        text = "\0".join((self.trial.secret, owner, request.user or "", first))
+        return hashlib.sha256(text.encode()).digest()[:8]
 
     def answered(self, backend: Backend, request: ChatRequest, seconds: float, episode: Episode | None) -> None:
         """Take note of an answer, or of a failure (None), and copy the request where that is the trial.
 
-        Requests for a version by its name are the release's probes, which it counts itself.
+        Requests for a version by its name are the release's probes, which it counts itself. Of a conversation one
+        answer counts: who knows by it which version answers could ask that one alone what takes long. A failure
+        without an episode is the engine's, and counts always.
         """
         if self.withdrawn or request.model != MODEL:
             return
@@ -79,6 +87,11 @@ class Traffic:
                 self._shadows.add(task)
                 task.add_done_callback(self._shadows.discard)
             return
+        if episode is not None:
+            conversation = self._digest(request)
+            if conversation in self._counted:
+                return
+            self._counted.add(conversation)
         self._add(sample)
 
     async def _shadow(self, request: ChatRequest, champion: Sample) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from orchestra.config.deploy import Canary
 from orchestra.errors import DataError
@@ -39,6 +40,8 @@ class ReleaseTrial(Record):
     serving: Serving
     """The candidate."""
     settings: Canary
+    secret: str = Field(default_factory=lambda: secrets.token_hex(16))
+    """What decides who answers a conversation: no caller can tell before it has an answer."""
 
 
 def write_trial(root: Path, trial: ReleaseTrial) -> None:

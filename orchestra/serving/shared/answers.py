@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import time
 
-from orchestra.serving.shared.database import Database, delete_old
+from orchestra.serving.shared.database import LEASE_S, Database, delete_old
 from orchestra.serving.wire.errors import ApiError, bad_request
 
 KEEP_S = 24 * 3600.0
-RUNNING_S = 3600.0
+RUNNING_S = LEASE_S
 """Seconds after which a request that never ended may be begun again: its gateway was killed."""
 MAX_NAME = 200
 
@@ -19,6 +19,7 @@ class Answers:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._running: set[tuple[str, str]] = set()
 
     def begin(self, owner: str, name: str, body: bytes) -> bytes | None:
         """The answer that was given; None: this request is the first of its name and must `finish` or `forget`.
@@ -37,6 +38,7 @@ class Answers:
             ).fetchone()
             if row is None:
                 store.execute("INSERT INTO answers VALUES (?, ?, ?, NULL, ?)", (owner, name, digest, now))
+                self._running.add((owner, name))
                 return None
         if row[0] != digest:
             raise _conflict("this Idempotency-Key was used for another request", "idempotency_mismatch")
@@ -44,13 +46,22 @@ class Answers:
             raise _conflict("the first request with this Idempotency-Key still runs", "in_progress", 2)
         return bytes(row[1])
 
+    def renew(self) -> None:
+        """Keep the names of this process's requests under way."""
+        if self._running:
+            rows = [(time.time(), *one) for one in tuple(self._running)]
+            with self._database.change() as store:
+                store.executemany("UPDATE answers SET made = ? WHERE owner = ? AND name = ? AND body IS NULL", rows)
+
     def finish(self, owner: str, name: str, body: bytes) -> None:
         """Keep the answer."""
+        self._running.discard((owner, name))
         with self._database.change() as store:
             store.execute("UPDATE answers SET body = ? WHERE owner = ? AND name = ?", (body, owner, name))
 
     def forget(self, owner: str, name: str) -> None:
         """It came to nothing: the next try is a first one."""
+        self._running.discard((owner, name))
         with self._database.change() as store:
             store.execute("DELETE FROM answers WHERE owner = ? AND name = ? AND body IS NULL", (owner, name))
 

@@ -17,6 +17,8 @@ WAIT_S = 5.0
 """Seconds that a change waits for another gateway's."""
 OLD_AT_ONCE = 100
 """Old rows that one change deletes, while other gateways wait; far more than it adds."""
+LEASE_S = 60.0
+"""Seconds for which a gateway states what it works on (see `leases`); one that was killed does not go on."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, digest TEXT NOT NULL, ids BLOB NOT NULL, made REAL NOT NULL
@@ -55,6 +57,8 @@ class Database:
         with contextlib.suppress(FileExistsError):
             # Private from its first byte: it holds conversations.
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        self.held: set[int | None] = set()
+        """Rows of `holds` of this process's calls under way."""
         self._lock = threading.Lock()
         try:
             self._connection = sqlite3.connect(file, timeout=WAIT_S, isolation_level=None, check_same_thread=False)

@@ -23,7 +23,7 @@ PERIODS: tuple[Period, ...] = get_args(Period)
 OPERATOR = "operator"
 """The key of this workspace's own commands, made with the first one."""
 OPERATOR_FILE = ".state/operator.key"
-_KEY = re.compile(r"^ork_([0-9a-f]{12})_([A-Za-z0-9_-]{43})$")
+_KEY = re.compile(r"^(?i:bearer )?\s*ork_([0-9a-f]{12})_([A-Za-z0-9_-]{43})$")
 
 
 class ApiKey(Record):
@@ -102,7 +102,7 @@ class Keys:
 
     def admit(self, authorization: str) -> str:
         """The id of the key in an Authorization header, one request counted; raises `ApiError` 401 or 429."""
-        found = _KEY.match(authorization.removeprefix("Bearer ").strip())
+        found = _KEY.match(authorization.strip())
         if found is None:
             raise _unknown("an API key is required: Authorization: Bearer ork_…")
         key_id, now = found[1], time.time()

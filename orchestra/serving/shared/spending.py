@@ -10,16 +10,26 @@ from decimal import Decimal
 from sqlite3 import Connection
 
 from orchestra.errors import BudgetError
-from orchestra.serving.shared.database import Database
+from orchestra.serving.shared.database import LEASE_S, Database
 from orchestra.serving.shared.keys import PERIODS, period_of
 from orchestra.types import Charge, add_up
 
-HOLD_S = 900.0
-"""Seconds after which what a killed gateway held back is free again; no call takes that long."""
+HOLD_S = LEASE_S
+"""Seconds after which what a killed gateway held back is free again."""
 FORGET_S = 3600.0
-"""Seconds later its row is deleted: a gateway that stood still for a while may go on."""
+"""Seconds after which its row is deleted then: a gateway that stood still for a while goes on with it."""
+ROOM_S = 5.0
+"""Seconds that a request waits for others' calls to end; it holds a place meanwhile."""
 LOOK_S = 0.05
 """Seconds between two looks whether others' calls have ended."""
+
+
+def renew_holds(database: Database) -> None:
+    """Keep what this process's calls hold back."""
+    if database.held:
+        rows = [(time.time() + HOLD_S, held) for held in tuple(database.held)]
+        with database.change() as store:
+            store.executemany("UPDATE holds SET until = ? WHERE id = ?", rows)
 
 
 class KeyBudget:
@@ -49,20 +59,23 @@ class KeyBudget:
             store.execute("DELETE FROM holds WHERE key = ? AND until < ?", (self._key, now - FORGET_S))
             row = (self._key, f"{worst_usd:f}", now + HOLD_S)
             held = store.execute("INSERT INTO holds (key, usd, until) VALUES (?, ?, ?)", row).lastrowid
+        self._database.held.add(held)
         try:
             yield
         except asyncio.CancelledError:
             self._add(worst_usd)
             raise
         finally:
+            self._database.held.discard(held)
             with self._database.change() as store:
                 store.execute("DELETE FROM holds WHERE id = ?", (held,))
 
     async def room(self, worst_usd: Decimal) -> None:
-        """Wait while only what is held for calls under way stands before the cap: most cost less than that."""
+        """Wait a little while only what is held for calls under way stands before the cap: most cost less than that."""
         if self.cap_usd is None:
             return
-        while True:
+        until = time.monotonic() + ROOM_S
+        while time.monotonic() < until:
             with self._database.look() as store:
                 spent, held = self._state(store)
             if add_up((spent, worst_usd)) > self.cap_usd or add_up((spent, held, worst_usd)) <= self.cap_usd:
@@ -91,8 +104,9 @@ class KeyBudget:
     def _check(self, store: Connection, worst_usd: Decimal) -> None:
         spent, held = self._state(store)
         if self.cap_usd is not None and add_up((spent, held, worst_usd)) > self.cap_usd:
+            under_way = f", {held:f} are held for calls under way" if held else ""
             raise BudgetError(
-                f"{spent:f} of {self.cap_usd:f} USD are spent, and the next call could cost {worst_usd:f}",
+                f"{spent:f} of {self.cap_usd:f} USD are spent{under_way}, and the next call could cost {worst_usd:f}",
                 where=f"key {self._key}",
                 fix="ask for a larger budget, or wait for the next period",
             )

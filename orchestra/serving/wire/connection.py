@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import resource
 import socket
+import sys
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from orchestra.serving.wire.errors import REQUEST_ID, bad_request, request_id
 from orchestra.serving.wire.steering import take_all
 
 HEADER_S = 10.0
@@ -27,8 +32,41 @@ WRITE_S = 60.0
 LEAVE_S = 2.0
 """Seconds that a connection without a request stays open when the server ends: one may be on its way."""
 MAX_CONNECTIONS = 1000
+"""Of one port."""
+MAX_ARRIVING = 2048
+KEPT_FILES = 256
+"""Files that a process may open beside connections: databases, traces, tools, model servers."""
 MAX_AHEAD = 256 << 10
 """Bytes that a caller may send ahead on a connection while its request is worked on."""
+
+
+def most_connections() -> int:
+    """Of one port, as far as the system lets this process open files. The control port may have as many."""
+    return min(MAX_CONNECTIONS, _free_files() // 2)
+
+
+def most_arriving() -> int:
+    """Connections that are accepted at a stretch, before the first of them can be closed: asyncio logs every one for
+    which it cannot open a file."""
+    return min(MAX_ARRIVING, _free_files() // 6)
+
+
+def _free_files() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(limit - KEPT_FILES, limit // 2)
+
+
+class _Port:
+    """The connections of one port."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.idle: dict[BoundedProtocol, None] = {}
+        """Those that wait for a request, the longest first."""
+
+
+_PORTS: WeakKeyDictionary[ServerState, dict[int | None, _Port]] = WeakKeyDictionary()
+"""By server and number."""
 
 
 class BoundedProtocol(H11Protocol):
@@ -44,6 +82,7 @@ class BoundedProtocol(H11Protocol):
     _leaving = False
     _header_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+    _port: _Port
     _ahead = 0
     """Bytes of later requests."""
 
@@ -53,8 +92,13 @@ class BoundedProtocol(H11Protocol):
         # Writing pauses at the first byte that the system does not take, because even one keeps a closed connection
         # open. TLS compares with `>=`, so that its first byte is 1.
         self.transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self.transport.close()
+        self._port = _PORTS.setdefault(self.server_state, {}).setdefault(self.server and self.server[1], _Port())
+        self._port.open += 1
+        self._rank()
+        if self._port.open > most_connections() and self._port.idle:
+            longest = next(iter(self._port.idle))
+            del self._port.idle[longest]
+            longest.transport.close()
         self._watch()
         if isinstance(self.server_state, _ServerState) and self.server_state.leaving:
             self.shutdown()
@@ -63,6 +107,20 @@ class BoundedProtocol(H11Protocol):
         self._ahead = self._ahead + len(data) if self._whole() else 0
         super().data_received(data)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """To what is no HTTP: in the form of every refusal."""
+        body = json.dumps(bad_request("the request is no valid HTTP/1.1").body).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (REQUEST_ID, request_id().encode()),
+        ]
+        first = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (first, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def shutdown(self) -> None:
         """The server ends: a request under way is answered, and so is one that comes within `leave_s`."""
@@ -81,17 +139,31 @@ class BoundedProtocol(H11Protocol):
             # uvicorn's answer repeats what the request says of its connection.
             self.headers.append((b"connection", b"close"))
 
+    def _waiting(self) -> bool:
+        """Whether no request is worked on."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _rank(self) -> None:
+        """Keep its place among the idle ones, or give it up: while a request is worked on or its answer is read."""
+        transport = self.transport
+        if self._waiting() and not transport.is_closing() and not transport.get_write_buffer_size():
+            self._port.idle.setdefault(self)
+        else:
+            self._port.idle.pop(self, None)
+
     def _leave(self) -> None:
-        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+        if self._waiting() and not self.transport.is_closing():
             super().shutdown()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._rank()
         if self._leaving:
             self.loop.call_later(self.leave_s, self._leave)
 
     def handle_events(self) -> None:
         super().handle_events()
+        self._rank()
         if self._leaving:
             self._say_last()
         if self._whole() and not self.transport.is_closing():
@@ -102,8 +174,7 @@ class BoundedProtocol(H11Protocol):
 
     def _whole(self) -> bool:
         """Whether a request that was read to its end is worked on."""
-        working = self.cycle is not None and not self.cycle.response_complete
-        return working and self.conn.their_state is h11.DONE
+        return not self._waiting() and self.conn.their_state is h11.DONE
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -113,15 +184,18 @@ class BoundedProtocol(H11Protocol):
     def resume_writing(self) -> None:
         self._has_read()
         super().resume_writing()
+        self._rank()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         self._has_read()
+        self._port.open -= 1
+        self._port.idle.pop(self, None)
         super().connection_lost(exc)
 
     def _watch(self) -> None:
         """A request under way has its own limits; without one its headers are awaited."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not self._waiting():
             self._forget()
         elif self._header_timer is None and self.timeout_keep_alive_task is None:
             self._header_timer = self.loop.call_later(self.header_s, self._late)
@@ -138,8 +212,7 @@ class BoundedProtocol(H11Protocol):
 
     def _late(self) -> None:
         self._header_timer = None
-        waiting = self.cycle is None or self.cycle.response_complete
-        if waiting and not self.transport.is_closing():
+        if self._waiting() and not self.transport.is_closing():
             self.transport.close()
 
 

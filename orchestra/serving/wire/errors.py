@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from orchestra.errors import Fault, OrchestraError
@@ -11,7 +12,7 @@ STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 502, 503)
 LEFT = 499
 """What a request counts under whose caller hung up, as other servers count it."""
 
-
+REQUEST_ID = b"x-request-id"
 MAX_MESSAGE, MAX_PARAM = 1_500, 200
 """Characters of an answer's message and of the field that it names: a caller's own text is not sent back whole."""
 
@@ -41,6 +42,11 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error, **self.extra}
+
+
+def request_id() -> str:
+    """Of an answer, by which a caller can name it."""
+    return f"req_{uuid.uuid4().hex}"
 
 
 class CallerLeft(Exception):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestra.serving.wire.errors import ApiError, CallerLeft, bad_request, too_large
+from orchestra.serving.wire.errors import REQUEST_ID, ApiError, CallerLeft, bad_request, request_id, too_large
 from orchestra.serving.wire.request import MAX_BODY
 from orchestra.system.processes import url_host
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 BODY_S = 20.0
 """Seconds that a request's body may take to arrive."""
-REQUEST_ID = b"x-request-id"
 PROBED = ("/health", "/metrics")
 """What monitors ask by a machine's number, which no web page elsewhere can have a browser do: a page that was loaded
 from a name asks by that name, wherever the name leads."""
@@ -43,12 +41,12 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = f"req_{uuid.uuid4().hex}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        name = request_id()
+        scope.setdefault("state", {})["request_id"] = name
 
         async def reply(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, name.encode())]
             await send(message)
 
         try:

@@ -14,6 +14,8 @@ from orchestra.types import Message, Price, ToolCall, ToolKind, ToolSpec
 
 NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 MAX_TOOLS = 64
+MAX_PARTS, MAX_CALLS = 1_000, 128
+"""Of one message."""
 CALLERS = "caller:"
 """What the tool behind a caller's function begins with."""
 
@@ -79,8 +81,8 @@ class ChatMessage(Wire):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    tool_calls: list[CallMessage] | None = None
+    content: str | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    tool_calls: Annotated[list[CallMessage], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     tool_call_id: Annotated[str, Field(max_length=200)] | None = None
     name: Annotated[str, Field(pattern=NAME)] | None = None
     """Of the function behind a tool's message; other messages have none."""

@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from orchestra.serving.wire.errors import bad_request, too_large, unsupported
+from orchestra.serving.wire.errors import MAX_PARAM, bad_request, too_large, unsupported
 from orchestra.serving.wire.messages import MAX_TOOLS, CallerTool, ChatMessage, NamedTool, Wire
 from orchestra.text import is_text
 
 MODEL = "orchestrator"
 MAX_BODY = 1_000_000
 """Bytes of a request's body."""
+MAX_VALUES = 30_000
+"""Names and values of a whole body: each takes far more memory than its bytes."""
 MAX_TOOLS_DEPTH, MAX_TOOLS_VALUES, MAX_TOOLS_CHARACTERS = 40, 5_000, 200_000
 """Of all tools of a request together, their schemas among them."""
 MESSAGE = 30
@@ -187,6 +189,8 @@ def parse_request(raw: bytes) -> ChatRequest:
         raise bad_request(f"the body is no JSON: {str(error)[:100]}") from None
     if not isinstance(found, dict):
         raise bad_request("the body is no JSON object")
+    if len(raw) > 2 * MAX_VALUES:  # Each takes two bytes at least.
+        _check_values(found)
     if b"\\ud" in raw.lower() and not is_text(json.dumps(found, ensure_ascii=False)):
         raise bad_request("the body holds half a surrogate pair, which is no character")
     return check_request(found)
@@ -215,9 +219,10 @@ def check_request(found: dict[str, Any]) -> ChatRequest:
 
 
 def _first(error: ValidationError, found: dict[str, Any]) -> Exception:
-    """The error to answer with: an unknown field first, since a misspelt one is also missing."""
+    """The error to answer with: an unknown field first, since a misspelt one is also missing; then a list too long."""
     errors = error.errors(include_url=False, include_input=False)
-    first = min(errors, key=lambda one: (one["type"] != "extra_forbidden", -len(one["loc"])))
+    kinds = ("extra_forbidden", "too_long")
+    first = min(errors, key=lambda one: (*(one["type"] != kind for kind in kinds), -len(one["loc"])))
     # Names of union members, which pydantic puts in between, are no fields.
     where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or str(part).islower())
     where = where.removesuffix(".str").replace(".str.", ".").replace(".list[TextPart]", "")
@@ -228,6 +233,8 @@ def _first(error: ValidationError, found: dict[str, Any]) -> Exception:
         hint = f"; did you mean {near[0]}?" if near else ""
         return bad_request(f"unknown field {where[:200]}{hint}", where[:200], "unknown_parameter")
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "too_long":
+        message = f"at most {first['ctx']['max_length']} entries"
     if not where and "last message" in message:
         where = "messages"
     return bad_request(f"{where + ': ' if where else ''}{message}", where or None)
@@ -244,6 +251,21 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"the name {twice[:40]!r} stands twice in an object")
     return found
+
+
+def _check_values(found: dict[str, Any]) -> None:
+    """Raises `ApiError` naming the field with which the body has too many names and values."""
+    count = 0
+    for name, value in found.items():
+        count, rest = count + 2, [value]
+        while rest and count <= MAX_VALUES:
+            one = rest.pop()
+            inner = [*one, *one.values()] if isinstance(one, dict) else one if isinstance(one, list) else []
+            count += len(inner)
+            rest += inner
+        if count > MAX_VALUES:
+            what = f"{name[:MAX_PARAM]}: the body has more than {MAX_VALUES} names and values"
+            raise bad_request(what, name, "too_large")
 
 
 def _check_size(tools: Any) -> None:

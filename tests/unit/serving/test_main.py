@@ -1,10 +1,16 @@
 """The gateway's process: what it listens on, and one line for what is wrong."""
 
+import logging
+import resource
+import subprocess
+import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 
-from orchestra.serving.__main__ import main
+from orchestra.serving import __main__ as process
+from orchestra.serving.__main__ import LogHandler, main
 from orchestra.serving.releases.state import write
 from tests.support.serving_world import backend, params
 from tests.support.worlds import ROOT
@@ -52,3 +58,31 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path).startswith("Error: deploy.tls_certificate: /none/cert.pem: No such file")
     released(tmp_path, gateway_port=8800, tls_certificate="cert.pem", tls_key="cert.pem")
     assert "cert.pem are no certificate and its key" in refused(tmp_path)
+
+
+def test_the_process_may_open_all_the_files_that_the_system_grants_it() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    source = (
+        "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (200, r.getrlimit(r.RLIMIT_NOFILE)[1]))\n"
+        "from orchestra.serving.__main__ import main\n"
+        "try: main(['--root', '/', '--host', 'x'])\n"
+        "except SystemExit: print(*r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    found = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(hard), str(hard)]
+
+
+@pytest.mark.parametrize("mode", ["a", "w"])
+def test_the_log_is_bounded_and_the_one_before_is_kept(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MAX_LOG", 1000)
+    with (tmp_path / "gateway.log").open(mode, encoding="utf-8") as out:
+        handler = LogHandler(cast(TextIO, out))
+        for number in range(100):
+            handler.emit(logging.LogRecord("x", logging.INFO, "", 0, f"line {number} " + "x" * 50, None, None))
+    files = sorted(file.name for file in tmp_path.iterdir())
+    assert files == ["gateway.log", "gateway.log.1"]
+    lines = [line for name in files[::-1] for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
+    assert all(len((tmp_path / name).read_bytes()) <= 1100 for name in files)
+    assert [int(line.split()[1]) for line in lines] == list(range(100 - len(lines), 100)) and len(lines) > 15

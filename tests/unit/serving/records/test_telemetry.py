@@ -1,9 +1,14 @@
 """Traces are read back by release, newest first, whatever a kill left behind."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
+import pytest
+
+from orchestra.serving.records import traces
 from orchestra.serving.records.telemetry import Telemetry, served
+from orchestra.serving.records.traces import TraceWriter, lines_backwards, trace_files
 from tests.support.worlds import episode
 
 
@@ -39,3 +44,40 @@ def test_text_with_line_separators_stays_one_line(tmp_path: Path) -> None:
     telemetry.trace({"fingerprint": "f"}, episode=one)
     telemetry.close()
     assert served(tmp_path, "f") == [one]
+
+
+def test_traces_stay_within_their_megabytes_and_come_back_newest_first(tmp_path: Path) -> None:
+    first, second = (TraceWriter(tmp_path, days=14, megabytes=1) for _ in range(2))
+    for number in range(150):
+        # Two gateways of one workspace.
+        writer = (first, second)[number // 10 % 2]
+        writer.put({"number": number, "text": "x" * 20_000})
+        if number % 10 == 9:
+            writer.close()
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 1_000_000
+    files = trace_files(tmp_path)
+    assert 8 <= len(files) <= 11 and all(file.stat().st_mode & 0o077 == 0 for file in files)
+    read = [json.loads(line)["number"] for file in files for line in lines_backwards(file) if line]
+    assert read == list(range(149, 149 - len(read), -1)) and len(read) >= 40
+
+
+def test_files_of_a_day_are_read_by_their_number(tmp_path: Path) -> None:
+    names = [f"2026-11-{day}" for day in ("27.11", "27.10", "27.2", "27.1", "27", "26.1", "26")]
+    for name in sorted(names):
+        (tmp_path / f"{name}.jsonl").touch()
+    assert [file.stem for file in trace_files(tmp_path)] == names
+
+
+def test_a_large_file_is_read_backwards_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "BLOCK", 7)
+    file = tmp_path / "2026-11-27.jsonl"
+    for text in ("", "a", "\n", "a\n", "a\nb", "\n\n", "é\u2028é\n" * 9, "long line " * 9 + "\nb\n"):
+        file.write_text(text, encoding="utf-8")
+        assert list(lines_backwards(file)) == text.encode().split(b"\n")[::-1]
+    monkeypatch.undo()
+    file.write_bytes((b"x" * 999 + b"\n") * 40_000)
+    tracemalloc.start()
+    assert sum(1 for line in lines_backwards(file) if line) == 40_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20

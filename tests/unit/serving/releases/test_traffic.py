@@ -1,6 +1,8 @@
 """A candidate beside the champion in one gateway: who answers, who is withdrawn, what nobody gets."""
 
 import asyncio
+import math
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +20,12 @@ from orchestra.serving.gateway import Gateway
 from orchestra.serving.records.spans import Trace
 from orchestra.serving.releases.state import write
 from orchestra.serving.releases.traffic import Traffic
-from orchestra.serving.releases.trial import Mode, ReleaseTrial, end_trial, write_trial
+from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude, end_trial, write_trial
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.samples import Finding
+from orchestra.serving.wire.request import ChatRequest
 from tests.support.serving_world import backend, calculate
-from tests.support.worlds import codec
+from tests.support.worlds import codec, episode
 
 Ask = Callable[..., Awaitable[httpx.Response]]
 
@@ -41,7 +44,7 @@ def candidate(folder: Path, *, down: bool = False) -> Backend:
 
 
 def trial(serving: Any, mode: Mode = "canary", share: float = 0.5, **settings: Any) -> ReleaseTrial:
-    return ReleaseTrial(id="t1", mode=mode, share=share, serving=serving, settings=Canary(**settings))
+    return ReleaseTrial(id="t1", mode=mode, share=share, serving=serving, settings=Canary(**settings), secret="s")
 
 
 def tried(folder: Path, made: Backend, mode: Mode = "canary", share: float = 0.5, **settings: Any) -> Gateway:
@@ -67,6 +70,15 @@ def talk(gateway: Gateway, work: Callable[[Ask], Awaitable[None]]) -> None:
     gateway.telemetry.close()
 
 
+def request(text: str) -> ChatRequest:
+    return ChatRequest.model_validate({"messages": [{"role": "user", "content": text}]})
+
+
+def backend_of(gateway: Gateway) -> Backend:
+    assert gateway.backend is not None
+    return gateway.backend
+
+
 def version(reply: httpx.Response) -> str:
     assert reply.status_code == 200, reply.text
     return str(reply.json()["orchestra"]["version"])
@@ -84,6 +96,64 @@ def test_a_canary_answers_its_share_and_a_conversation_stays_with_whom_it_began(
     assert gateway.traffic is not None
     counted = gateway.telemetry.render().decode()
     assert 'orchestra_trial_requests_total{arm="candidate",failed="false"}' in counted
+
+
+def test_who_answers_is_known_by_asking_only(tmp_path: Path) -> None:
+    made = candidate(tmp_path)
+    drawn = []
+    for secret in ("", "s", None):
+        gateway = tried(tmp_path, made)
+        assert gateway.traffic is not None
+        if secret is not None:
+            gateway.traffic.trial = gateway.traffic.trial.model_copy(update={"secret": secret})
+        else:
+            gateway.traffic.trial = ReleaseTrial.model_validate(gateway.traffic.trial.model_dump(exclude={"secret"}))
+        assert "secret" not in gateway.traffic.state()
+        drawn.append([gateway.traffic.answers(request(f"question {number}"), "") for number in range(60)])
+    assert len({tuple(one) for one in drawn}) == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_caller_who_asks_the_candidate_alone_decides_nothing(tmp_path: Path, seed: int) -> None:
+    """A tenth of the requests take twice as long, worded so that the candidate gets them: 19 of 20 such trials rolled
+    a good candidate back where every answer counted."""
+    gateway, rng = tried(tmp_path, made := candidate(tmp_path), share=0.1), random.Random(seed)
+    traffic = gateway.traffic
+    assert traffic is not None
+
+    def answer(text: str, seconds: float) -> Backend:
+        asked = request(text)
+        answering = made if traffic.answers(asked, "") else backend_of(gateway)
+        traffic.answered(answering, asked, seconds * math.exp(rng.gauss(0, 0.5)), episode())
+        return answering
+
+    async def go() -> None:
+        known = [text for number in range(60) if answer(text := f"slow {number}", 2.0) is made]
+        for number in range(2500):
+            if rng.random() < 0.1:
+                answer(rng.choice(known), 2.0)
+            else:
+                answer(f"question {number}", 1.0)
+            if number % 50 == 0:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(go())
+    arms = traffic._samples.arms()
+    assert arms["candidate"].requests >= 200 and not traffic.withdrawn
+    assert conclude(arms, traffic.trial.settings, judged=False) is None
+    gateway.telemetry.close()
+
+
+def test_failures_of_the_engine_count_each_time(tmp_path: Path) -> None:
+    gateway = tried(tmp_path, candidate(tmp_path, down=True), share=1.0, failures_in_a_row=4)
+
+    async def work(ask: Ask) -> None:
+        for _ in range(4):
+            assert (await ask("what is 1+1?")).status_code == 502
+        await asyncio.sleep(0.1)
+        assert version(await ask("what is 1+1?")) == "7"
+
+    talk(gateway, work)
 
 
 def test_a_candidate_that_fails_is_withdrawn_and_the_champion_answers_all(tmp_path: Path) -> None:

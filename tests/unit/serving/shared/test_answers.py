@@ -5,12 +5,16 @@ import json
 import time
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from orchestra.config.deploy import GatewayLimits
 from orchestra.rollout.parse import format_answer, format_call
+from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
+from orchestra.serving.shared import leases, spending
 from orchestra.serving.shared.answers import KEEP_S, RUNNING_S, Answers
 from orchestra.serving.shared.calls import KEEP_S as CALLS_KEEP_S
 from orchestra.serving.shared.calls import Calls
@@ -83,6 +87,68 @@ def test_calls_of_a_day_are_not_deleted_at_once(tmp_path: Path) -> None:
     Calls(database).remember("a", "d", [1])
     with database.look() as store:
         assert store.execute("SELECT count(*) FROM calls").fetchone() == (OLD_AT_ONCE + 1,)
+
+
+def test_a_request_of_a_killed_gateway_may_be_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive, killed, other = (Answers(Database(tmp_path / "store.sqlite")) for _ in range(3))
+    assert alive.begin("a", "n", b"x") is None and killed.begin("b", "n", b"x") is None
+    began = time.time()
+    for half_minutes in range(1, 5):
+        monkeypatch.setattr(time, "time", lambda: began + 30.0 * half_minutes)  # noqa: B023
+        alive.renew()
+        with pytest.raises(ApiError, match="still runs"):
+            other.begin("a", "n", b"x")
+    assert other.begin("b", "n", b"x") is None
+    alive.finish("a", "n", b"done")
+    assert other.begin("a", "n", b"x") == b"done"
+
+
+def test_a_gateway_states_what_it_works_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+    gateway = Gateway(tmp_path, backend=backend(tmp_path))
+    made, _ = gateway.keys.create("team", budget_usd=Decimal(1))
+    gateway.answers.begin("a", "n", b"x")
+
+    def stated() -> list[float]:
+        with gateway.store.look() as store:
+            return [row[0] for row in store.execute("SELECT until FROM holds UNION ALL SELECT made FROM answers")]
+
+    async def go() -> None:
+        app: Any = create_app(gateway, load=False)
+        with KeyBudget(gateway.store, made.id).hold(Decimal("0.5")):
+            before = stated()
+            async with app.app.app.router.lifespan_context(app.app.app):
+                async with asyncio.timeout(10):
+                    while not all(new > old for new, old in zip(stated(), before, strict=True)):
+                        await asyncio.sleep(0.01)
+
+    asyncio.run(go())
+
+
+def test_a_key_whose_dollars_are_held_keeps_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spending, "ROOM_S", 0.3)
+    gateway = Gateway(
+        tmp_path, backend=backend(tmp_path, lambda _: format_answer("hi")), limits=GatewayLimits(running=4, waiting=20)
+    )
+    (poor, secret), (_, other) = (gateway.keys.create(name, budget_usd=Decimal("0.07")) for name in ("poor", "other"))
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+
+    async def go() -> None:
+        async with client(gateway) as http:
+
+            def ask(secret: str) -> asyncio.Future[httpx.Response]:
+                return asyncio.ensure_future(http.post(PATH, json=body, headers={"Authorization": f"Bearer {secret}"}))
+
+            with KeyBudget(gateway.store, poor.id).hold(Decimal("0.06995")):
+                waiting = [ask(secret) for _ in range(8)]
+                await asyncio.sleep(0.1)
+                async with asyncio.timeout(10):
+                    assert (await ask(other)).status_code == 200
+                    refused = await asyncio.gather(*waiting)
+            assert {reply.status_code for reply in refused} == {429}
+            assert "are held for calls under way" in refused[0].json()["error"]["message"]
+
+    asyncio.run(go())
 
 
 def test_the_gateway_answers_once(tmp_path: Path) -> None:

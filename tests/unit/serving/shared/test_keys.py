@@ -56,6 +56,13 @@ def test_a_store_that_cannot_be_used_is_never_to_be_deleted(
     assert str(file) == caught.value.where and fix in caught.value.fix and "rm " not in caught.value.fix
 
 
+def test_the_scheme_is_read_in_any_case(keys: Keys) -> None:
+    key, secret = keys.create("team")
+    assert {keys.admit(f"{scheme}{secret}") for scheme in ("Bearer ", "bearer ", "BEARER ", "Bearer  ", "")} == {key.id}
+    with pytest.raises(ApiError):
+        keys.admit(f"Bearer {secret.upper()}")
+
+
 @pytest.mark.parametrize("said", ["", "Bearer x", "Bearer ork_000000000000_" + "a" * 43, "Basic eA=="])
 def test_what_is_no_key_is_401(keys: Keys, said: str) -> None:
     keys.create("team")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import BudgetError
+from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
 from orchestra.serving.shared.keys import Keys
-from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget
+from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
 from orchestra.types import Charge, Component
 
 CENT = Decimal("0.01")
@@ -94,6 +95,31 @@ def test_what_a_killed_gateway_held_comes_back(budgets: list[KeyBudget], monkeyp
     now = time.time() + HOLD_S + 1
     monkeypatch.setattr(time, "time", lambda: now)
     budgets[1].check(5 * CENT)
+
+
+def test_what_a_gateway_holds_stays_while_it_says_so(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.time()
+    with budgets[0].hold(9 * CENT):
+        for minutes in range(1, 30):
+            monkeypatch.setattr(time, "time", lambda minutes=minutes: began + 30.0 * minutes)
+            renew_holds(budgets[0]._database)
+            renew_holds(budgets[1]._database)
+            with pytest.raises(BudgetError, match=r"0\.09 are held for calls under way"):
+                budgets[1].check(5 * CENT)
+    budgets[1].check(5 * CENT)
+
+
+def test_waiting_for_others_ends_after_some_seconds(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spending, "ROOM_S", 0.2)
+
+    async def go() -> None:
+        with budgets[0].hold(9 * CENT):
+            async with asyncio.timeout(5):
+                await budgets[1].room(5 * CENT)
+            with pytest.raises(BudgetError), budgets[1].hold(5 * CENT):
+                pass
+
+    asyncio.run(go())
 
 
 def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """What stands before every route, over real sockets: hosts, origins, sizes and seconds."""
 
 import asyncio
+import contextlib
 import json
 import math
+import resource
 import socket
 import threading
 import time
@@ -12,14 +14,18 @@ from typing import Any
 
 import httpx
 import pytest
+from uvicorn import Config
 
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
-from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol
+from orchestra.serving.wire import connection as bounds
+from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol, GracefulServer
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.request import MAX_BODY
+from orchestra.system.processes import server_socket
 from tests.support.real_gateway import listening
 from tests.support.serving_world import backend
+from tests.support.waiting import soon
 
 ASKED = {"messages": [{"role": "user", "content": "what is 37*24?"}]}
 PATH = "/v1/chat/completions"
@@ -230,6 +236,96 @@ def test_who_reads_on_is_not_hung_up_on() -> None:
         assert paused.wait(20)
         assert heard(connection).count(b"x") >= 20_000_000
     assert timers and all(timer is not None and timer.cancelled() for timer in timers)
+
+
+@pytest.mark.parametrize(
+    "said", [b"GARBAGE\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\r\n\r\n"]
+)
+def test_broken_http_is_refused_in_openais_form(port: int, said: bytes) -> None:
+    with connected(port, said) as made:
+        head, _, body = heard(made).partition(b"\r\n\r\n")
+    names = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert head.startswith(b"HTTP/1.1 400 ") and names[b"connection"] == b"close"
+    assert names[b"content-type"] == b"application/json" and names[b"x-request-id"].startswith(b"req_")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def asks(connection: socket.socket) -> bool:
+    """Whether a request on the connection is answered."""
+    connection.settimeout(5)
+    found = b""
+    with contextlib.suppress(OSError):
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        while not found.endswith(b"ok") and (chunk := connection.recv(4096)):
+            found += chunk
+    return found.startswith(b"HTTP/1.1 200")
+
+
+def test_when_connections_run_out_the_one_that_was_idle_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 4)
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/slow":
+            begun.set()
+            await asyncio.to_thread(go_on.wait, 20)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    with contextlib.ExitStack() as held, listening(RequestGuard(app)) as port:
+
+        def connect() -> socket.socket:
+            return held.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+        slow = connect()
+        slow.sendall(b"GET /slow HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert begun.wait(20)
+        kept, *silent = [connect() for _ in range(3)]
+        assert asks(kept)
+        # Full. New callers are served, and the silent ones make room, the oldest first.
+        assert asks(connect())
+        assert [asks(one) for one in (silent[1], kept, silent[0])] == [True, True, False]
+        assert all(asks(connect()) for _ in range(10))
+        go_on.set()
+        slow.settimeout(20)
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request under way is no idle connection"
+
+
+def test_connections_of_one_port_take_no_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 2)
+    app = create_app(Gateway(tmp_path, backend=backend(tmp_path)), load=False)
+    sockets = [server_socket() for _ in range(2)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    server = GracefulServer(Config(app, http=BoundedProtocol, ws="none", log_level="critical", lifespan="off"))
+    serving = threading.Thread(target=server.run, kwargs={"sockets": sockets}, daemon=True)
+    serving.start()
+    public, control = (one.getsockname()[1] for one in sockets)
+    with contextlib.ExitStack() as held:
+
+        def asked(port: int) -> int:
+            return httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=20, trust_env=False).status_code
+
+        assert soon(lambda: server.started, 20)
+        first = held.enter_context(connected(control, b""))
+        for _ in range(20):
+            held.enter_context(connected(public, b""))
+        assert (asked(control), asked(public)) == (200, 200)
+        first.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert first.recv(100).startswith(b"HTTP/1.1 200"), "the other port's callers closed no connection of this one"
+    server.should_exit = True
+    serving.join(20)
+    assert not serving.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("files", "most", "arriving"), [(-1, 1000, 2048), (1_048_576, 1000, 2048), (1024, 384, 128), (300, 75, 25)]
+)
+def test_connections_leave_files_for_the_rest(
+    files: int, most: int, arriving: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert (bounds.most_connections(), bounds.most_arriving()) == (most, arriving)
 
 
 def test_clients_give_an_idle_connection_up_before_the_gateway_closes_it() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,72 @@ def test_no_size_of_tools_holds_the_loop(gateway: Gateway, shape: str, many: int
         tools = [{"type": "function", "function": {**function, "name": f"f{i}"}} for i in range(many)]
         raw = json.dumps({**ASKED, "tools": tools}).encode()
         assert_handled(gateway, raw[:MAX_BODY])
+
+
+def named(count: int, value: Any = 0) -> dict[str, Any]:
+    return {f"{number:x}": value for number in range(count)}
+
+
+def said(count: int, **fields: Any) -> dict[str, Any]:
+    """Messages before the question that have these fields."""
+    return {"messages": [{"role": "assistant", "content": "a", **fields}] * count + ASKED["messages"]}
+
+
+PART = {"type": "text", "text": ""}
+CALL = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+LONG: dict[str, tuple[dict[str, Any], str]] = {
+    "wrong parts": (said(1, content=[0] * 499_000), "messages"),
+    "parts": (said(1, content=[PART] * 36_000), "messages"),
+    "parts of many messages": (said(900, content=[PART] * 40), "messages"),
+    "calls": (said(1, tool_calls=[CALL] * 17_000), "messages"),
+    "unknown fields of messages": (said(900, **named(120)), "messages"),
+    "unknown fields": (ASKED | named(100_000), ""),
+    "metadata": (ASKED | {"metadata": named(100_000)}, "metadata"),
+    "stop": (ASKED | {"stop": [0] * 490_000}, "stop"),
+    "logit_bias": (ASKED | {"logit_bias": named(100_000)}, "logit_bias"),
+    "tools": (ASKED | {"tools": [0] * 490_000}, "tools"),
+    "names to prefer": (ASKED | {"preference": {"prefer": [0] * 490_000}}, "preference"),
+    "weights": (ASKED | {"preference": {"tools": named(100_000, 9)}}, "preference"),
+    "stream_options": (ASKED | {"stream_options": named(100_000)}, "stream_options"),
+    "tool_choice": (ASKED | {"tool_choice": {"type": "function", "function": {"a": [0] * 400_000}}}, "tool_choice"),
+}
+"""Bodies of many values within `MAX_BODY`, and the field that the refusal names."""
+SHORT: dict[str, tuple[dict[str, Any], str]] = {
+    "parts": (said(1, content=[PART] * 1_001), "messages.0.content: at most 1000 entries"),
+    "wrong parts": (said(1, content=[0] * 29_000), "messages.0.content.0: "),
+    "calls": (said(1, tool_calls=[CALL] * 129), "messages.0.tool_calls: at most 128 entries"),
+    "wrong calls": (said(1, tool_calls=[0] * 29_000), "messages.0.tool_calls.0: "),
+    "messages": (said(1_000), "messages: at most 1000 entries"),
+    "metadata": (ASKED | {"metadata": named(17, "a")}, "metadata: at most 16 entries"),
+    "names": (ASKED | {"preference": {"avoid": ["a"] * 201}}, "preference.avoid: at most 200 entries"),
+    "unknown fields": (ASKED | named(14_000), "unknown field "),
+}
+"""Fewer values, in one list; what the refusal says first."""
+
+
+@pytest.mark.parametrize(("body", "told"), [*LONG.values(), *SHORT.values()], ids=[*LONG, *(f"few {k}" for k in SHORT)])
+def test_no_number_of_values_takes_time_or_memory(body: dict[str, Any], told: str) -> None:
+    """A refusal names the field and the limit; it costs no more than reading the body."""
+    raw = json.dumps(body, separators=(",", ":")).encode()
+    assert len(raw) <= MAX_BODY
+    began = time.thread_time()
+    with pytest.raises(ApiError) as refused:
+        parse_request(raw)
+    assert time.thread_time() - began < LOOP_S / 2
+    tracemalloc.start()
+    with pytest.raises(ApiError):
+        parse_request(raw)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * MAX_BODY
+    message = refused.value.message
+    assert message.startswith(told) and ("the body has more than 30000 names and values" in message or told in message)
+
+
+def test_many_values_within_the_limit_are_taken() -> None:
+    parts, commas = [PART] * 999 + [{"type": "text", "text": "hi"}], "," * 900_000
+    for body in (said(4, content=parts), said(999), {"messages": [{"role": "user", "content": commas}]}):
+        assert isinstance(parse_request(json.dumps(body).encode()), ChatRequest)
 
 
 letters = st.sampled_from([*CONTROL, '"', "\\", "<", "a", " ", "\n", "ß", "\U0001f642", "9"])
