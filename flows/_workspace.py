@@ -76,7 +76,7 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
         os.environ.update(found)
         yield lambda: found[PREFECT_URL]
         return
-    check_database(root, PREFECT)
+    check_database(root, PREFECT, beside=True)
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     log = root / API_LOG

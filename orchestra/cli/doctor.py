@@ -20,7 +20,14 @@ from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
 from orchestra.system.servers import METRICS_PORT
 from orchestra.system.storage import DATABASES, check_database, check_storage
-from orchestra.system.workspace import CERTIFICATES, check_certificates, check_path, check_proxies, git_refusal
+from orchestra.system.workspace import (
+    CERTIFICATES,
+    check_certificates,
+    check_path,
+    check_proxies,
+    git_refusal,
+    locked_elsewhere,
+)
 
 MIN_DISK_GB = 5.0
 MIN_MEMORY_GB = 3.0
@@ -154,11 +161,12 @@ def _disk(root: Path) -> Iterator[CheckResult]:
 def _databases(root: Path) -> Iterator[CheckResult]:
     for name in DATABASES:
         try:
-            check_database(root, name)
+            complete = check_database(root, name, beside=locked_elsewhere(root))
         except OrchestraError as error:
             yield CheckResult("error", name, error.what, error.fix)
         else:
-            yield CheckResult("ok", name, "whole" if (root / name).is_file() else "not there yet")
+            found = "whole" if complete else "its size and schema are right; a run works, so its pages were not read"
+            yield CheckResult("ok", name, found if (root / name).is_file() else "not there yet")
 
 
 def _store(root: Path) -> Iterator[CheckResult]:

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from orchestra.evaluation.report import EVALUATION, TRAINED, read_comparison
 from orchestra.files import atomic
-from orchestra.files.examples import read_examples
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import read_jsonl, stream_jsonl
 from orchestra.promotion.evidence import Evidence
 from orchestra.types import Episode, Example, Record, ToolCall, Turn, Usage, Verdict
 from tasks.platform.registry import ModelVersion
@@ -114,7 +113,7 @@ def reference(root: Path, checkpoint_hash: str) -> list[ReferenceEpisode]:
         return []
     if read_comparison(comparison).checkpoints.get(TRAINED) != checkpoint_hash:
         return []
-    questions = {one.id: one.instruction for one in read_examples(root / HELDOUT)}
+    questions = {one.id: one.instruction for one in stream_jsonl(root / HELDOUT, Example)}
     return [
         ReferenceEpisode(question=questions[one.example_id], episode=one)
         for one in read_jsonl(episodes, Episode)

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import stream_jsonl
 from orchestra.system.retraining import reopen_lost
 from orchestra.system.runs import RunRecord, runs
 from orchestra.tools.replay.cassette import Cassette, Slot, scope
@@ -126,7 +126,7 @@ class KeptReplies(Cassette):
 
 
 def _spent(file: Path) -> Decimal:
-    return total(read_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
+    return total(stream_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
 
 
 def tell(stage: Stage, budget: Budget, replies: Cassette | None = None) -> None:

@@ -73,7 +73,7 @@ def connect(root: Path) -> Any:
     quiet()
     make_folder(root / ".state")
     if (uri := tracking_uri(root)).startswith("sqlite:"):
-        check_database(root, MLFLOW)
+        check_database(root, MLFLOW, beside=True)
     elif uri.startswith(DATABASES):
         _check_team_database(uri)
     import mlflow
