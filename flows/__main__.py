@@ -21,7 +21,7 @@ from orchestra.errors import OrchestraError, without_secrets
 from orchestra.system.ending import bug, told
 from orchestra.system.runs import ASKED_BY, find, runs
 from orchestra.system.storage import ROOM, check_storage, storage_named
-from orchestra.system.workspace import Screen, locked
+from orchestra.system.workspace import Screen, check_proxies, check_surroundings, locked
 from tasks.experiments.wanted import options as benchmark_options
 
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
             name, options = _again(root, **options)
         # Prefect and the libraries of the stages take seconds to load.
         screen(f"{name}: starting")
+        check_surroundings(root)
+        check_proxies()
         load_params(params_file(root) if name == "synthesize" else root / "params.yaml")
         check_storage(root, ROOM if name in FILLS else 0)
         settings(root)

@@ -15,6 +15,7 @@ from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Completed, Crashed
 
 from orchestra.errors import OrchestraError, ServiceError
+from orchestra.system.environment import quiet
 from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, SKIPPED, STOPPED, RunFailure, RunJournal, save, stale
 from orchestra.system.workspace import Screen, locked
 
@@ -46,6 +47,7 @@ def _skipped(busy: ServiceError) -> State[Any] | None:
 @contextlib.contextmanager
 def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
     """The record of the present flow run; `alone`: with the workspace's lock. It tells how the block ended."""
+    quiet()  # A worker may have started this process.
     run, flow = present()
     more = {"parameters": dict(run.parameters), "asked_by": _asked_by(run), "alone": alone}
     begin = partial(RunJournal.begin, root, str(run.id), run.name, flow, **more)

@@ -41,8 +41,9 @@ def settings(root: Path) -> None:
     quiet()
     state = root / ".state"
     make_folder(state)
-    wanted = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO", **PREFECT_SETTINGS}
-    for name, value in wanted.items():
+    # Never the shell's: `orchestra up` keeps the history of flows here, too.
+    os.environ["PREFECT_HOME"] = str(state / "prefect")
+    for name, value in {"PREFECT_LOGGING_LEVEL": "INFO", **PREFECT_SETTINGS}.items():
         os.environ.setdefault(name, value)
 
 
@@ -75,7 +76,7 @@ def prefect_api(root: Path) -> Iterator[Callable[[], str]]:
         os.environ.update(found)
         yield lambda: found[PREFECT_URL]
         return
-    check_database(root, PREFECT)
+    check_database(root, PREFECT, beside=True)
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     log = root / API_LOG

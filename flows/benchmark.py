@@ -23,7 +23,7 @@ from orchestra.accounting.ledger import total
 from orchestra.errors import ConfigError
 from orchestra.evaluation.benchmarks.journal import QuestionShard
 from orchestra.evaluation.benchmarks.run import Evaluation
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import stream_jsonl
 from orchestra.system.workspace import Screen
 from orchestra.tools.replay.cassette import SETTING as CASSETTE
 from orchestra.types import Charge, add_up
@@ -74,7 +74,7 @@ def shares(evaluation: Evaluation, todo: list[QuestionShard]) -> list[Decimal | 
     """Each shard's own cap: what it has spent, and its part of what is left, by the attempts it lacks."""
     if evaluation.cap_usd is None:
         return [None] * len(todo)
-    spent = {file.stem: total(read_jsonl(file, Charge)) for file in evaluation.ledgers}
+    spent = {file.stem: total(stream_jsonl(file, Charge)) for file in evaluation.ledgers}
     left_usd = max(Decimal(0), evaluation.cap_usd - add_up(spent.values()))
     counts = [len(evaluation.missing(shard)) for shard in todo]
     with localcontext(prec=50):

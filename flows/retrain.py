@@ -28,14 +28,17 @@ from orchestra.evaluation.report import TRAINED
 from orchestra.system.environment import machine
 from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunJournal, in_short
 from orchestra.system.workspace import Screen
-from orchestra.text import plain
+from orchestra.text import in_markdown, plain
 from tasks.platform import dvc
-from tasks.platform.ledger import LedgerTail, ledgers, run_ledger
+from tasks.platform.ledger import LedgerTail, by_stage, ledgers, run_ledger
 from tasks.platform.named import check_named
-from tasks.platform.registry import DECISION
+from tasks.platform.registry import COMMIT, DECISION, git_commit
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import ASKED_TAG, Recorder
-from tasks.records.models import link
+from tasks.records.models import costs, link
+
+NOTE = "mlflow.note.content"
+"""Tag of a run: its description in MLflow."""
 
 screen = Screen()
 
@@ -61,6 +64,7 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     _say(f"{name}: running, because {'it was asked for' if force and not why else in_short(why)}")
     began = time.monotonic()
     run_id = recorder.child(name)
+    _tell_commit(recorder, run_id)
     work = root / "work" / name
     if force and not recorder.tagged(f"forced.{name}"):
         # Asked to run, not to go on: what an earlier run left would make it resume. Only once: a second attempt of
@@ -85,6 +89,18 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
     words = {"ran": "done", "restored": "restored from DVC's run cache", "unchanged": "unchanged"}[outcome]
     _say(f"{name}: {words} in {seconds:.0f} s")
     return Completed(message=f"{words} in {seconds:.0f} s", data=outcome)
+
+
+def _tell_commit(recorder: Recorder, run_id: str) -> None:
+    """The code that a run begins with, where git knows it."""
+    if commit := git_commit(recorder.root):
+        recorder.client.set_tag(run_id, COMMIT, commit)
+
+
+def _tell_costs(recorder: Recorder) -> None:
+    """What the run has spent so far, by stage and in all."""
+    if spent := by_stage(ledgers(recorder.root, recorder.parent)):
+        recorder.metrics(recorder.parent, costs(spent))
 
 
 def _line(failure: BaseException) -> str:
@@ -166,6 +182,7 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
     recorder = Recorder.open(root, journal.record.id, journal.record.name)
     journal.update(mlflow_run=recorder.parent)
     recorder.tag("machine", machine())
+    _tell_commit(recorder, recorder.parent)
     if journal.record.asked_by:
         recorder.tag(ASKED_TAG, journal.record.asked_by)
     try:
@@ -182,6 +199,7 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
     finally:
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
         recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
+        _tell_costs(recorder)
     recorder.finish(recorder.parent)
     if state.name not in SHORT:
         share(root, journal)
@@ -228,6 +246,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
             note(outcomes[name], booked.take() if outcomes[name] == "ran" else ZERO)
         if outcomes[name] != "unchanged":
             why = dvc.stages(root)
+            _tell_costs(recorder)
         if name == until:
             return Completed(name=PARTIAL, message=f"as asked, after {name}", data=outcomes)
     with journal.stage("promote") as note:
@@ -237,12 +256,16 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     if decision.waits:
         decision = _with_answer(root, decision)
     with journal.stage("deploy") as note:
-        deployment: Any = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))(root, decision)
+        wish = {"why": f"run {journal.record.name}: version {decision.version} {decision.name.lower()}"}
+        release = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))
+        deployment: Any = release(root, decision, wish)
         note(f"version {deployment.version} {deployment.outcome}")
     verdict, taken_back = decision.name.lower(), deployment.outcome == "rolled_back"
     if taken_back and decision.promoted:
         verdict = "rolled back"
         recorder.tag(DECISION, TAKEN_BACK)
+        told = f"**Rolled back by its canary**\n\n{in_markdown(deployment.trial)}\n\nThe gate's decision before that:"
+        recorder.tag(NOTE, f"{told}\n\n{recorder.tagged(NOTE)}")
     recorder.headline(params.model_dump(mode="json", by_alias=True), f"version {decision.version} {verdict}", TRAINED)
     if decision.name == "Unchanged" and set(outcomes.values()) == {"unchanged"}:
         recorder.nothing_done()

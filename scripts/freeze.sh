@@ -4,7 +4,7 @@
 #
 #   scripts/freeze.sh hashes    only the hashes
 set -euo pipefail
-cd "$(dirname "$0")/.."
+CDPATH= cd -- "$(dirname "$0")/.."
 
 if [ "${1:-}" != hashes ]; then
     {

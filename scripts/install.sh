@@ -1,6 +1,6 @@
 # Installs packages with uv, or with pip where uv cannot. The scripts setup.sh and setup_vllm.sh source this file.
 
-install_home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+install_home=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # choose_installer VENV LABEL LOG: take the uv of VENV or of .venv, or install it into VENV. LABEL begins each message.
 choose_installer() {

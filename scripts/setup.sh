@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes or repairs .venv, held by constraints.txt. Safe to repeat.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+CDPATH= cd -- "$(dirname "$0")/.."
 source scripts/install.sh
 began=$SECONDS
 log=.state/logs/setup.log

@@ -5,7 +5,7 @@
 #
 # Exit code: 0 done or unchanged; 1 failed, the reason in the last line.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+CDPATH= cd -- "$(dirname "$0")/.."
 source scripts/install.sh
 venv=.venv-inspect
 stamp=$venv/.orchestra-stamp

@@ -5,7 +5,7 @@
 #
 # The package that PyPI calls tau2 is another one. Nothing of the benchmark is shipped with this repository.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+CDPATH= cd -- "$(dirname "$0")/.."
 source scripts/install.sh
 log=.state/logs/setup-tau2.log
 version=1.0.1

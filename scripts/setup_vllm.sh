@@ -8,7 +8,7 @@
 # Exit code: 0 done, unchanged or skipped; 1 failed, the reason in the last line.
 set -euo pipefail
 
-cd "$(dirname "$0")/.."
+CDPATH= cd -- "$(dirname "$0")/.."
 source scripts/install.sh
 venv=.venv-vllm
 stamp=$venv/.orchestra-stamp

@@ -20,6 +20,8 @@ from orchestra.promotion.approval import request
 from orchestra.promotion.evidence import Evidence, evidence, worth
 from orchestra.promotion.gate import Decision
 from orchestra.promotion.page import PageSubject, mark, markdown, page, sentence, summary
+from orchestra.promotion.parts import is_about
+from orchestra.system.workspace import git_refusal
 from orchestra.text import in_markdown
 from orchestra.types import Episode
 from tasks import approval
@@ -28,10 +30,10 @@ from tasks.judge import Judgement, interrupted, judge, way_out
 from tasks.platform.evidence import EVIDENCE, judgement_file, keep, keep_reference
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
-from tasks.platform.registry import CANDIDATE, CHAMPION, DECISION, ModelVersion, Registry, git_commit
+from tasks.platform.registry import CANDIDATE, CHAMPION, DECIDED, DECISION, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
 from tasks.platform.tracking import said
-from tasks.records.models import link_version
+from tasks.records.models import Training, link_version, training
 from tasks.rollback import take_over
 
 CHECKPOINT = f"models/{TRAINED}"
@@ -57,6 +59,11 @@ class Promotion(Decision):
     """The decision page."""
 
     @property
+    def decided(self) -> bool:
+        """Whether something was decided about the version; nothing is about the one that serves already."""
+        return self.changed or self.champion != self.version
+
+    @property
     def name(self) -> str:
         return "Unchanged" if self.promoted and not self.changed else super().name
 
@@ -79,8 +86,12 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     failed = None if safety is None else len(safety.failed)
     found = evidence(comparison, TRAINED, episodes.get(TRAINED, ()), failed, of)
     registry = Registry(stage.root, model_name)
-    candidate = registry.add(folder, found.checkpoint_hash, _tags(stage, folder), parent_run_id)
+    tags = _tags(stage, folder, training(registry, found.checkpoint_hash))
+    candidate = registry.add(folder, found.checkpoint_hash, tags, parent_run_id)
     link_version(registry, candidate, TRAINED)
+    if not candidate.tags.get("git_commit") and (refused := git_refusal(stage.root)) is not None:
+        what, fix = refused
+        stage.say(f"version {candidate.number} names no commit: git: {what} — {fix}")
     _measured(registry, candidate, found)
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)
@@ -113,8 +124,9 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
         changed=changed,
         page=stage.root / PAGE,
     )
-    if promotion.name != "Unchanged":
-        registry.tag(candidate, {DECISION: decision.name, "simulated": str(comparison.simulated).lower()})
+    if promotion.decided:
+        told = {DECISION: decision.name, DECIDED: parent_run_id or "", "simulated": str(comparison.simulated).lower()}
+        registry.tag(candidate, told)
     subject = _subject(stage, promotion, comparison, episodes, judged, registry, safety, steps)
     _publish(stage, subject, promotion, registry, parent_run_id)
     file.unlink(missing_ok=True)
@@ -175,13 +187,13 @@ def _steps(file: Path) -> list[dict[str, Any]]:
     )
 
 
-def _tags(stage: Stage, folder: Path) -> dict[str, str]:
+def _tags(stage: Stage, folder: Path, trained: Training) -> dict[str, str]:
     """What a version says of itself, for people and for searches."""
     manifest = verify_manifest(folder)
     return {
         "data_hash": manifest.data_hash,
         "price_date": manifest.price_date,
-        "git_commit": manifest.git_commit or git_commit(stage.root),
+        "git_commit": manifest.git_commit or trained.git_commit,
         "profile": stage.params.profile,
         "base": manifest.base or "random weights",
     }
@@ -199,18 +211,21 @@ def _measured(registry: Registry, version: ModelVersion, found: Evidence) -> Non
 def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry: Registry, run_id: str | None) -> None:
     """Write the decision page, and put it with tags, numbers and a description on the flow's MLflow run.
 
-    A run that changed nothing and decided nothing leaves the page as it is: it is about the last real decision.
+    A run that decided nothing leaves the version's page and description as they are: they are about the last real
+    decision. Where the version that serves misses a limit, only that run and `reports/` tell of it.
     """
-    kept = stage.root / PAGES / f"{promotion.version}.html"
-    if promotion.name != "Unchanged" or not kept.is_file():
-        text = page(subject)
+    kept, last = stage.root / PAGES / f"{promotion.version}.html", stage.root / PAGE
+    unchanged = promotion.name == "Unchanged"
+    text = kept.read_text(encoding="utf-8") if unchanged and kept.is_file() else page(subject)
+    if promotion.decided or (unchanged and not kept.is_file()):
         atomic.write_text(kept, text)
-        stage.write_text(PAGE, text)
         registry.describe(promotion.version, markdown(subject))
+    if not unchanged or not last.is_file() or is_about(last.read_text(encoding="utf-8"), subject.title):
+        stage.write_text(PAGE, text)
     if run_id is None:
         return
     client, reports = registry.client, stage.root / REPORTS
-    client.log_text(run_id, kept.read_text(encoding="utf-8"), ARTIFACT)
+    client.log_text(run_id, text, ARTIFACT)
     client.log_artifact(run_id, str(reports / "comparison.json"), "decision")
     tags = {
         DECISION: promotion.name,
@@ -235,20 +250,21 @@ def _subject(
     steps: Sequence[Mapping[str, Any]],
 ) -> PageSubject:
     """What the decision page is about."""
-    reports, candidate = stage.root / REPORTS, judged.candidate
-    serving = registry.at(CHAMPION)
+    version, serving = registry.version(promotion.version) or judged.candidate, registry.at(CHAMPION)
+    spent, simulated = training(registry, version.checkpoint_hash).spent, comparison.simulated
     facts = {
         "model": title_of(registry, promotion.version),
         "champion at the decision": "nothing"
         if serving is None
         else f"version {serving.number} ({serving.checkpoint_hash})",
-        "checkpoint": candidate.checkpoint_hash,
-        "training data": candidate.tags.get("data_hash", ""),
+        "checkpoint": version.checkpoint_hash,
+        "training data": version.tags.get("data_hash", ""),
         "held-out data, tools and code": comparison.data_hash,
-        "episodes": hash_file(reports / "episodes.jsonl"),
+        "episodes": hash_file(stage.root / REPORTS / "episodes.jsonl"),
         "prices of": comparison.price_date,
-        "git commit": candidate.tags.get("git_commit", "") or "none",
-        "flow run": candidate.run_id or "none",
+        "git commit": version.tags.get("git_commit", "") or "none",
+        "spent on the training": (f"{spent}, simulated experts" if simulated else spent) if spent else "not known",
+        "flow run": version.decided_in or "none",
         "thresholds": ", ".join(f"{key} {value}" for key, value in stage.params.promote.model_dump().items()),
     }
     return PageSubject(
@@ -261,7 +277,7 @@ def _subject(
         champion=judged.champion,
         safety=safety,
         steps=steps,
-        lineage=of_version(registry.version(promotion.version) or candidate, promotion.name),
+        lineage=of_version(version, promotion.name if promotion.decided else ""),
         history=history(registry),
         benchmarks=benchmarks(registry),
         facts=facts,

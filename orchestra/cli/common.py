@@ -14,6 +14,7 @@ import typer
 from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
 from orchestra.system import ending
+from orchestra.system.workspace import check_surroundings
 
 EACH_TIME = ("promote", "deploy")
 """Stages of a run that DVC does not know."""
@@ -72,10 +73,15 @@ def can_be_written(path: Path | None) -> Path | None:
     return path
 
 
-def workspace() -> Path:
-    """The repository: the nearest folder upwards with dvc.yaml and params.yaml; it becomes the working directory."""
+def workspace(*, checked: bool = True) -> Path:
+    """The repository: the nearest folder upwards with dvc.yaml and params.yaml; it becomes the working directory.
+
+    Where libraries cannot work in it, raises `ConfigError`, unless the caller says so itself.
+    """
     for folder in (here := Path.cwd(), *here.parents):
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
+            if checked:
+                check_surroundings(folder)
             os.chdir(folder)
             if (state := folder / STATE).is_dir():
                 make_folder(state)  # One of an older version is open.

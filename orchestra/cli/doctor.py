@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,6 +20,14 @@ from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
 from orchestra.system.servers import METRICS_PORT
 from orchestra.system.storage import DATABASES, check_database, check_storage
+from orchestra.system.workspace import (
+    CERTIFICATES,
+    check_certificates,
+    check_path,
+    check_proxies,
+    git_refusal,
+    locked_elsewhere,
+)
 
 MIN_DISK_GB = 5.0
 MIN_MEMORY_GB = 3.0
@@ -34,6 +42,8 @@ def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
     checks: list[Callable[[Path], Iterator[CheckResult]]] = [
         _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _databases, _store, _memory, _ports,
     ]  # fmt: skip
+    if found := list(_surroundings(root)):
+        return found  # Most other checks would fail by them.
     found = [finding for check in checks for finding in check(root)]
     try:
         params = load_params(root / "params.yaml" if profile is None else profile_file(root, profile))
@@ -42,6 +52,18 @@ def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
             raise
         return found  # `_params` has said it.
     return [*found, *examine_profile(root, params)]
+
+
+def _surroundings(root: Path) -> Iterator[CheckResult]:
+    for what, check in (
+        ("folder", partial(check_path, root)),
+        (CERTIFICATES, check_certificates),
+        ("proxy", check_proxies),
+    ):
+        try:
+            check()
+        except OrchestraError as error:
+            yield CheckResult("error", what, error.what, error.fix)
 
 
 def _python(_root: Path) -> Iterator[CheckResult]:
@@ -72,14 +94,8 @@ def _packages(root: Path) -> Iterator[CheckResult]:
 
 
 def _git(root: Path) -> Iterator[CheckResult]:
-    if shutil.which("git") is None:
-        yield CheckResult("error", "git", "not installed", "sudo apt-get install git")
-    elif _output("git", "-C", str(root), "rev-parse", "--is-inside-work-tree") != "true":
-        yield CheckResult(
-            "error", "git", "this folder is not a repository", "git init && git add . && git commit -m start"
-        )
-    else:
-        yield CheckResult("ok", "git", "in a repository")
+    refused = git_refusal(root)
+    yield CheckResult("error", "git", *refused) if refused else CheckResult("ok", "git", "in a repository")
 
 
 def _dvc(root: Path) -> Iterator[CheckResult]:
@@ -145,11 +161,12 @@ def _disk(root: Path) -> Iterator[CheckResult]:
 def _databases(root: Path) -> Iterator[CheckResult]:
     for name in DATABASES:
         try:
-            check_database(root, name)
+            complete = check_database(root, name, beside=locked_elsewhere(root))
         except OrchestraError as error:
             yield CheckResult("error", name, error.what, error.fix)
         else:
-            yield CheckResult("ok", name, "whole" if (root / name).is_file() else "not there yet")
+            found = "whole" if complete else "its size and schema are right; a run works, so its pages were not read"
+            yield CheckResult("ok", name, found if (root / name).is_file() else "not there yet")
 
 
 def _store(root: Path) -> Iterator[CheckResult]:
@@ -208,8 +225,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return done.stdout.strip()

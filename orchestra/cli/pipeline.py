@@ -105,7 +105,7 @@ def doctor(
     """List what this machine lacks, with the command that fixes each. Exit code 1: the pipeline cannot run."""
     from orchestra.cli import doctor as examination
 
-    findings = examination.examine(workspace(), profile)
+    findings = examination.examine(workspace(checked=False), profile)
     if as_json:
         print(examination.as_json(findings))
     else:

@@ -120,6 +120,15 @@ def read_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that wri
     return records
 
 
+def stream_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that writes it") -> Iterator[M]:
+    """Every record of a file, one after another, without holding them; a line that is none is a `DataError`."""
+    for number, line in stream_lines(path, fix=fix):
+        parsed = parse_line(line, model)
+        if isinstance(parsed, str):
+            raise DataError(parsed, where=f"{path}:{number}", fix=fix)
+        yield parsed
+
+
 def parse_line(line: str, model: type[M]) -> M | str:
     """The record, or in one line why it is none."""
     try:

@@ -123,6 +123,8 @@ def markdown(subject: PageSubject) -> str:
     approval = subject.decision.approval
     said = [] if approval is None else [approval.line]
     lines = [f"**{subject.decision.name}**", *map(in_markdown, [*said, *sentences(subject)])]
+    found = subject.comparison
+    lines.append(f"Evaluated on held-out data `{found.data_hash[:16]}`, at prices of {in_markdown(found.price_date)}.")
     lines.append("The decision page: artifact `decision/decision.html`.")
     return "\n\n".join([*lines, f"Made with {SIMULATED}."] if subject.comparison.simulated else lines)[:4900]
 

@@ -47,8 +47,9 @@ def _at_equal_cost(decision: Decision) -> str:
         else "chance explains the difference"
     )
     return (
-        f"Why not {rival.name}? It is the best rule for the candidate's dollars ({cents(rival.cost_usd)}), and solves "
-        f"{percent(rival.accuracy)}: the candidate solves {100 * gain.value:+.1f} points ({ends}) more, so {outcome}."
+        f"Why not {rival.name}? It is the best rule for the candidate's dollars: it costs {cents(rival.cost_usd)} and "
+        f"solves {percent(rival.accuracy)}. The candidate solves {100 * abs(gain.value):.1f} points "
+        f"{'fewer' if gain.value < 0 else 'more'} (difference {ends}), so {outcome}."
     )
 
 

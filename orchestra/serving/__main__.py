@@ -25,6 +25,7 @@ from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet, raise_file_limit
 from orchestra.system.processes import LOCALHOST, server_socket
 from orchestra.system.storage import storage_named
+from orchestra.system.workspace import check_surroundings
 from orchestra.text import PlainFormatter
 
 MAX_LOG = 16_000_000
@@ -74,6 +75,7 @@ def main(argv: list[str] | None = None) -> None:
 
     root = args.root.resolve()
     try:
+        check_surroundings(root)
         deploy = _settings(root, args.config)
         host, port = _listened(args.host, args.port, deploy)
         certificate = None if deploy is None else _certificate(root, deploy)

@@ -95,9 +95,11 @@ def backup(
         with tarfile.open(partial, "w") as archive:
             for name in databases:
                 if (root / name).is_file():
-                    check_database(root, name)
-                    copy = Path(folder) / Path(name).name
+                    check_database(root, name, beside=True)
+                    copy = Path(folder) / name
+                    copy.parent.mkdir(parents=True, exist_ok=True)
                     _snapshot(root / name, copy)
+                    check_database(Path(folder), name)  # Of the copy, since writers of the other would have to wait.
                     copy.chmod(stat.S_IMODE((root / name).stat().st_mode))
                     hashes[name] = _add(archive, copy, name)
             for file in _files(root, folders, files):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestra.errors import EXIT_ERROR, OrchestraError, without_secrets
+from orchestra.system.environment import quiet
 from orchestra.text import one_line, plain
 
 EXIT_UNREAD = 1
@@ -83,6 +84,7 @@ def hand_over(*arguments: str) -> NoReturn:
 def _go_on() -> None:
     """What `hand_over` began."""
     with told(Path.cwd()):
+        quiet()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

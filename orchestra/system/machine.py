@@ -16,6 +16,7 @@ from orchestra.system.environment import memory_limit
 from orchestra.system.memory import (
     ADAMW_STATES,
     BFLOAT16,
+    EXAMPLE,
     FLOAT32,
     GIB,
     RUNTIME,
@@ -206,11 +207,21 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
         plan = plan_of(params, stage)
         room = room_of(devices, plan.ranks) - (beside(params, devices) if stage == "grpo" else 0)
         found = peak(params, stage, shape, plan)
-        helps = "" if found.total <= room else _helps(params, stage, shape, plan, room)
-        least = found if devices else training(shape, replace(plan, rows=1))
+        # On a GPU they lie in the machine's memory instead.
+        examples = 0 if devices else of_examples(params)
+        helps = "" if found.total + examples <= room else _helps(params, stage, shape, plan, room - examples)
+        least = (found if devices else training(shape, replace(plan, rows=1))).total + examples
+        if examples:
+            found = Footprint({**found.parts, "examples": examples})
         # Rank i of a machine takes GPU i; another process may hold the rest.
         held = max((one.held for one in devices[: plan.ranks]), default=0)
-        yield Need(stage, found, room, held, helps, least.total)
+        yield Need(stage, found, room, held, helps, least)
+
+
+def of_examples(params: Params) -> int:
+    """Bytes of the training examples in each process that trains; none below a GiB, which nobody notices."""
+    size = params.synthesize.train_examples * EXAMPLE
+    return size if size >= GIB else 0
 
 
 def beside(params: Params, devices: list[Gpu]) -> int:

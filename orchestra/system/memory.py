@@ -19,6 +19,8 @@ ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers of optimizer state for each trained weight, in float32."""
 OWN_DECODER = 2_000_000_000
 """Largest model in float32 whose layers and head the rollouts copy: `MAX_PARAMETERS` of their decoder."""
+EXAMPLE = 37 * 2**10
+"""Bytes of an example that a process has read, as measured on the shipped set."""
 RUNTIME = 1 * GIB
 """What a process on a GPU needs besides: CUDA, its libraries, communication and fragmentation."""
 

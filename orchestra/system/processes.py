@@ -28,6 +28,8 @@ SAY_EVERY_S = 5.0
 """So often a person is told of what is waited for."""
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
+LOG_BYTES = 32 * 2**20
+"""Beyond so many a server's log is put aside at its start, in the place of the one that was put aside before."""
 FLOW_PID = "ORCHESTRA_FLOW_PID"
 """Tells a stage which flow it belongs to: DVC stands between them."""
 
@@ -262,6 +264,8 @@ def start_service(
     state = root / ".state"
     log = state / "logs" / f"{name}.log"
     atomic.make_folder(log.parent)
+    if log.is_file() and log.stat().st_size > LOG_BYTES:
+        atomic.replace(log, log.with_name(f"{log.name}.1"))
     with log.open("ab") as out:
         child = subprocess.Popen(
             list(command),

@@ -6,7 +6,7 @@ import os
 import secrets
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,7 @@ from orchestra.system.processes import (
     wait_until,
 )
 from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
+from orchestra.system.workspace import locked_elsewhere
 
 START_TIMEOUT_S = 300.0
 """The first start imports and compiles everything, and may find the cores busy."""
@@ -38,6 +39,11 @@ WORKER_POOL = ".state/worker_pool"
 """Names the pool of the schedules' worker; no file: nothing is scheduled."""
 ORDERING = {"PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.server.ordering"}
 """How the server of Prefect orders events."""
+VACUUM = {
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(90 * 24 * 3600),
+}
+"""With it Prefect's server deletes what ended so many seconds ago: flow runs, with their tasks and logs."""
 METRICS_PORT = 9464
 WEBHOOK_KEY = ".state/webhooks/key"
 """Under it MLflow keeps the secrets of webhooks. Without one each start of it makes its own, and cannot read them."""
@@ -120,7 +126,7 @@ def start(
     state_folder = root / ".state"
     check_storage(root)
     for database in (MLFLOW, PREFECT):
-        check_database(root, database)
+        check_database(root, database, beside=locked_elsewhere(root))
     wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
     there = {service.name for service in services(root)}
     for service in all_remembered(root):
@@ -220,6 +226,7 @@ def _commands(
     found = {}
     if not os.environ.get(PREFECT_URL):
         extra = {"PREFECT_UI_API_URL": f"{address}/api", PREFECT_GUARD: prefect_login(root), **ORDERING}
+        extra |= _unless_set(VACUUM)
         found["prefect"] = (prefect, prefect_port, extra)
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
@@ -233,15 +240,16 @@ def _commands(
 
 
 def _webhook_settings(root: Path) -> dict[str, str]:
-    """What MLflow's server needs to sign webhooks with the same secrets after a restart; the user's own come first."""
+    """What MLflow's server needs to sign webhooks with the same secrets after a restart."""
     file = root / WEBHOOK_KEY
     # Fernet's form of a key.
     key = atomic.private_once(file, base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
     file.chmod(0o600)  # A restored one may have another mode.
-    ours = {
-        ENCRYPTION_KEY: key,
-        "MLFLOW_WEBHOOK_CACHE_TTL": str(WEBHOOKS_KEPT_S),
-    }
+    return _unless_set({ENCRYPTION_KEY: key, "MLFLOW_WEBHOOK_CACHE_TTL": str(WEBHOOKS_KEPT_S)})
+
+
+def _unless_set(ours: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a server; the user's own come first."""
     return {name: os.environ.get(name) or value for name, value in ours.items()}
 
 

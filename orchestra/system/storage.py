@@ -24,6 +24,8 @@ ROOM = 256 * 2**20
 """Bytes: less free room ends a run before it begins, and so does a limit on the size of a file below it."""
 LEAST = 2**20
 """Bytes of room without which hardly any program works."""
+BESIDE = 256 * 2**20
+"""Bytes of a database whose pages are read beside work: a second. Its writers wait, and MLflow's give up after 20 s."""
 LOG_TAIL = 64 * 2**10
 """Bytes of a log that are read for what the disk said."""
 
@@ -88,22 +90,27 @@ def opened(file: Path, mode: Literal["ro", "rw"], wait_s: float = 5.0) -> contex
     return contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode={mode}", uri=True, timeout=wait_s))
 
 
-def check_database(root: Path, name: str) -> None:
+def check_database(root: Path, name: str, *, beside: bool = False) -> bool:
     """Raises `DataError` of one line where a database of `DATABASES` is damaged or half restored; none is whole.
 
-    Every page is read. Contents that changed within a well-formed page cannot be found out.
+    Every page is read, and nobody can write meanwhile. `beside` work of others, of a file beyond `BESIDE` only size and
+    schema are. Returns whether every page was. Contents that changed within a well-formed page cannot be found out.
     """
     file = root / name
     if (root / RESTORING).exists():
         what = "orchestra restore was ended before all files were in their places"
         raise DataError(what, where=name, fix="orchestra restore FILE again")
     if not file.is_file():
-        return
+        return True
+    check = "quick_check" if beside else "integrity_check"
     try:
+        complete = not beside or file.stat().st_size <= BESIDE
         # Opened to be written: what a killed writer left behind is rolled back first, as by any other opening.
         with opened(file, "rw", 60) as db:
             db.execute("BEGIN")
-            problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+            # A file that is shorter than its header says is refused here.
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            problem = str(db.execute(f"PRAGMA {check}(1)").fetchone()[0]) if complete else "ok"
             (page,) = db.execute("PRAGMA page_size").fetchone()
             # SQLite reads a page that is cut off as if zeros followed.
             if file.stat().st_size % page:
@@ -112,6 +119,7 @@ def check_database(root: Path, name: str) -> None:
         raise database_failure(error, name) from None
     if problem != "ok":
         raise _damaged(problem.splitlines()[-1], name)
+    return complete
 
 
 def database_failure(error: sqlite3.Error, where: str) -> OrchestraError:

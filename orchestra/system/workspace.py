@@ -5,18 +5,25 @@ import fcntl
 import os
 import re
 import secrets
+import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-from orchestra.errors import ServiceError
+from orchestra.errors import ConfigError, ServiceError
 from orchestra.files.atomic import make_folder, private_once
 from orchestra.text import digest, plain
 
 LOCK = ".state/flow.lock"
 ID = ".state/workspace.id"
 IN_PLACE = re.compile(r"\(\d+%\)")
+
+CERTIFICATES = "SSL_CERT_FILE"
+"""A variable of OpenSSL, which every HTTP client reads, also where it speaks plain HTTP."""
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 _held: set[Path] = set()
 
@@ -30,6 +37,66 @@ def workspace_id(root: Path) -> str:
     file = root.resolve() / ID
     kept = private_once(file, secrets.token_hex(16))
     return digest(f"{kept}\0{file.stat().st_ino}\0{file}")
+
+
+def check_surroundings(root: Path) -> None:
+    """Raises `ConfigError` for a path of the workspace or certificates with which libraries fail later on."""
+    check_path(root)
+    check_certificates()
+
+
+def check_path(root: Path) -> None:
+    """Raises `ConfigError` for a path that an address of a database, or a command of DVC, cannot hold."""
+    path = str(root)
+    named = [f"the character {mark}" for mark in "?%" if mark in path]
+    if "'" in path and '"' in path:
+        named.append("both kinds of quotes")
+    if named:
+        what = f"the path of the workspace holds {named[0]}"
+        raise ConfigError(what, where=path, fix="move it to a folder with a plain name")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        fix = "export LC_ALL=C.UTF-8, or move it to a folder with a plain name"
+        raise ConfigError("the path of the workspace cannot be read here", where=ascii(path), fix=fix) from None
+
+
+def check_certificates() -> None:
+    """Raises `ConfigError` where the variable for certificates names no file of them."""
+    file = os.environ.get(CERTIFICATES)
+    if not file:
+        return
+    import ssl
+
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:
+        what = f"{file} is no file of certificates: {error.strerror or error}"
+        raise ConfigError(what, where=CERTIFICATES, fix=f"unset {CERTIFICATES}, or name a PEM file") from None
+
+
+def check_proxies() -> None:
+    """Raises `ConfigError` for a SOCKS proxy without its package: Prefect's client then asks nobody, us included."""
+    for name, address in os.environ.items():
+        if name.lower() in PROXIES and address.lower().startswith("socks") and find_spec("socksio") is None:
+            fix = f".venv/bin/uv pip install socksio, or unset {name}"
+            raise ConfigError("it is a SOCKS proxy, for which a package is missing", where=name, fix=fix)
+
+
+def git_refusal(root: Path) -> tuple[str, str] | None:
+    """Why git tells nothing of the workspace, and the fix; None where it does."""
+    command = ["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"]
+    try:
+        english = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(command, env=english, capture_output=True, text=True, errors="replace", timeout=20)
+    except OSError:
+        return "not installed", "sudo apt-get install git"
+    if done.stdout.strip() == "true":
+        return None
+    if "dubious ownership" in done.stderr:
+        fix = f"git config --global --add safe.directory {shlex.quote(str(root))}"
+        return "the folder belongs to another user, so git refuses it", fix
+    return "this folder is not a repository", "git init && git add . && git commit -m start"
 
 
 @contextlib.contextmanager

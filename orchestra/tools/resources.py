@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from orchestra.tools.mcp.session import Connection
 
 
+MOST_CHECKS = 512
+"""Schemas whose checks are kept, the last that were used. The catalogue and its domains have half as many; callers of
+the gateway send any number."""
+
+
 class Resources:
     """Domains, checks of arguments, providers and connections to MCP servers; each is made at its first use."""
 
@@ -26,7 +32,7 @@ class Resources:
         self.connections: dict[str, Connection] = {}
         """By the server's name in the catalogue."""
         self._domains: dict[str, Domain] = {}
-        self._checks: dict[str, ArgumentCheck] = {}
+        self._checks: OrderedDict[str, ArgumentCheck] = OrderedDict()
         self._providers: dict[str, RateLimiter] = {}
 
     def domain(self, name: str) -> Domain:
@@ -44,9 +50,10 @@ class Resources:
         """Arguments against the tool's schema; raises `CallError` with a short message for the model, `ToolError` when
         the schema is none."""
         key = json.dumps(spec.parameters, sort_keys=True)
-        if key not in self._checks:
-            self._checks[key] = checker(spec)
-        problem = self._checks[key](arguments)
+        self._checks[key] = check = self._checks.pop(key, None) or checker(spec)
+        if len(self._checks) > MOST_CHECKS:
+            self._checks.popitem(last=False)
+        problem = check(arguments)
         if problem is not None:
             raise refusal(spec, problem)
 

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from orchestra.evaluation.report import EVALUATION, TRAINED, read_comparison
 from orchestra.files import atomic
-from orchestra.files.examples import read_examples
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import read_jsonl, stream_jsonl
 from orchestra.promotion.evidence import Evidence
 from orchestra.types import Episode, Example, Record, ToolCall, Turn, Usage, Verdict
 from tasks.platform.registry import ModelVersion
@@ -20,7 +19,7 @@ from tasks.platform.registry import ModelVersion
 EVIDENCE = "evidence"
 """Tag of a version: what the gate read of it, as JSON, without the single results."""
 ARTIFACT = "decision/evidence.json"
-"""The whole of it, in the run that registered the version."""
+"""The whole of it, in the run that judged the version."""
 REFERENCE = "decision/reference.jsonl"
 """The evaluated episodes in short, in the same run."""
 KEPT = ".state/evidence"
@@ -50,10 +49,10 @@ def kept(root: Path, client: Any, version: ModelVersion, data_hash: str) -> Evid
     file = _file(root, version.checkpoint_hash, data_hash)
     if file.is_file():
         return read(file.read_text(encoding="utf-8"))
-    if version.run_id:
+    if run_id := version.decided_in:
         # Where the record cannot be reached, the version is measured again: that costs time and decides nothing.
         with contextlib.suppress(Exception), TemporaryDirectory() as folder:
-            found = read(Path(client.download_artifacts(version.run_id, ARTIFACT, folder)).read_text(encoding="utf-8"))
+            found = read(Path(client.download_artifacts(run_id, ARTIFACT, folder)).read_text(encoding="utf-8"))
             return found if found is not None and found.data_hash == data_hash else None
     return None
 
@@ -97,7 +96,7 @@ def keep_reference(
 def fetched_reference(root: Path, client: Any, version: ModelVersion) -> list[ReferenceEpisode]:
     """What another machine kept of a version in MLflow, kept here from now on; none where there is none."""
     with contextlib.suppress(Exception), TemporaryDirectory() as folder:
-        there = Path(client.download_artifacts(version.run_id, REFERENCE, folder))
+        there = Path(client.download_artifacts(version.decided_in, REFERENCE, folder))
         found = read_jsonl(there, ReferenceEpisode)
         atomic.write_text(_reference(root, version.checkpoint_hash), there.read_text(encoding="utf-8"))
         return found
@@ -114,7 +113,7 @@ def reference(root: Path, checkpoint_hash: str) -> list[ReferenceEpisode]:
         return []
     if read_comparison(comparison).checkpoints.get(TRAINED) != checkpoint_hash:
         return []
-    questions = {one.id: one.instruction for one in read_examples(root / HELDOUT)}
+    questions = {one.id: one.instruction for one in stream_jsonl(root / HELDOUT, Example)}
     return [
         ReferenceEpisode(question=questions[one.example_id], episode=one)
         for one in read_jsonl(episodes, Episode)

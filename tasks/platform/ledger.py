@@ -3,18 +3,19 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import stream_jsonl
 from orchestra.system.retraining import reopen_lost
 from orchestra.system.runs import RunRecord, runs
 from orchestra.tools.replay.cassette import Cassette, Slot, scope
-from orchestra.types import Charge, add_up
+from orchestra.types import EXACT, Charge, add_up
 from tasks.platform.stage import Stage
 
 LEDGER = "ORCHESTRA_LEDGER"
@@ -53,6 +54,18 @@ class LedgerTail:
             # Not as Charge: a run books 100,000 of them, and only this field matters.
             spent += add_up(Decimal(json.loads(line)["cost_usd"]) for line in whole.splitlines())
         return spent
+
+
+def by_stage(files: Iterable[Path]) -> dict[str, dict[str, Decimal]]:
+    """Dollars in ledgers by stage, which a charge's phase begins with, and by component."""
+    found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+    for file in files:
+        for line in file.read_bytes().rpartition(b"\n")[0].splitlines():
+            charge = json.loads(line)
+            parts = found[charge.get("phase", "").partition("/")[0]]
+            name = charge["component"]
+            parts[name] = EXACT.add(parts[name], Decimal(charge["cost_usd"]))
+    return found
 
 
 def spent_by(root: Path, record: RunRecord) -> Decimal:
@@ -113,12 +126,14 @@ class KeptReplies(Cassette):
 
 
 def _spent(file: Path) -> Decimal:
-    return total(read_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
+    return total(stream_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
 
 
 def tell(stage: Stage, budget: Budget, replies: Cassette | None = None) -> None:
-    """Say and log what the run has spent so far, by component; and what a cassette has spared or recorded."""
+    """Say what the run has spent so far, and what a cassette has spared or recorded; log what the stage spent, by
+    component, with that of its other ranks."""
     if replies is not None and (replies.replayed or not isinstance(replies, KeptReplies)):
         stage.say(replies.summary())
     stage.say(f"spent in this run: {budget.summary()}")
-    stage.log_metrics({f"spent/{name}_usd": float(part.cost_usd) for name, part in budget.by_component().items()})
+    run = [file for whose, file in _booked(budget.path.parent) if whose == run_of(budget.path)]
+    stage.log_metrics({f"spent/{name}_usd": float(usd) for name, usd in by_stage(run)[stage.name].items()})

@@ -33,7 +33,7 @@ def of_version(version: ModelVersion, decision: str = "") -> Node:
     evaluation = Node(what="evaluation", said=said, of=(heldout, checkpoint))
     why = decision or tags.get("decision", "not decided")
     by = tags.get("approval.by", "")
-    run = Node(what="MLflow run", said=version.run_id or "none")
+    run = Node(what="MLflow run", said=version.decided_in or "none")
     return Node(what=f"version {version.number}", said=why + (f", by {by}" if by else ""), of=(evaluation, run))
 
 

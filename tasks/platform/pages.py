@@ -29,7 +29,7 @@ def benchmarks(registry: Registry) -> Table:
 def renew_benchmarks(registry: Registry) -> int:
     """Put the present results on every page that is there, and in MLflow; returns how many pages changed."""
     root, found = registry.root, section(benchmarks(registry))
-    runs = {f"{version.number}.html": version.run_id for version in registry.versions()}
+    runs = {f"{version.number}.html": version.decided_in for version in registry.versions()}
     files = [root / PAGE, *sorted((root / PAGES).glob("*.html"))]
     return sum(_renew(registry, file, runs.get(file.name, ""), [found]) for file in files)
 

@@ -31,6 +31,12 @@ CANARY = "rolled_back.canary"
 """Tag of such a version: what its canary found. Without it, a person took the version out."""
 DECISION = "decision"
 """Tag of a version: what the gate, a person or its canary last decided about it."""
+DECIDED = "decision.run"
+"""Tag of a version: the MLflow run of that decision; empty where no run decided."""
+COMMIT = "mlflow.source.git.commit"
+"""Tag of a run, MLflow's own: the commit of the code when it began."""
+CODE = ("orchestra", "tasks", "data")
+"""Where a file that git does not know decides a result; what the stages write there is ignored by git."""
 ARTIFACT = "checkpoint"
 """The folder of a version's files in the artifacts of its run, on a server."""
 STORE = ".state/models"
@@ -50,6 +56,11 @@ class ModelVersion(Record):
     """The MLflow run that registered it; empty where none did."""
     shared: bool = False
     """Whether its files are an artifact of that run, which other machines can read."""
+
+    @property
+    def decided_in(self) -> str:
+        """The MLflow run of its last decision; empty where there is none."""
+        return self.tags.get(DECIDED, self.run_id)
 
     @property
     def checkpoint_hash(self) -> str:
@@ -227,11 +238,15 @@ class Registry:
 
 
 def git_commit(root: Path) -> str:
-    """The commit checked out, `+` after it when files differ from it; empty where there is no git."""
+    """The commit checked out, `+` after it when files differ from it or code is not in it; empty without git."""
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-        status = ["git", "status", "--porcelain", "--untracked-files=no"]
-        changed = subprocess.run(status, cwd=root, capture_output=True, text=True, check=True)
+        head = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+        added = _git(root, "ls-files", "--others", "--exclude-standard", "--", *CODE)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    return head + ("+" if changed or added else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()

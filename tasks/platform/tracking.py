@@ -73,7 +73,7 @@ def connect(root: Path) -> Any:
     quiet()
     make_folder(root / ".state")
     if (uri := tracking_uri(root)).startswith("sqlite:"):
-        check_database(root, MLFLOW)
+        check_database(root, MLFLOW, beside=True)
     elif uri.startswith(DATABASES):
         _check_team_database(uri)
     import mlflow
@@ -195,13 +195,13 @@ def log_all(
 ) -> None:  # fmt: skip
     """Everything about a run that is known at once.
 
-    `about`: whom metrics are about, by the first part of their names; they stand on the models' own pages too.
+    `about`: whom metrics are about, by the first two parts of their names; they stand on the models' own pages too.
     """
     from mlflow.entities import Metric, RunTag
 
     now_ms, numbers = int(time.time() * 1000), []
     for key, value in metrics.items():
-        model = about.get(key.partition(".")[0])
+        model = about.get(".".join(key.split(".")[:2]))
         whose = () if model is None else (model.model_id, model.dataset, model.digest, run_id)
         numbers.append(Metric(allowed_key(key), value, now_ms, 0, *whose))
     told = {one.key: one for one in (param(key, value) for key, value in params.items())}
@@ -307,13 +307,11 @@ class Recorder:
     ) -> None:
         """Hashes as tags, parameters and metrics: on the child where there is one; metrics on the parent always.
 
-        `about` says whom the child's metrics are about, by the first part of their names.
+        `about` says whom the child's metrics are about, by the first two parts of their names.
         """
-        metrics = read_metrics(self.root / "reports" / f"{stage}.json")
+        metrics = read_metrics(self.root / "reports" / f"{stage}.json", stage)
         made = {f"out.{path}": md5 for path, md5 in found.outputs.items()}
-        log_all(
-            self.client, self.parent, metrics={f"{stage}.{key}": value for key, value in metrics.items()}, tags=made
-        )
+        log_all(self.client, self.parent, metrics=metrics, tags=made)
         if run_id is not None:
             tags = {f"in.{path}": md5 for path, md5 in found.inputs.items()} | made
             log_all(self.client, run_id, metrics=metrics, params=dict(flatten(found.params)), tags=tags, about=about)
@@ -329,13 +327,13 @@ class Recorder:
         log_all(self.client, run_id, metrics=metrics)
 
 
-def read_metrics(file: Path) -> dict[str, float]:
-    """The finite numbers of a metrics file by dotted key; empty when there is no such file."""
+def read_metrics(file: Path, prefix: str = "") -> dict[str, float]:
+    """The finite numbers of a metrics file by dotted key, after `prefix`; empty when there is no such file."""
     if not file.is_file():
         return {}
     return {
         key: float(value)
-        for key, value in flatten(json.loads(file.read_text(encoding="utf-8")))
+        for key, value in flatten(json.loads(file.read_text(encoding="utf-8")), prefix)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,8 +19,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import BudgetError, ConfigError, JudgeError
 from orchestra.files import atomic
-from orchestra.files.examples import read_examples
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import read_jsonl, stream_jsonl
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.outcome import verify
 from orchestra.rewards.rubrics import Rubric, read_decision
@@ -138,9 +137,9 @@ class Sampler:
 
     def judge_more(self) -> str:
         """Give verdicts to what was drawn and has none, at most `AT_ONCE` by the judge; words about what hindered."""
-        kept, heldout = self.kept(), self._heldout()
-        rules = {one.instruction: one for one in heldout if one.verifier.kind in ("exact", "numeric")}
+        kept = self.kept()
         due = list(self._due({one.id for one in kept}))
+        rules = self._rules({one.question for one in due})
         new = [verdict for one in due if (verdict := _by_rule(one, rules.get(one.question))) is not None]
         said = ""
         if self.params.world.judge is not None:
@@ -159,9 +158,12 @@ class Sampler:
         lines = [one.model_dump_json() for one in (*ours, *theirs[-4 * JUDGED_WINDOW :])]
         atomic.write_private(self.file, "".join(f"{line}\n" for line in lines))
 
-    def _heldout(self) -> list[Example]:
+    def _rules(self, asked: Collection[str]) -> dict[str, Example]:
+        """The held-out examples whose rule can judge one of these questions, by it: never the whole set in memory."""
         file = self.root / HELDOUT
-        return read_examples(file) if file.is_file() else []
+        heldout = stream_jsonl(file, Example) if asked and file.is_file() else ()
+        ruled = (one for one in heldout if one.verifier.kind in ("exact", "numeric"))
+        return {one.instruction: one for one in ruled if one.instruction in asked}
 
     def _due(self, known: set[str]) -> Iterator["_Question"]:
         """Evaluated answers first, where a judge is there, then the latest requests: what nobody judged yet."""

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,8 @@ from tasks.platform.aliases import aliases
 from tasks.platform.commands import run_command
 from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
-from tasks.platform.tracking import experiment, own_database
+from tasks.platform.tracking import PARENT, experiment, own_database
+from tasks.records.models import MODEL
 
 CACHE, WORK, SWEEPS = ".dvc/cache/files/md5", "work", "work/sweeps"
 COLLECTED = "orchestra.collected"
@@ -51,6 +52,8 @@ class Leftover:
     why: str
     version: ModelVersion | None = None
     """The registered version whose checkpoint it is."""
+    run: str = ""
+    """The run of MLflow that goes with it."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,22 @@ def keepers(root: Path, registry: Registry, newest: int) -> References:
     return References(found, [one for one in every if one.checkpoint_hash in found])
 
 
-def leftovers(root: Path, registry: Registry, kept: References, days: float) -> list[Leftover]:
-    """What nothing refers to and is older than so many days, of every kind; the caller holds the workspace's lock."""
+def leftovers(
+    root: Path, registry: Registry, kept: References, days: float, run_days: float | None = None
+) -> list[Leftover]:
+    """What nothing refers to and is older than so many days, of every kind; the caller holds the workspace's lock.
+
+    With `run_days` also runs that ended before so many days, though MLflow lists them.
+    """
     before = time.time() - days * DAY_S
     every = [
         *_checkpoints(root, registry, kept),
         *_outputs(root, registry, kept),
         *_evidence(root, kept),
         *_training(root),
+        *_replaced(root),
         *_deleted_runs(root, registry.client),
+        *(() if run_days is None else _old_runs(root, registry, run_days)),
     ]
     return [one for one in every if _changed(one.path) <= before]
 
@@ -164,19 +174,19 @@ def _of_sweeps(root: Path) -> Iterator[str]:
 def _of_runs(registry: Registry, kept: References) -> Iterator[str]:
     """Outputs of the runs that made the kept versions, and of runs that MLflow calls open."""
     client = registry.client
-    found = [run for one in kept.versions if one.run_id and (run := _run(client, one.run_id)) is not None]
-    found += client.search_runs([experiment(client, registry.root)], "attributes.status = 'RUNNING'")
+    found = [run for one in kept.versions if one.run_id and (run := _known(client.get_run, one.run_id)) is not None]
+    found += _search(client, registry.root, "attributes.status = 'RUNNING'")
     for run in found:
         yield from (value for key, value in run.data.tags.items() if key.startswith(OUT))
 
 
-def _run(client: Any, run_id: str) -> Any:
-    """None for a run that was removed from MLflow for good."""
+def _known(get: Callable[[str], Any], name: str) -> Any:
+    """None for what was removed from MLflow for good."""
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
     try:
-        return client.get_run(run_id)
+        return get(name)
     except MlflowException as error:
         if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
             raise
@@ -205,20 +215,67 @@ def _training(root: Path) -> Iterator[Leftover]:
             yield Leftover("training state", folder, _size(folder), f"{stage}: no run goes on from it")
 
 
+def _replaced(root: Path) -> Iterator[Leftover]:
+    """Databases that a restore or a pull put aside."""
+    for folder in sorted((root / ".state").glob("replaced-*")):
+        yield Leftover("replaced databases", folder, _size(folder), "put aside by a restore or a pull")
+
+
 def _deleted_runs(root: Path, client: Any) -> Iterator[Leftover]:
     """Artifacts of runs that were deleted in MLflow, in the workspace's own store."""
     from mlflow.entities import ViewType
 
     if own_database(root):
-        for run in client.search_runs([experiment(client, root)], run_view_type=ViewType.DELETED_ONLY):
+        for run in _search(client, root, run_view_type=ViewType.DELETED_ONLY):
             folder = root / ARTIFACTS / run.info.run_id
             if folder.is_dir():
                 yield Leftover("artifacts of deleted runs", folder, _size(folder), f"run {run.info.run_name}")
 
 
+def _old_runs(root: Path, registry: Registry, days: float) -> Iterator[Leftover]:
+    """Runs with artifacts in the workspace's own store that ended before so many days, unless a registered version
+    names them, a run above or below them, or the one that made its checkpoint."""
+    client = registry.client
+    if not own_database(root):
+        return
+    above = {run.info.run_id: run.data.tags.get(PARENT, run.info.run_id) for run in _search(client, root)}
+    named = {above.get(run, run) for one in _pages(client.search_model_versions) for run in _runs_of(client, one)}
+    before = int((time.time() - days * DAY_S) * 1000)
+    for run in _search(client, root, f"attributes.end_time <= {before} AND attributes.status != 'RUNNING'"):
+        run_id, ended = run.info.run_id, datetime.fromtimestamp(run.info.end_time / 1000, UTC)
+        folder = root / ARTIFACTS / run_id
+        if folder.is_dir() and above.get(run_id) not in named:
+            why = f"run {run.info.run_name} of {ended:%Y-%m-%d}, which no version names"
+            yield Leftover("old runs", folder, _size(folder), why, run=run_id)
+
+
+def _runs_of(client: Any, version: Any) -> Iterator[str]:
+    """The run that registered a version of MLflow's, those that its tags name, and the one that made its checkpoint."""
+    yield from (str(version.run_id), *version.tags.values())
+    if MODEL in version.tags and (model := _known(client.get_logged_model, version.tags[MODEL])) is not None:
+        yield str(model.source_run_id)
+
+
+def _search(client: Any, root: Path, wanted: str = "", **more: Any) -> Iterator[Any]:
+    """Every run that fits."""
+    return _pages(client.search_runs, [experiment(client, root)], wanted, **more)
+
+
+def _pages(search: Callable[..., Any], *arguments: Any, **more: Any) -> Iterator[Any]:
+    """Everything that is found, of which MLflow tells 1,000 at a time."""
+    token = None
+    while token != "":
+        page = search(*arguments, page_token=token, **more)
+        token = page.token or ""
+        yield from page
+
+
 def delete(registry: Registry, found: Sequence[Leftover]) -> int:
     """Delete them; a version whose checkpoint goes says so. Returns the bytes that were freed."""
     for one in found:
+        if one.run:
+            # MLflow goes on to hold its numbers, and `mlflow gc` deletes those too.
+            registry.client.delete_run(one.run)
         if one.version is not None:
             registry.tag(one.version, {COLLECTED: f"{datetime.now(UTC):%Y-%m-%d}"})
         if one.path.is_dir():
@@ -264,6 +321,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--delete", action="store_true")
     parser.add_argument("--champions", type=int, default=3)
     parser.add_argument("--days", type=float, default=30)
+    parser.add_argument("--runs-older-than", type=float)
     options, root = parser.parse_args(arguments), Path.cwd()
     # Nothing may begin to refer to something meanwhile.
     with locked(root):
@@ -271,7 +329,7 @@ def main(arguments: list[str]) -> None:
         dvc.recover(root)
         registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
         kept = keepers(root, registry, options.champions)
-        found = leftovers(root, registry, kept, options.days)
+        found = leftovers(root, registry, kept, options.days, options.runs_older_than)
         print("\n".join(told(root, kept, found)) or "nothing is registered")
         if not found:
             print(f"nothing older than {options.days:g} days is left over")

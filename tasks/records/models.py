@@ -6,6 +6,8 @@ of it with the data, and its registered version.
 
 import hashlib
 import json
+from collections.abc import Mapping
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ from typing import Any
 from orchestra.evaluation.report import EVALUATION, read_comparison
 from orchestra.files.checkpoint import hash_dir, read_manifest
 from orchestra.files.jsonl import stream_lines
-from orchestra.types import Record
-from tasks.platform.registry import ModelVersion, Registry
-from tasks.platform.tracking import MeasuredModel, Recorder, allowed_model, experiment, said
+from orchestra.types import Record, add_up
+from tasks.platform.registry import COMMIT, ModelVersion, Registry
+from tasks.platform.tracking import PARENT, MeasuredModel, Recorder, allowed_model, experiment, said
 
 HASH = "checkpoint_hash"
 """Tag of a LoggedModel."""
@@ -23,6 +25,8 @@ CONTEXT = "mlflow.data.context"
 """Tag of a run's dataset: MLflow's word for its use."""
 VERSIONS = "mlflow.modelVersions"
 """Tag of a LoggedModel from which MLflow's page of it names its registered versions."""
+COST, USD, TOTAL = "cost/", "_usd", "total"
+"""How the metrics of a flow run begin and end that say what a stage spent, or all of them."""
 MODEL = "logged_model"
 """Tag of a version: the id of its LoggedModel."""
 
@@ -41,10 +45,18 @@ CONTINUES = {"grpo": "sft"}
 """The checkpoint that a stage trains from."""
 
 
+class Training(Record):
+    """What is on record of the training of a checkpoint; empty where it was trained outside of a flow."""
+
+    git_commit: str = ""
+    spent: str = ""
+    """What its flow run spent, in all and by stage."""
+
+
 def link(recorder: Recorder, stage: str, run_id: str | None) -> dict[str, MeasuredModel]:
     """Say what a stage read and made, on its run (None: it did not run) and the data on the flow's; safe to repeat.
 
-    Returns the models that the stage's metrics are about, by the first part of a metric's name.
+    Returns the models that the stage's metrics are about, by the first two parts of a metric's name.
     """
     if stage not in READS:
         return {}
@@ -60,7 +72,9 @@ def link(recorder: Recorder, stage: str, run_id: str | None) -> dict[str, Measur
     client, where = recorder.client, recorder.experiment_id
     found = {name: logged_model(client, where, name, one) for name, one in judged.checkpoints.items()}
     _read_models(recorder, run_id, *found.values())
-    return {name: MeasuredModel(one, data.dataset.name, data.dataset.digest) for name, one in found.items()}
+    return {
+        f"{stage}.{name}": MeasuredModel(one, data.dataset.name, data.dataset.digest) for name, one in found.items()
+    }
 
 
 def dataset(root: Path, read: StageData, first: int | None = None) -> Any:
@@ -91,6 +105,29 @@ def logged_model(client: Any, experiment_id: str, name: str, digest: str, run_id
     return str(made.model_id)
 
 
+def training(registry: Registry, digest: str) -> Training:
+    """By the run that made the checkpoint of that hash."""
+    client = registry.client
+    found = client.search_logged_models([experiment(client, registry.root)], f"tags.{HASH} = '{digest}'", max_results=1)
+    if not found or not found[0].source_run_id:
+        return Training()
+    tags = client.get_run(found[0].source_run_id).data.tags
+    metrics = client.get_run(tags[PARENT]).data.metrics if PARENT in tags else {}
+    by_stage = {key[len(COST) : -len(USD)]: usd for key, usd in metrics.items() if key.startswith(COST)}
+    total = by_stage.pop(TOTAL, None)
+    parts = ", ".join(f"{name} {usd:,.2f}" for name, usd in sorted(by_stage.items(), key=lambda item: -item[1]))
+    return Training(
+        git_commit=tags.get(COMMIT, ""), spent="" if total is None else f"{total:,.2f} USD in its run ({parts})"
+    )
+
+
+def costs(spent: Mapping[str, Mapping[str, Decimal]]) -> dict[str, float]:
+    """A flow run's metrics of what its stages spent."""
+    by_stage = {name: add_up(parts.values()) for name, parts in spent.items()}
+    told = {**by_stage, TOTAL: add_up(by_stage.values())}
+    return {f"{COST}{name}{USD}": float(usd) for name, usd in told.items()}
+
+
 def link_version(registry: Registry, version: ModelVersion, name: str) -> None:
     """A registered version and the LoggedModel of its checkpoint, made under that name if need be, name each other."""
     client = registry.client
@@ -113,9 +150,10 @@ def _trained(recorder: Recorder, stage: str, run_id: str) -> None:
     made = logged_model(client, where, stage, hash_dir(models / stage), run_id)
     # The same checkpoint can be made twice, as after a kill: its parameters are written once.
     known = client.get_logged_model(made).params
-    fields = [field for field in ("base", "data_hash", "git_commit", "price_date") if field not in known]
-    if fields:
-        client.log_model_params(made, {field: said(str(getattr(manifest, field) or "none"), 500) for field in fields})
+    fields = {field: getattr(manifest, field) for field in ("base", "data_hash", "price_date")}
+    fields["git_commit"] = manifest.git_commit or client.get_run(run_id).data.tags.get(COMMIT)
+    if new := {field: said(str(value or "none"), 500) for field, value in fields.items() if field not in known}:
+        client.log_model_params(made, new)
     client.log_outputs(run_id, [LoggedModelOutput(made, 0)])
 
 

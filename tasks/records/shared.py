@@ -22,15 +22,7 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir, hash_file, keep, verify_kept
-from orchestra.system.artifacts import (
-    CONNECT_S,
-    FIX,
-    READ_S,
-    ask_place,
-    environment,
-    filesystem,
-    store_failure,
-)
+from orchestra.system.artifacts import CONNECT_S, FIX, READ_S, ask_place, environment, filesystem, store_failure
 from orchestra.system.backup import backup, restore
 from orchestra.system.environment import quiet
 from orchestra.system.storage import ARTIFACTS, MLFLOW, storage_failure
@@ -50,6 +42,8 @@ WHOLE = ".whole"
 """Ends the name of an object beside a checkpoint whose every file is there."""
 STATES = 5
 """Databases that the store keeps, the newest."""
+LARGE_MB = 100
+"""Megabytes of artifacts here, of an experiment that began before the store, whose upload with each push is told."""
 DVC = {"dvc", "dvc_data", "dvc_objects", "dvc_s3"}
 """Whose errors are those of the store, beside those of the libraries that speak to it."""
 LOGGERS = ("dvc", "dvc_data", "dvc_objects")
@@ -103,7 +97,11 @@ def push(root: Path, storage: Storage, *, replace: bool = False) -> str:
         atomic.write_text(root / KNOWN, made.id + "\n")
         store.forget_states(state)
     told = f"{outputs} outputs and {len(checkpoints)} checkpoints are in {storage.url}"
-    return f"{told}; {lost} damaged checkpoints of {STORE} are not" if lost else told
+    told += f"; {lost} damaged checkpoints of {STORE} are not" if lost else ""
+    mb = sum(file.stat().st_size for file in (root / ARTIFACTS).rglob("*") if file.is_file()) / 1e6
+    if state and mb > LARGE_MB:
+        told += f"; warning: each push sends all {mb:.0f} MB of {ARTIFACTS}: orchestra gc --runs-older-than 90 --delete"
+    return told
 
 
 def pull(root: Path, storage: Storage, *, replace: bool = False) -> str:

@@ -58,6 +58,8 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
     root, told = here("retrain"), dict[str, str]()
     recorder = SimpleNamespace(
         parent="p",
+        root=root,
+        tagged=lambda key: "**Promoted**" if key == module.NOTE else "",
         tag=told.__setitem__,
         artifacts=lambda *_: None,
         finish=lambda *_: None,
@@ -71,9 +73,19 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
     monkeypatch.setattr("tasks.platform.dvc.stages", lambda *_: {})
     monkeypatch.setattr(module, "suspendable", lambda: "")
     monkeypatch.setattr(module, "run_promote", returns(decision))
+    wishes: list[dict[str, str]] = []
+
+    def deployed(_root: Path, _decision: Any, wish: dict[str, str]) -> Deployment:
+        wishes.append(wish)
+        return TAKEN_BACK
+
+    monkeypatch.setattr(module, "run_deploy", SimpleNamespace(with_options=lambda **_: deployed))
     state = module.retrain.fn()
     assert (state.name, state.is_completed(), state.message) == ("RolledBack", True, FOUND)
     assert told["decision"] == "RolledBack" and told["headline"] == "version 2 rolled back"
+    assert told[module.NOTE].startswith(f"**Rolled back by its canary**\n\n{FOUND}")
+    assert told[module.NOTE].endswith("The gate's decision before that:\n\n**Promoted**")
+    assert wishes == [{"why": "run n: version 2 promoted"}]
     (record,) = runs(root)
     assert (record.state, record.message) == ("RolledBack", FOUND)
     said, last = capsys.readouterr().out, RunSummary.load(root)

@@ -29,6 +29,7 @@ def test_the_run_ends_by_name_and_its_record_is_closed(
 ) -> None:
     closed: list[tuple[str, ...]] = []
     recorder = SimpleNamespace(
+        root=tmp_path,
         parent="p",
         tag=lambda *_: None,
         artifacts=lambda *_: None,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows import retrain
 from orchestra.system.retraining import RetrainReason, ask, month_spent, take
 from orchestra.system.runs import RunJournal, save
 from orchestra.system.storage import MLFLOW, opened
@@ -98,11 +99,11 @@ def test_a_stage_leaves_hashes_parameters_and_metrics(root: Path) -> None:
     recorder.stage_done("sft", child, FOUND)
     recorder.finish(child)
     run = recorder.client.get_run(child)
-    assert run.data.metrics == {"loss": 0.5, "by.a b": 1.0} and run.data.params == {"sft.seed": "0"}
+    assert run.data.metrics == {"sft.loss": 0.5, "sft.by.a b": 1.0} and run.data.params == {"sft.seed": "0"}
     assert run.data.tags["in.data/validated"] == "1.dir" and run.data.tags["out.models/sft"] == "2.dir"
     assert run.data.tags["mlflow.parentRunId"] == recorder.parent and run.info.status == "FINISHED"
     parent = recorder.client.get_run(recorder.parent)
-    assert parent.data.metrics == {"sft.loss": 0.5, "sft.by.a b": 1.0}
+    assert parent.data.metrics == run.data.metrics, "one name has one meaning"
     assert parent.data.tags["out.models/sft"] == "2.dir"
 
 
@@ -113,6 +114,20 @@ def test_a_stage_leaves_every_parameter_and_file(root: Path) -> None:
     recorder.stage_done("sft", child, Hashes(inputs, {}, {"sft": wide}))
     run = recorder.client.get_run(child)
     assert len(run.data.params) == 150 and {f"in.data/{n}" for n in range(150)} <= set(run.data.tags)
+
+
+def test_the_run_tells_its_commit_and_its_dollars_while_it_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder.open(root, "told", "t")
+    monkeypatch.setattr(retrain, "git_commit", lambda _: "c0ffee")
+    ledger = root / ".state" / "ledger" / f"{recorder.parent}.jsonl"
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    lines = ('"phase": "sft/lessons", "cost_usd": "1.5"', '"phase": "grpo", "cost_usd": "2.25"')
+    ledger.write_text("".join(f'{{"component": "expert", {line}}}\n' for line in lines) + '{"phase": "gr', "utf-8")
+    retrain._tell_commit(recorder, recorder.parent)
+    retrain._tell_costs(recorder)
+    run = recorder.client.get_run(recorder.parent)
+    assert run.data.tags["mlflow.source.git.commit"] == "c0ffee"
+    assert run.data.metrics == {"cost/sft_usd": 1.5, "cost/grpo_usd": 2.25, "cost/total_usd": 3.75}
 
 
 def test_a_failure_is_recorded_with_its_line(root: Path) -> None:

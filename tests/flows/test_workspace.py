@@ -25,7 +25,9 @@ from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.system.processes import alive, descendants, started_at
 from orchestra.system.runs import RUNS, RunRecord, find, runs, save
 from orchestra.system.servers import PREFECT_LOGIN, PREFECT_URL, prefect_login
+from orchestra.system.storage import PREFECT
 from orchestra.system.workspace import LOCK, Screen, locked, locked_elsewhere
+from tests.support.endpoint import idle_proxy
 from tests.support.worlds import ROOT
 
 HOLD = """
@@ -91,6 +93,20 @@ def test_an_api_that_is_set_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     before = descendants(os.getpid())
     with prefect_api(tmp_path) as ready:
         assert ready() == "http://prefect.example/api" and descendants(os.getpid()) == before
+
+
+def test_a_run_asks_no_proxy_and_keeps_its_history_in_the_workspace(tmp_path: Path) -> None:
+    """Prefect's login would pass through a proxy in clear, and `orchestra up` reads this workspace's database."""
+    root, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
+    root.mkdir()
+    shutil.copy(ROOT / "params.yaml", root)
+    with idle_proxy() as env:
+        env = {name: value for name, value in env.items() if name not in (PREFECT_URL, PREFECT_LOGIN)}
+        env |= {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(elsewhere)}
+        command = [sys.executable, "-m", "flows", "monitor"]
+        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2 and "nothing was released" in done.stderr, done.stderr
+    assert (root / PREFECT).is_file() and not (elsewhere / "prefect.db").exists()
 
 
 def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

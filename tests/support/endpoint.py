@@ -1,6 +1,8 @@
 """A model's endpoint for tests: a real HTTP server on 127.0.0.1 that plays a script and keeps what it was asked."""
 
 import json
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -129,3 +131,16 @@ def running(server: Server) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def idle_proxy() -> Iterator[dict[str, str]]:
+    """This environment with every variable for a proxy, which must receive nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        small = {f"{kind}_proxy": address for kind in ("http", "https", "all")}
+        kept = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+        yield kept | small | {name.upper(): address for name in small}
+        proxy.setblocking(False)
+        with suppress(BlockingIOError):
+            raise AssertionError(f"the proxy was asked: {proxy.accept()[0].recv(4096)!r}")

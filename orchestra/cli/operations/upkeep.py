@@ -64,7 +64,14 @@ def gc(
         int, typer.Option(min=1, help="Number of former champions, the newest, whose checkpoints stay.")
     ] = 3,
     days: Annotated[float, typer.Option(min=0, help="Keep files that changed within this number of days.")] = 30,
+    runs_older_than: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="DAYS", help="Also MLflow's runs that ended before so many days and that no version names."
+        ),
+    ] = None,
 ) -> None:
     """List the files that no alias, release, branch or open run refers to; --delete deletes them."""
     workspace()
-    hand_over("tasks.records.leftovers", champions=champions, days=days, delete=delete)
+    more = {"runs_older_than": runs_older_than, "delete": delete}
+    hand_over("tasks.records.leftovers", champions=champions, days=days, **more)

@@ -144,8 +144,8 @@ def _facts(facts: Facts) -> list[str]:
         f"{facts.examples:,} {SETS[facts.split]}, prices of {facts.price_date}, greedy; probes on the first "
         f"{facts.probe_examples:,} topic examples, low and high prices {facts.price_spread:g} times below and above "
         f"list; 95 % intervals over seeds and examples, {facts.bootstrap:,} resamples.",
-        f"${facts.dollars:,.2f} spent{' (simulated)' if facts.simulated else ''} in training and evaluation, the "
-        "models' own tokens included.",
+        f"${facts.dollars:,.2f} spent{' (simulated)' if facts.simulated else ''} on the episodes of training and "
+        "evaluation, the models' own tokens included. The rules' lessons and the safety set come on top.",
         f"Commit {facts.commit or 'unknown'}{': files differed from it' if facts.commit.endswith('+') else ''}.",
         "Parameters that differ from those committed: "
         + ("; ".join(f"`{key}` {how}" for key, how in facts.changed.items()) or "none")

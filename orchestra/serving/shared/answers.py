@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 
-from orchestra.serving.shared.database import LEASE_S, Database
+from orchestra.serving.shared.database import LEASE_S, Database, delete_old
 from orchestra.serving.wire.errors import ApiError, bad_request
 
 KEEP_S = 24 * 3600.0
@@ -30,8 +30,9 @@ class Answers:
             raise bad_request(f"an Idempotency-Key has 1 to {MAX_NAME} characters")
         digest, now = hashlib.sha256(body).hexdigest(), time.time()
         with self._database.change() as store:
-            store.execute("DELETE FROM answers WHERE made < ?", (now - KEEP_S,))
-            store.execute("DELETE FROM answers WHERE body IS NULL AND made < ?", (now - RUNNING_S,))
+            delete_old(store, "answers", "owner, name", now - KEEP_S)
+            expired = "DELETE FROM answers WHERE owner = ? AND name = ? AND (made < ? OR body IS NULL AND made < ?)"
+            store.execute(expired, (owner, name, now - KEEP_S, now - RUNNING_S))
             row = store.execute(
                 "SELECT digest, body FROM answers WHERE owner = ? AND name = ?", (owner, name)
             ).fetchone()

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import Sequence
 
-from orchestra.serving.shared.database import Database
+from orchestra.serving.shared.database import Database, delete_old
 
 KEEP_S = 24 * 3600.0
 """Seconds that a call is remembered. Afterwards its conversation is made from its messages."""
@@ -24,7 +24,7 @@ class Calls:
         call_id = f"call_{secrets.token_hex(12)}"
         now = time.time()
         with self._database.change() as store:
-            store.execute("DELETE FROM calls WHERE made < ?", (now - KEEP_S,))
+            delete_old(store, "calls", "id", now - KEEP_S)
             row = (call_id, owner, digest, array("I", ids).tobytes(), now)
             store.execute("INSERT INTO calls VALUES (?, ?, ?, ?, ?)", row)
         return call_id

@@ -15,6 +15,8 @@ from orchestra.system.storage import GATEWAY, database_failure
 STORE = GATEWAY
 WAIT_S = 5.0
 """Seconds that a change waits for another gateway's."""
+OLD_AT_ONCE = 100
+"""Old rows that one change deletes, while other gateways wait; far more than it adds."""
 LEASE_S = 60.0
 """Seconds for which a gateway states what it works on (see `leases`); one that was killed does not go on."""
 SCHEMA = """
@@ -87,3 +89,9 @@ class Database:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def delete_old(store: sqlite3.Connection, table: str, key: str, before: float) -> None:
+    """Delete the oldest rows made before that time, `OLD_AT_ONCE` at most; the table has an index on `made`."""
+    oldest = f"SELECT {key} FROM {table} WHERE made < ? ORDER BY made LIMIT {OLD_AT_ONCE}"
+    store.execute(f"DELETE FROM {table} WHERE ({key}) IN ({oldest})", (before,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from typing import Literal
@@ -14,6 +15,10 @@ Arm = Literal["champion", "candidate"]
 ARMS: tuple[Arm, Arm] = ("champion", "candidate")
 Verdict = Literal["worse", "passed", "ended"]
 """ended: nobody waits for it any more, and nothing was found."""
+KEEP_S = 30 * 24 * 3600.0
+"""Seconds that the samples and the verdict of a trial are kept after its end."""
+OLD_AT_ONCE = 10_000
+"""Old samples that a verdict deletes at most."""
 
 
 class Finding(Record):
@@ -64,9 +69,19 @@ class TrialSamples:
         with self._database.change() as store:
             row = (self._trial, finding.verdict, finding.why, time.time())
             store.execute("INSERT OR IGNORE INTO findings VALUES (?, ?, ?, ?)", row)
+            self._delete_old(store)
         found = self.found()
         assert found is not None
         return found
+
+    def _delete_old(self, store: sqlite3.Connection) -> None:
+        """Samples and verdicts of trials that ended long ago."""
+        ended = "SELECT trial FROM findings WHERE made < ? AND trial != ?"
+        some = f"SELECT rowid FROM samples WHERE trial IN ({ended}) LIMIT {OLD_AT_ONCE}"
+        empty = f"trial IN ({ended}) AND trial NOT IN (SELECT trial FROM samples)"
+        before = (time.time() - KEEP_S, self._trial)
+        store.execute(f"DELETE FROM samples WHERE rowid IN ({some})", before)
+        store.execute(f"DELETE FROM findings WHERE {empty}", before)
 
     def found(self) -> Finding | None:
         """The verdict; None while there is none."""

@@ -16,6 +16,8 @@ from orchestra.types import Charge, add_up
 
 HOLD_S = LEASE_S
 """Seconds after which what a killed gateway held back is free again."""
+FORGET_S = 3600.0
+"""Seconds after which its row is deleted then: a gateway that stood still for a while goes on with it."""
 ROOM_S = 5.0
 """Seconds that a request waits for others' calls to end; it holds a place meanwhile."""
 LOOK_S = 0.05
@@ -53,7 +55,9 @@ class KeyBudget:
             return
         with self._database.change() as store:
             self._check(store, worst_usd)
-            row = (self._key, f"{worst_usd:f}", time.time() + HOLD_S)
+            now = time.time()
+            store.execute("DELETE FROM holds WHERE key = ? AND until < ?", (self._key, now - FORGET_S))
+            row = (self._key, f"{worst_usd:f}", now + HOLD_S)
             held = store.execute("INSERT INTO holds (key, usd, until) VALUES (?, ?, ?)", row).lastrowid
         self._database.held.add(held)
         try:

@@ -216,6 +216,19 @@ def test_doctor_names_what_is_missing_and_what_mends_it(workspace: Path) -> None
     assert all(finding["fix"] for finding in found.values() if finding["level"] != "ok")
 
 
+def test_surroundings_that_libraries_cannot_use_are_refused_and_told_by_doctor(workspace: Path) -> None:
+    odd = Path(shutil.copytree(workspace, workspace / "50% off?"))
+    for folder, environment, what in ((odd, {}, "folder"), (workspace, {"SSL_CERT_FILE": "/gone"}, "SSL_CERT_FILE")):
+        for command in ("status", "run", "up"):
+            assert (str(odd) if folder == odd else what) in error_of(orchestra(folder, command, **environment))
+        done = orchestra(folder, "doctor", "--json", **environment)
+        assert done.returncode == 1 and [one["what"] for one in json.loads(done.stdout)] == [what]
+        flow = [sys.executable, "-m", "flows", "retrain"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        error_of(subprocess.run(flow, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False))
+        assert not (folder / ".state").exists()
+
+
 def test_doctor_tells_a_port_of_ours_from_a_strangers(workspace: Path) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
 from orchestra.types import Charge, Component, Episode, StopReason, Turn, Usage
-from tasks.platform.ledger import open_budget, run_ledger
+from tasks.platform.ledger import _spent, open_budget, run_ledger
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, connect, experiment
 from tests.support.worlds import ROOT, catalogue, example
@@ -98,6 +99,17 @@ def test_the_stages_of_a_run_share_a_ledger_and_its_cap(workspace: Path) -> None
     assert said[1].startswith("sft · policy") and "0.125000" in said[1] and "0.625000" in said[-1]
     assert json.loads(orchestra("ledger", "--json"))["total"]["cost_usd"] == "0.625"
     assert "total" in orchestra("ledger", ".state/ledger/run.jsonl")
+
+
+def test_a_ledger_is_added_up_without_being_held(workspace: Path) -> None:
+    file, count = workspace / "ledger.jsonl", 5_000
+    file.write_text(f"{charge('0.001').model_dump_json()}\n" * count)
+    tracemalloc.start()
+    try:
+        assert _spent(file) == 5
+        assert tracemalloc.get_traced_memory()[1] < file.stat().st_size / 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_ledger_that_the_next_run_put_away_is_still_shown(workspace: Path) -> None:

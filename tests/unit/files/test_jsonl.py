@@ -1,5 +1,6 @@
 """Reading a file in parts gives what reading it whole gives."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError
-from orchestra.files.jsonl import chunks, read_lines, stream_lines
+from orchestra.files.jsonl import chunks, read_jsonl, read_lines, stream_jsonl, stream_lines, write_jsonl
+from orchestra.types import Charge, Component
 
 LINE = st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))
 
@@ -30,3 +32,15 @@ def test_a_missing_file_is_told_with_what_to_do(tmp_path: Path) -> None:
     for read in (lambda: list(chunks(tmp_path / "x", 1)), lambda: list(stream_lines(tmp_path / "x"))):
         with pytest.raises(DataError, match="x: no such file — run the stage that writes it"):
             read()
+
+
+def test_records_are_read_one_after_another(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    write_jsonl(file, [charge := Charge(component=Component.EXPERT, name="x", cost_usd=Decimal(1))] * 2)
+    assert list(stream_jsonl(file, Charge)) == read_jsonl(file, Charge) == [charge, charge]
+    with file.open("a") as more:
+        more.write("{}\n")
+    found = stream_jsonl(file, Charge)
+    assert [next(found), next(found)] == [charge, charge], "what follows is not read yet"
+    with pytest.raises(DataError, match=r"x\.jsonl:3: "):
+        next(found)

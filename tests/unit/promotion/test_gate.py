@@ -1,6 +1,7 @@
 """The gate promotes what is better beyond chance, and answers anything else with reasons."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestra.config.promote import Promote
 from orchestra.promotion.evidence import Evidence, Result, Results
 from orchestra.promotion.gate import Decision, Incumbent, gate
 from orchestra.promotion.page import summary
+from orchestra.promotion.wording import why_not
 
 THRESHOLDS = Promote(
     model_name="orchestrator",
@@ -163,6 +165,10 @@ def test_a_rule_that_is_better_at_equal_cost_refuses_and_is_named() -> None:
     assert decision.equal_cost.name == "knn router (83 %) and cascade (17 %)"
     assert decision.equal_cost.accuracy == pytest.approx(0.86 * 5 / 6 + 0.9 / 6)
     assert decision.equal_cost.cost_usd == pytest.approx(0.01)
+    said = why_not(decision)
+    assert "it costs 1.000 ¢ and solves 86.7 %" in said and re.search(
+        r"solves [\d.]+ points fewer \(difference -", said
+    )
     worse = {"always_cheapest": results(0.6, 0.001), "knn_router": results(0.801, 0.02)}
     assert failed(gate(evidence(), THRESHOLDS, None, worse)) == set()
 

@@ -64,6 +64,18 @@ def test_a_command_that_is_interrupted_while_it_is_imported(tmp_path: Path) -> N
     assert ended(begun(tmp_path, struck)) == STOPPED
 
 
+@pytest.mark.parametrize("name", ["PYTHONSAFEPATH", "PYTHONIOENCODING"])
+def test_what_is_handed_over_runs_with_that_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "ascii")
+    (tmp_path / "work.py").write_text("import other, sys; print(other.SAID)", encoding="utf-8")
+    (tmp_path / "other.py").write_text("SAID = '\u00b7'", encoding="utf-8")
+    process = begun(tmp_path, "from orchestra.system.environment import quiet; quiet()\n" + HAND_OVER)
+    said, error = process.communicate(timeout=60)
+    assert (process.returncode, error, said) == (0, "", "\\xb7\n" if name == "PYTHONIOENCODING" else "\u00b7\n")
+
+
 def test_an_error_of_pydantic_in_place_of_the_interruption(tmp_path: Path) -> None:
     raised = "from pydantic_core import SchemaError; raise SchemaError('Error building model:\\n  {}')"
     for why, found in (("KeyboardInterrupt: ", STOPPED), ("a bug", None)):

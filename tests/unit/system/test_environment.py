@@ -3,11 +3,27 @@
 import gc
 import os
 import platform
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from orchestra.system.environment import GARBAGE, SWITCHES, cores, keep_loaded, machine, quiet
+from tests.support.endpoint import idle_proxy, serving
+from tests.support.worlds import ROOT
+
+ASKS = """
+import sys, urllib.request
+from orchestra.system.environment import quiet
+quiet()
+import httpx, httpx2, requests
+url = sys.argv[1]
+login = {"Authorization": "Basic secret"}
+asked = [urllib.request.urlopen(urllib.request.Request(url, headers=login)).status]
+print(*asked, *(client.get(url, headers=login).status_code for client in (httpx, httpx2, requests)))
+"""
 
 
 def test_every_switch_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +37,49 @@ def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     quiet()
     assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "intern.example, .corp"}, "intern.example,.corp,127.0.0.1,localhost,::1"),
+        ({"no_proxy": "localhost,a", "NO_PROXY": "b"}, "localhost,a,127.0.0.1,::1"),
+        ({"no_proxy": ""}, "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "*"}, "*"),
+    ],
+)
+def test_this_machine_is_asked_past_every_proxy(
+    monkeypatch: pytest.MonkeyPatch, before: dict[str, str], after: str
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, before.get(name, ""))
+        if name not in before:
+            monkeypatch.delenv(name)
+    for _ in range(2):
+        quiet()
+        assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == (after, after)
+        assert urllib.request.proxy_bypass("127.0.0.1:4200")
+
+
+def test_a_proxy_receives_nothing_that_is_asked_of_this_machine() -> None:
+    """Nor a password: every client that the project and its libraries have, with every variable for proxies."""
+    with idle_proxy() as proxies, serving([]) as server:
+        server.health = (200, {})
+        done = subprocess.run(
+            [sys.executable, "-c", ASKS, f"http://127.0.0.1:{server.server_port}/health"],
+            cwd=ROOT, env=proxies, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "200 200 200 200\n"), done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_character_that_the_output_cannot_show_is_spelled_out(encoding: str) -> None:
+    program = "from orchestra.system.environment import quiet; quiet(); print('5 \u00b7 7 \u2192')"
+    env = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == {"ascii": b"5 \\xb7 7 \\u2192\n", "latin-1": b"5 \xb7 7 \\u2192\n"}[encoding]
 
 
 def test_garbage_is_looked_for_less_often() -> None:

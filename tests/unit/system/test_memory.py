@@ -10,13 +10,14 @@ from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from orchestra.cli.common import CheckResult
-from orchestra.cli.readiness import examine_profile, refuse, shape_of
+from orchestra.cli.readiness import _memory, examine_profile, refuse, shape_of
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.inference.decoder import MAX_PARAMETERS
+from orchestra.serving.releases import vllm
 from orchestra.system import machine
 from orchestra.system.machine import Gpu, needs, peak, plan_of
-from orchestra.system.memory import GIB, OWN_DECODER, TILES, ModelShape, TrainingPlan, rollouts, training
+from orchestra.system.memory import EXAMPLE, GIB, OWN_DECODER, TILES, ModelShape, TrainingPlan, rollouts, training
 
 ROOT = Path(__file__).parents[3]
 EIGHT = ModelShape.load(ROOT / "models/recipes/qwen3-8b")
@@ -164,6 +165,38 @@ def test_only_the_stages_that_run_here_must_fit(monkeypatch: pytest.MonkeyPatch)
         refuse(ROOT, small)
 
 
+def test_a_large_set_of_examples_counts_in_every_process_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(machine, "host_memory", lambda: 64 * GIB)
+    embedded = load_params(ROOT / "params.yaml")
+    shape = shape_of(ROOT, embedded.model)
+    assert shape is not None
+    for need in needs(embedded, shape, []):
+        assert need.footprint == peak(embedded, need.stage, shape, plan_of(embedded, need.stage)), "few count nothing"
+    large = with_examples(embedded, 300_000)
+    for need in needs(large, shape, []):
+        assert need.footprint.parts["examples"] == 300_000 * EXAMPLE and need.fits
+    assert not any(need.fits for need in needs(with_examples(embedded, 2_000_000), shape, []))
+    with pytest.raises(ConfigError, match=r"sft needs .*\(examples 70\.6, "):
+        refuse(ROOT, with_examples(embedded, 2_000_000))
+
+
+@pytest.mark.parametrize(("memory", "level"), [(64, "error"), (128, "ok")])
+def test_beside_gpus_they_lie_in_the_machine_s_memory(memory: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "host_memory", lambda: memory * GIB)
+    params = with_examples(load_params(ROOT / "models/recipes/qwen3-8b/params.yaml"), 300_000)
+    (found,) = [
+        one
+        for one in _memory(ROOT, params, [H100] * 8)
+        if one.found.startswith("examples of 8 processes need 84.7 GiB")
+    ]
+    assert found.level == level
+
+
+def with_examples(params: Params, count: int) -> Params:
+    return params.model_copy(update={"synthesize": params.synthesize.model_copy(update={"train_examples": count})})
+
+
 def test_the_setting_that_helps_makes_it_fit() -> None:
     params = load_params(ROOT / "models/recipes/qwen3-0.6b/params.yaml")
     grpo = params.grpo.model_copy(update={"examples_per_step": 8, "group_size": 8, "processes": 4})
@@ -175,7 +208,8 @@ def test_the_setting_that_helps_makes_it_fit() -> None:
 
 
 def test_a_profile_is_examined_without_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: [H100] * 8)
+    for module in (machine, vllm):
+        monkeypatch.setattr(module, "gpus", lambda *_: [H100] * 8)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     found = {one.what: one for one in examine(load_params(ROOT / "models/recipes/qwen3-8b/params.yaml"))}
     assert found["GPUs"].found.startswith("8: H100 (80 GiB)") and "driver 570.1" in found["GPUs"].found

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import ServiceError
+from orchestra.system import processes
 from orchestra.system.processes import (
     Service,
     alive,
@@ -161,6 +162,15 @@ def test_a_service_is_found_again_and_ended_with_its_children(tmp_path: Path) ->
     assert stop_services(tmp_path) == [made]
     assert services(tmp_path) == [] and not alive(made.pid) and not alive(child)
     assert stop_services(tmp_path) == []
+
+
+def test_a_long_log_is_put_aside_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LOG_BYTES", 8)
+    folder = tmp_path / ".state/logs"
+    for word, logs in (("short", ["short\n"]), ("again", ["short\nagain\n"]), ("new", ["new\n", "short\nagain\n"])):
+        started = start_service(tmp_path, "demo", ["echo", word], port=1, url="http://127.0.0.1:1")
+        assert soon(lambda pid=started.pid: not alive(pid))  # type: ignore[misc]
+        assert [file.read_text() for file in sorted(folder.iterdir())] == logs
 
 
 def test_a_recycled_pid_is_another_process(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from orchestra.system.servers import (
     PREFECT_KEY,
     PREFECT_LOGIN,
     PREFECT_URL,
+    VACUUM,
     _commands,
     _wait,
     prefect_client,
@@ -45,6 +47,24 @@ def test_our_own_server_asks_for_a_login_that_its_user_alone_can_read(root: Path
     assert prefect_client(root) == {}, "it does not run yet"
     runs(root)
     assert prefect_client(root) == {PREFECT_URL: f"{OWN}/api", PREFECT_LOGIN: login}
+
+
+def test_prefect_s_server_deletes_flow_runs_of_90_days_ago_unless_told_otherwise(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings.models.server.services import ServerServicesDBVacuumSettings
+
+    def vacuum() -> ServerServicesDBVacuumSettings:
+        _, _, env = _commands(root, 4200, 5000, 9464)["prefect"]
+        with monkeypatch.context() as patch:
+            for name in VACUUM:
+                patch.setenv(name, env[name])
+            return ServerServicesDBVacuumSettings()
+
+    assert {"events", "flow_runs"} <= vacuum().enabled_vacuum_types
+    assert vacuum().retention_period == timedelta(days=90)
+    monkeypatch.setenv("PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD", "86400")
+    assert vacuum().retention_period == timedelta(days=1)
 
 
 def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orchestra.cli import doctor
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
+from orchestra.system import backup, servers, storage
 from orchestra.system.storage import (
     DATABASES,
     MLFLOW,
@@ -207,6 +209,62 @@ def test_a_damaged_database_is_one_line_with_the_fix(damage, database: bytes, tm
     subprocess.run(["bash", "-c", fix], cwd=tmp_path, check=True)
     check_database(tmp_path, MLFLOW)
     assert not (tmp_path / MLFLOW).exists() and (tmp_path / ".state/damaged/mlflow.db").exists()
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_large_database_s_pages_are_not_read_beside_work(  # type: ignore[no-untyped-def]
+    damage, database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "BESIDE", 0)
+    root = workspace_with(tmp_path, damage(database))
+    if damage is not DAMAGES["a page of zeros"]:
+        with pytest.raises(DataError, match="the database is damaged"):
+            check_database(root, MLFLOW, beside=True)
+        return
+    assert not check_database(root, MLFLOW, beside=True)
+    connect(root)
+    with pytest.raises(DataError, match="the database is damaged"):
+        check_database(root, MLFLOW)
+    # Its copy is checked, which nobody waits for.
+    with pytest.raises(DataError, match="the database is damaged"):
+        backup.backup(root, tmp_path / "kept.tar")
+
+
+def test_damage_that_only_mlflow_meets_is_one_line_too(
+    database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(storage, "BESIDE", 0)
+    root = workspace_with(tmp_path, database)
+    with closing(sqlite3.connect(root / MLFLOW)) as db:
+        pages = db.execute("SELECT rootpage FROM sqlite_master WHERE tbl_name = 'registered_models'").fetchall()
+    with (root / MLFLOW).open("r+b") as file:
+        for (page,) in pages:
+            file.seek(4096 * (page - 1))
+            file.write(bytes(4096))
+    with pytest.raises(DataError, match=r"it is damaged: .*orchestra doctor says which one") as caught:
+        Registry(root, "orchestrator").at("champion")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_doctor_and_up_read_every_page_only_where_no_run_works(
+    works: bool, database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, asked = workspace_with(tmp_path, database), []
+
+    def check(_root: Path, name: str, *, beside: bool = False) -> bool:
+        asked.append(beside)
+        return not beside
+
+    for module in (doctor, servers):
+        monkeypatch.setattr(module, "locked_elsewhere", lambda _root: works)
+        monkeypatch.setattr(module, "check_database", check)
+    said = {one.what: one.found for one in doctor._databases(root)}
+    assert ("a run works" in said[MLFLOW]) is works and (said[MLFLOW] == "whole") is not works
+    monkeypatch.setattr(servers, "_commands", lambda *_: {})
+    list(servers.start(root))
+    assert asked == [works] * (len(DATABASES) + 2)
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.binary(min_size=1, max_size=5000))

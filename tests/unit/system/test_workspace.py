@@ -1,12 +1,80 @@
-"""What a workspace is called among others."""
+"""What a workspace is called among others, and its surroundings: path, certificates and repository."""
 
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 
+import certifi
 import pytest
 
-from orchestra.system.workspace import ID, workspace_id
+from orchestra.errors import ConfigError
+from orchestra.system import workspace
+from orchestra.system.workspace import CERTIFICATES, ID, check_proxies, check_surroundings, git_refusal, workspace_id
+
+
+@pytest.fixture(autouse=True)
+def without_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CERTIFICATES, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a?b", r"the character \?"),
+        ("a%20b", "the character %"),
+        ("""q'u"o""", "both kinds of quotes"),
+        ("m\udcfc", "cannot be read here"),
+    ],
+)
+def test_a_path_that_libraries_cannot_hold_is_refused(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        check_surroundings(Path("/work") / name)
+    assert str(refused.value).encode() and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'an "inch"', "ünï", "a#b", "[x]", "a&b;c"])
+def test_other_paths_are_not(name: str) -> None:
+    check_surroundings(Path("/work") / name)
+
+
+def test_certificates_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes").write_text("no certificate")
+    for file, why in ((tmp_path / "gone.pem", "No such file"), (tmp_path / "notes", "no certificate or crl found")):
+        monkeypatch.setenv(CERTIFICATES, str(file))
+        with pytest.raises(ConfigError, match=f"SSL_CERT_FILE: {file} is no file of certificates: .*{why}.* — unset"):
+            check_surroundings(tmp_path)
+    for good in ("", certifi.where()):
+        monkeypatch.setenv(CERTIFICATES, good)
+        check_surroundings(tmp_path)
+
+
+def test_a_socks_proxy_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dict[str, object]()
+    monkeypatch.setattr(workspace, "find_spec", found.get)
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.example:3128")
+    check_proxies()
+    monkeypatch.setenv("ALL_PROXY", "socks5h://user:password@proxy.example:1080")
+    with pytest.raises(ConfigError, match="ALL_PROXY: it is a SOCKS proxy") as refused:
+        check_proxies()
+    assert "password" not in str(refused.value)
+    found["socksio"] = object()
+    check_proxies()
+
+
+def test_why_git_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "a b"
+    root.mkdir()
+    what, fix = git_refusal(root) or ("", "")
+    assert what == "this folder is not a repository" and fix.startswith("git init")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    assert git_refusal(root) is None
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    what, fix = git_refusal(root) or ("", "")
+    assert "belongs to another user" in what and fix == f"git config --global --add safe.directory '{root}'"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_refusal(root) == ("not installed", "sudo apt-get install git")
 
 
 def test_a_container_with_another_host_name_is_the_same_workspace(

@@ -30,7 +30,8 @@ from tasks import evaluate, promote
 from tasks.experiments.forecast import Forecaster
 from tasks.explain import explained
 from tasks.platform.evidence import EVIDENCE, KEPT, fetched_reference, reference
-from tasks.platform.pages import PAGES
+from tasks.platform.lineage import of_version
+from tasks.platform.pages import ARTIFACT, PAGES, renew_benchmarks
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect, experiment
@@ -175,7 +176,7 @@ def test_another_machine_gets_what_drift_compares_from_mlflow(root: Path) -> Non
     shutil.rmtree(root / "reports")
     assert here and reference(root, version.checkpoint_hash) == []
     assert fetched_reference(root, registry.client, version) == here == reference(root, version.checkpoint_hash)
-    assert fetched_reference(root, registry.client, version.model_copy(update={"run_id": ""})) == []
+    assert fetched_reference(root, registry.client, version.model_copy(update={"run_id": "", "tags": {}})) == []
 
 
 def test_the_first_promotion_and_its_repetition(root: Path) -> None:
@@ -210,6 +211,52 @@ def test_a_run_that_changes_nothing_leaves_the_page_of_the_last_decision(root: P
     first, second = ((root / PAGES / f"{number}.html").read_text() for number in (1, 2))
     assert "Promoted" in first and second == told
     assert "All 10 checks passed" in str(connect(root).get_model_version("orchestrator", "1").description)
+
+
+def test_a_champion_that_misses_a_limit_keeps_its_decision_and_only_the_run_tells_of_it(root: Path) -> None:
+    client = connect(root)
+    promote.promote(Stage.open("promote", root, params()))
+    page, described = (root / PAGES / "1.html").read_text(), versions(root)[0].description
+    run_id = client.create_run(experiment(client, root)).info.run_id
+    refused = promote.promote(Stage.open("promote", root, params(min_accuracy=0.9)), run_id)
+    assert (refused.name, refused.champion, refused.decided) == ("Rejected", 1, False)
+    (version,) = versions(root)
+    assert version.tags["decision"] == "Promoted" and version.description == described
+    assert (root / PAGES / "1.html").read_text() == page != refused.page.read_text()
+    told = client.get_run(run_id).data.tags
+    assert told["decision"] == "Rejected" and told["mlflow.note.content"].startswith("**Rejected**")
+    assert Path(client.download_artifacts(run_id, ARTIFACT)).read_text() == refused.page.read_text()
+    assert promote.promote(Stage.open("promote", root, params())).name == "Unchanged"
+    assert refused.page.read_text() == page and versions(root)[0].tags["decision"] == "Promoted"
+
+
+def test_a_version_that_is_decided_again_points_at_the_run_of_that_decision(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(root)
+    first, second = (client.create_run(experiment(client, root)).info.run_id for _ in range(2))
+    promote.promote(Stage.open("promote", root, params(min_accuracy=0.9)), first)
+    done = promote.promote(Stage.open("promote", root, params()), second)
+    registry = Registry(root, "orchestrator")
+    (version,) = registry.versions()
+    assert (done.name, version.run_id, version.decided_in) == ("Promoted", first, second)
+    assert f"MLflow run {second}" in "\n".join(tree(of_version(version))) and second in done.page.read_text()
+    results = (("benchmark", "model"), [("a new benchmark", "version 1")])
+    monkeypatch.setattr("tasks.platform.pages.benchmarks", lambda _: results)
+    assert renew_benchmarks(registry) == 2
+    refused, promoted = (Path(client.download_artifacts(run, ARTIFACT)).read_text() for run in (first, second))
+    assert "a new benchmark" in promoted and "a new benchmark" not in refused
+    assert ": Rejected</title>" in refused and ": Promoted</title>" in promoted
+
+
+def test_a_description_names_the_evaluation_that_decided(root: Path) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    before = versions(root)[0].tags["heldout_hash"]
+    hold_out(root, 3)
+    promote.promote(evaluated(root))
+    (version,) = versions(root)
+    assert version.tags["heldout_hash"] != before, "its figures are of the last evaluation"
+    assert f"held-out data `{before[:16]}`, at prices of 2025-11-15" in version.description
 
 
 def test_a_better_one_replaces_the_champion_which_becomes_previous(promoted: Path) -> None:
@@ -536,6 +583,15 @@ def test_a_registry_that_fails_is_one_line(root: Path) -> None:
     with pytest.raises(ServiceError, match="model registry"):
         Registry(root, "a/b:c").add(root / "models/grpo", "h", {}, None)
     assert registry.at(CHAMPION) is None
+
+
+def test_a_version_without_a_commit_says_why(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    promote.promote(Stage.open("promote", root, params()))
+    said = [line for line in capsys.readouterr().out.splitlines() if "names no commit" in line]
+    assert said == [
+        "promote: version 1 names no commit: git: this folder is not a repository — "
+        "git init && git add . && git commit -m start"
+    ]
 
 
 def test_a_lineage_leads_from_a_version_an_alias_a_run_or_an_address_to_the_data(

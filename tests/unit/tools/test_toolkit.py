@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from orchestra.errors import CallError, ConfigError, DataError, ToolError
+from orchestra.tools.arguments import ArgumentCheck, checker
 from orchestra.tools.base import UNSURE, ToolResult
+from orchestra.tools.resources import MOST_CHECKS, Resources
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Component, Example, ToolCall
+from orchestra.types import Component, Example, ToolCall, ToolSpec
 from tests.support.worlds import ROOT, catalogue, example, toolkit
 
 
@@ -120,3 +122,21 @@ def test_from_params_reads_the_shipped_world() -> None:
     world = shipped.world.model_copy(update={"domains": ["atlantis"]})
     with pytest.raises(ConfigError, match=r"no domain atlantis .* — use one of data/domains"):
         Toolkit.from_params(shipped.model_copy(update={"world": world}), ROOT)
+
+
+def test_checks_of_schemas_that_strangers_send_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    resources, made = Resources(catalogue(), {}), []
+
+    def counted(spec: ToolSpec) -> ArgumentCheck:
+        made.append(spec.name)
+        return checker(spec)
+
+    monkeypatch.setattr("orchestra.tools.resources.checker", counted)
+    own = catalogue().spec("search")
+    for number in range(MOST_CHECKS + 50):
+        schema = {"type": "object", "properties": {"x": {"const": number}}}
+        resources.check(own.model_copy(update={"name": "theirs", "parameters": schema}), {"x": number})
+        with pytest.raises(CallError, match="search: needs query"):
+            resources.check(own, {})
+    assert len(resources._checks) == MOST_CHECKS
+    assert made.count(own.name) == 1, "what is used stays"

@@ -15,8 +15,10 @@ from orchestra.rollout.parse import format_answer, format_call
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.shared import leases, spending
-from orchestra.serving.shared.answers import Answers
-from orchestra.serving.shared.database import Database
+from orchestra.serving.shared.answers import KEEP_S, RUNNING_S, Answers
+from orchestra.serving.shared.calls import KEEP_S as CALLS_KEEP_S
+from orchestra.serving.shared.calls import Calls
+from orchestra.serving.shared.database import OLD_AT_ONCE, Database
 from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire.errors import ApiError
 from orchestra.types import Charge, Component, ToolCall, Usage
@@ -40,6 +42,51 @@ def test_answers_by_owner_and_name(tmp_path: Path) -> None:
     assert answers.begin("b", "n", b"x") is None
     answers.forget("b", "n")
     assert answers.begin("b", "n", b"x") is None
+
+
+def test_a_day_s_answers_are_neither_searched_nor_deleted_at_once(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite")
+    answers, said = Answers(database), list[str]()
+
+    def made(seconds: float, name: str, body: bytes | None, count: int = 1) -> None:
+        rows = [("a", f"{name}{number}", "d", body, time.time() - seconds) for number in range(count)]
+        with database.change() as store:
+            store.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", rows)
+
+    def there(name: str) -> int:
+        with database.look() as store:
+            return int(store.execute("SELECT count(*) FROM answers WHERE name LIKE ?", (f"{name}%",)).fetchone()[0])
+
+    made(KEEP_S + 20, "older", b"x", OLD_AT_ONCE)
+    made(KEEP_S + 10, "old", b"x", 2 * OLD_AT_ONCE)
+    made(KEEP_S - 60, "young", b"x", 3)
+    made(RUNNING_S + 10, "killed", None, 3)
+    # The oldest go first. One that is over counts no longer, although it is there.
+    with database.look() as store:
+        store.set_trace_callback(said.append)
+    assert answers.begin("a", "old0", b"y") is None
+    with database.look() as store:
+        store.set_trace_callback(None)
+    assert there("older") == 0 and there("old") == 2 * OLD_AT_ONCE and there("young") == 3
+    # Of the requests that never ended, only the one that is asked for is judged.
+    assert answers.begin("a", "killed0", b"y") is None and there("killed") == 3
+    assert there("old") == OLD_AT_ONCE
+    looked = [line for line in said if line.startswith(("DELETE", "SELECT"))]
+    assert len(looked) == 3
+    with database.look() as store:
+        plans = [row[3] for line in looked for row in store.execute(f"EXPLAIN QUERY PLAN {line}")]
+    assert not any(plan.startswith("SCAN") for plan in plans), plans
+
+
+def test_calls_of_a_day_are_not_deleted_at_once(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite")
+    long_ago = time.time() - CALLS_KEEP_S - 10
+    with database.change() as store:
+        rows = [(f"c{number}", "a", "d", b"", long_ago) for number in range(2 * OLD_AT_ONCE)]
+        store.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?)", rows)
+    Calls(database).remember("a", "d", [1])
+    with database.look() as store:
+        assert store.execute("SELECT count(*) FROM calls").fetchone() == (OLD_AT_ONCE + 1,)
 
 
 def test_a_request_of_a_killed_gateway_may_be_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

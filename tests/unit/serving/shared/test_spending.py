@@ -11,7 +11,7 @@ from orchestra.errors import BudgetError
 from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
 from orchestra.serving.shared.keys import Keys
-from orchestra.serving.shared.spending import HOLD_S, KeyBudget, renew_holds
+from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
 from orchestra.types import Charge, Component
 
 CENT = Decimal("0.01")
@@ -130,3 +130,15 @@ def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:
     with budget.hold(Decimal(1000)):
         budget.book(charge(CENT))
     assert budget.left_usd() is None and keys.list()[0].spent_usd == CENT
+
+
+def test_what_killed_gateways_held_back_leaves_the_store(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.sqlite")
+    key, _ = Keys(database).create("team", budget_usd=10 * CENT)
+    with database.change() as store:
+        rows = [(key.id, "0.09", time.time() - 1), *[(key.id, "0.09", time.time() - FORGET_S - 1)] * 5]
+        store.executemany("INSERT INTO holds (key, usd, until) VALUES (?, ?, ?)", rows)
+    with KeyBudget(database, key.id).hold(CENT):
+        pass
+    with database.look() as store:
+        assert store.execute("SELECT count(*) FROM holds").fetchone() == (1,)

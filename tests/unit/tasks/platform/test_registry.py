@@ -1,6 +1,8 @@
 """A version that somebody registered by hand, in MLflow's pages, stops nothing."""
 
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,35 @@ import pytest
 from orchestra.errors import DataError
 from tasks.explain import explained
 from tasks.platform.pages import benchmarks
-from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
+from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry, git_commit
 from tasks.platform.stage import Stage
 from tasks.promote import champion, promote
 from tasks.records.leftovers import keepers
 from tests.support.promotions import aliases, evaluated, params, train
 from tests.support.worlds import ROOT
+
+
+def test_a_commit_is_marked_where_files_differ_from_it_or_code_is_not_in_it(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        told = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *told, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    assert git_commit(tmp_path) == ""
+    (tmp_path / ".gitignore").write_text("/data/generated\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "a")
+    for path in ("data/generated/a.jsonl", "notes.txt", "dvc.lock"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert re.fullmatch("[0-9a-f]{40}", clean := git_commit(tmp_path)), "none of these is code"
+    for path in ("orchestra/new.py", "tasks/a b.py", "data/catalogue/é.yaml", ".gitignore"):
+        old = (tmp_path / path).read_bytes() if (tmp_path / path).is_file() else None
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("/data/generated\n# Changed.\n")
+        assert git_commit(tmp_path) == f"{clean}+", path
+        (tmp_path / path).unlink() if old is None else (tmp_path / path).write_bytes(old)
+        assert git_commit(tmp_path) == clean
 
 
 def test_a_version_without_a_checkpoint_is_left_out(root: Path) -> None:

@@ -117,6 +117,13 @@ def test_a_rule_judges_what_is_known_and_costs_nothing(root: Path) -> None:
     assert (root / JUDGED / f"{RELEASE}.jsonl").read_text() == before, "nothing is judged twice"
 
 
+def test_of_the_held_out_set_only_what_is_asked_for_is_kept(root: Path) -> None:
+    sampler = Sampler(root, None, RELEASE, ())  # type: ignore[arg-type]
+    assert sampler._rules({"what is 7+1?", "who are you?"}).keys() == {"what is 7+1?"}
+    (root / HELDOUT).write_text("no example")
+    assert sampler._rules(set()) == {}, "nothing is read where nothing is due"
+
+
 def test_a_rise_is_told_with_both_figures(root: Path) -> None:
     known(root, 200, lambda number: number % 4 == 0, "0.02")
     (signal,) = look(root).signals

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +15,14 @@ from orchestra.errors import DataError, OrchestraError
 from orchestra.promotion.approval import request
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
-from orchestra.system.storage import MLFLOW
+from orchestra.system.storage import ARTIFACTS, MLFLOW
 from tasks.approval import STATE, now, write
 from tasks.platform.dvc import LOCK, LOCK_BEFORE
 from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
-from tasks.platform.tracking import connect, experiment
-from tasks.records.leftovers import CACHE, COLLECTED, keepers, leftovers, main
+from tasks.platform.tracking import PARENT, connect, experiment
+from tasks.records.leftovers import CACHE, COLLECTED, Leftover, delete, keepers, leftovers, main
+from tasks.records.models import MODEL
 from tests.support.registries import GIT, commit, make_workspace, register, run_stage, shell
 
 LONG_AGO = 1_000_000_000.0
@@ -186,3 +188,63 @@ def test_a_lock_file_with_marks_of_a_merge_is_one_line(workspace: Path) -> None:
     (workspace / LOCK).write_text("<<<<<<< ours\na: 1\n=======\na: 2\n>>>>>>> theirs\n")
     with pytest.raises(OrchestraError, match=r"git checkout dvc\.lock"):
         main([])
+
+
+def test_every_deleted_run_is_seen_and_what_was_put_aside(workspace: Path) -> None:
+    registry, count = Registry(workspace, "orchestrator"), 1_003
+    run = registry.client.create_run(experiment(registry.client, workspace)).info.run_id
+    with closing(sqlite3.connect(workspace / MLFLOW)) as db, db:
+        known = [name for (_, name, *_) in db.execute("PRAGMA table_info(runs)")]
+        values = {"run_uuid": "?", "lifecycle_stage": "'deleted'"}
+        copy = f"INSERT INTO runs SELECT {', '.join(values.get(name, name) for name in known)} FROM runs"
+        for number in range(count):
+            db.execute(f"{copy} WHERE run_uuid = ?", (f"gone{number}", run))
+            (workspace / ARTIFACTS / f"gone{number}").mkdir(parents=True)
+    aside = workspace / ".state/replaced-20200101T000000"
+    aside.mkdir()
+    (aside / "mlflow.db").write_text("x")
+    for path in (aside, *(workspace / ARTIFACTS).iterdir()):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    found = leftovers(workspace, registry, keepers(workspace, registry, 1), 30)
+    assert sum(one.kind == "artifacts of deleted runs" for one in found) == count
+    assert [one.path for one in found if one.kind == "replaced databases"] == [aside]
+    delete(registry, [one for one in found if one.kind == "replaced databases"])
+    assert not aside.exists()
+
+
+def test_old_runs_go_only_on_request_and_only_those_that_no_version_needs(workspace: Path) -> None:
+    registry = Registry(workspace, "orchestrator")
+    client, where = registry.client, experiment(registry.client, workspace)
+
+    def with_artifacts(run_id: str) -> str:
+        folder = workspace / ARTIFACTS / run_id
+        folder.mkdir(parents=True)
+        (folder / "report.html").write_text("x")
+        os.utime(folder, (LONG_AGO, LONG_AGO))
+        return run_id
+
+    def run(parent: str = "", ended: float = LONG_AGO) -> str:
+        found = str(client.create_run(where, tags={PARENT: parent} if parent else {}).info.run_id)
+        client.set_terminated(found, end_time=int(ended * 1000))
+        return with_artifacts(found)
+
+    versions = {one.number: one for one in registry.versions()}
+    promoted, trained, monitored = with_artifacts(versions[3].run_id), run(), run()
+    evaluated, below, young = run(promoted), run(monitored), run(ended=time.time())
+    sibling = run(trained)
+    model = client.create_logged_model(where, "m", sibling).model_id
+    judged = run()
+    registry.tag(versions[3], {MODEL: model, "judged_in": judged})
+    kept = keepers(workspace, registry, 1)
+
+    def old(days: float | None) -> dict[str, Leftover]:
+        return {one.run: one for one in leftovers(workspace, registry, kept, 30, days) if one.kind == "old runs"}
+
+    assert old(None) == {}
+    found = old(90)
+    assert set(found) == {monitored, below}
+    delete(registry, list(found.values()))
+    assert client.get_run(below).info.lifecycle_stage == "deleted" and not found[below].path.exists()
+    for stays in (promoted, trained, evaluated, young, sibling, judged):
+        assert client.get_run(stays).info.lifecycle_stage == "active" and (workspace / ARTIFACTS / stays).is_dir()
+    assert old(90) == {}

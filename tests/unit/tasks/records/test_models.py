@@ -2,17 +2,18 @@
 
 import json
 import shutil
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from orchestra.files.checkpoint import hash_dir, hash_file
 from tasks.platform.dvc import Hashes
-from tasks.platform.registry import Registry
+from tasks.platform.registry import COMMIT, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
 from tasks.promote import promote
-from tasks.records.models import HASH, HELDOUT, MODEL, VERSIONS, dataset, link
+from tasks.records.models import HASH, HELDOUT, MODEL, VERSIONS, costs, dataset, link
 from tests.support.promotions import params
 
 NONE = Hashes({}, {}, {})
@@ -72,8 +73,10 @@ def test_a_checkpoint_is_one_model_from_its_training_to_its_version(recorder: Re
     assert inputs == {"sft": set(), "grpo": {ids["sft"]}, "evaluate": set(ids.values())}
 
     measured = {one.key: one for one in client.get_logged_model(ids["grpo"]).metrics}
-    assert {one.dataset_name for one in measured.values()} == {"heldout"} and "sft.accuracy" not in measured
-    assert measured["grpo.accuracy"].value == client.get_run(runs["evaluate"]).data.metrics["grpo.accuracy"]
+    assert {one.dataset_name for one in measured.values()} == {"heldout"} and "evaluate.sft.accuracy" not in measured
+    judged, parent = (client.get_run(run).data.metrics for run in (runs["evaluate"], recorder.parent))
+    name = "evaluate.grpo.accuracy"
+    assert measured[name].value == judged[name] == parent[name] and "grpo.accuracy" not in {*measured, *judged}
 
     for _ in range(2):
         assert promote(Stage.open("promote", root, params()), recorder.parent).version == 1
@@ -83,9 +86,24 @@ def test_a_checkpoint_is_one_model_from_its_training_to_its_version(recorder: Re
     assert told == [{"name": "orchestrator", "version": "1"}]
 
 
+def test_a_version_names_the_commit_and_the_dollars_of_its_training(recorder: Recorder) -> None:
+    client, root = recorder.client, recorder.root
+    run_id = recorder.child("grpo")
+    client.set_tag(run_id, COMMIT, "c0ffee")
+    recorder.stage_done("grpo", run_id, NONE, link(recorder, "grpo", run_id))
+    recorder.metrics(recorder.parent, costs({"sft": {"expert": Decimal("190.5")}, "grpo": {"expert": Decimal(750)}}))
+    later = Recorder.open(root, "flow-2", "bold")
+    told = promote(Stage.open("promote", root, params()), later.parent).page.read_text()
+    assert "940.50 USD in its run (grpo 750.00, sft 190.50)" in told and "c0ffee" in told
+    version = Registry(root, "orchestrator").version(1)
+    assert version is not None and version.tags["git_commit"] == "c0ffee"
+    assert client.get_logged_model(version.tags[MODEL]).params["git_commit"] == "c0ffee"
+
+
 def test_a_version_without_a_training_on_record_has_a_model_too(root: Path) -> None:
     promote(Stage.open("promote", root, params()))
     version = Registry(root, "orchestrator").version(1)
     assert version is not None
     model = Registry(root, "orchestrator").client.get_logged_model(version.tags[MODEL])
     assert model.tags[HASH] == version.checkpoint_hash and not model.source_run_id
+    assert version.tags["git_commit"] == "", "the commit of the promotion is not that of the training"

@@ -279,6 +279,21 @@ def test_a_checkpoint_that_is_damaged_here_is_not_pushed(machine: Path, storage:
     assert "checkpoints" in pull(clone(machine, tmp_path / "two"), storage)
 
 
+def test_artifacts_from_before_the_store_are_sent_each_time_and_a_push_says_so(
+    machine: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "warning" not in push(machine, storage)
+    monkeypatch.setattr("tasks.records.shared.LARGE_MB", 0)
+    assert push(machine, storage).endswith(f"all 0 MB of {ARTIFACTS}: orchestra gc --runs-older-than 90 --delete")
+    client = connect(machine)
+    before = experiment(client, machine)
+    monkeypatch.setattr("tasks.platform.tracking.storage_of", lambda _root: storage)
+    assert experiment(client, machine) == before, "its place stays"
+    client.rename_experiment(before, "orchestra-before")
+    begun = client.get_experiment(experiment(client, machine))
+    assert begun.experiment_id != before and begun.artifact_location == storage.artifacts
+
+
 def test_what_fails_on_the_own_disk_is_not_said_of_the_store(storage: Storage) -> None:
     with pytest.raises(ServiceError, match="the disk is full") as full, named_errors(storage):
         raise OSError(errno.ENOSPC, "No space left on device", "/w/.state/.pull-x/state.tar")

@@ -1,0 +1,43 @@
+"""What a stage tells of a run's ledger: its own dollars, which add up to the run's with those of the others."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from orchestra.accounting.budget import Budget
+from orchestra.config.schema import load_params
+from orchestra.types import Charge, Component
+from tasks.platform.ledger import LedgerTail, by_stage, ledgers, open_budget, run_ledger, tell
+from tasks.platform.stage import Stage
+from tasks.records.models import costs
+from tests.support.worlds import ROOT
+
+
+def book(budget: Budget, usd: str, component: Component = Component.EXPERT) -> None:
+    budget.book(Charge(component=component, name="x", cost_usd=Decimal(usd)))
+    budget.close()
+
+
+def test_a_stage_logs_what_it_spent_itself_and_the_stages_add_up_to_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = load_params(ROOT / "params.yaml")
+    sent: dict[str, dict[str, float]] = {}
+    monkeypatch.setattr(Stage, "log_metrics", lambda self, metrics, step=None: sent.update({self.name: metrics}))
+    with run_ledger(tmp_path, "r"):
+        for name, spent in {"sft": "190.25", "grpo": "500.1"}.items():
+            stage = Stage(name, params, tmp_path)
+            budget = open_budget(stage)
+            book(budget, spent)
+            book(budget, "0.05", Component.POLICY)
+            if name == "grpo":
+                book(open_budget(stage, rank=1, ranks=2), "250")
+            tell(stage, budget)
+    with run_ledger(tmp_path, "another"):
+        book(open_budget(Stage("grpo", params, tmp_path)), "7")
+    assert sent["sft"] == {"spent/expert_usd": 190.25, "spent/policy_usd": 0.05}
+    assert sent["grpo"] == {"spent/expert_usd": 750.1, "spent/policy_usd": 0.05}
+    told = costs(by_stage(ledgers(tmp_path, "r")))
+    assert told == {"cost/sft_usd": 190.3, "cost/grpo_usd": 750.15, "cost/total_usd": 940.45}
+    assert told["cost/total_usd"] == float(LedgerTail(tmp_path, "r").take())
