@@ -65,8 +65,8 @@ def test_its_ends_count_where_the_group_has_none() -> None:
 
 @pytest.mark.usefixtures("brevity")
 @pytest.mark.parametrize("unit", ["fixed", "example"])
-def test_a_part_that_is_beyond_its_ends_is_named_before_a_training(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FEATURES, "turns", replace(FEATURES["turns"], ends=of_no_toolbox))
+def test_a_part_that_is_beyond_its_ends_is_named_before_a_training(unit: str) -> None:
+    FEATURES["turns"] = replace(FEATURES["turns"], ends=of_no_toolbox)  # The fixture takes it out again.
     settings = SETTINGS.model_copy(update={"unit": unit})
     assert {reward.parts["turns"] for reward in group_rewards(GROUP, BRIEF, shape=settings)} == {0}
     assert check_weights([BRIEF], settings) == [
