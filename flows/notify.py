@@ -4,15 +4,15 @@ import argparse
 import asyncio
 import os
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from flows._workspace import HEARTBEAT_S, settings
-from flows.schedule import ENTRYPOINTS, WORKSPACE_TAG, connected, workspace_tag, workspace_tags
+from flows.schedule import ENTRYPOINTS, connected, workspace_tag, workspace_tags
 from orchestra.cli.operations.runs import RUNBOOK
 from orchestra.errors import ConfigError, ServiceError
-from orchestra.system import servers
 from orchestra.system.processes import running
 from orchestra.system.runs import AWAITING, SHORT, SKIPPED, TAKEN_BACK
 from orchestra.text import one_line
@@ -32,7 +32,7 @@ TAKEN = (f"prefect.flow-run.{TAKEN_BACK}",)
 """A canary took a version back, which these flows release."""
 RELEASING = ["retrain", "answer", "release"]
 WAITING, CANARY = "waiting", "canary"
-HOOK = "webhook"
+HOOK, MAIL = "webhook", "mail"
 HEARTBEAT = "prefect.flow-run.heartbeat"
 QUIET = timedelta(hours=1)
 """A flow that fails again within this time is not told of again."""
@@ -136,7 +136,7 @@ def _blocks(urls: list[str], smtp: str | None, sender: str | None) -> dict[str, 
     found: dict[str, Any] = {}
     for place, url in enumerate(urls):
         if url.startswith(SCHEME):
-            found[f"mail-{place}"] = email(url, smtp, sender)
+            found[f"{MAIL}-{place}"] = email(url, smtp, sender)
         elif url.startswith(("http://", "https://")):
             found[f"{HOOK}-{place}"] = CustomWebhookNotificationBlock(
                 name="orchestra",
@@ -147,7 +147,7 @@ def _blocks(urls: list[str], smtp: str | None, sender: str | None) -> dict[str, 
         else:
             fix = "https://hooks.slack.com/… or mailto:oncall@example.org"
             raise ConfigError(f"{url!r} is no address of the web and none of e-mail", where="notify", fix=fix)
-    if (smtp or sender) and not any(name.startswith("mail") for name in found):
+    if (smtp or sender) and not any(name.startswith(MAIL) for name in found):
         raise ConfigError("nobody is told by e-mail", where="notify", fix="mailto:oncall@example.org, or no --smtp")
     return found
 
@@ -189,16 +189,25 @@ def _same_password(root: Path, user: str | None) -> None:
 
 
 def remove(root: Path) -> int:
-    """Delete this workspace's automations, on its own server all; returns how many there were."""
+    """Delete this workspace's automations and addresses; returns how many automations there were."""
     from prefect.client.orchestration import get_client
 
-    kinds = "|".join((*ENTRYPOINTS, CANARY, WAITING, "heartbeat"))
-    with connected(root) as address, get_client(sync_client=True) as client:
-        tags = WORKSPACE_TAG if servers.owns_prefect(root, address) else "|".join(workspace_tags(root))
+    tags, kinds = "|".join(workspace_tags(root)), "|".join((*ENTRYPOINTS, CANARY, WAITING, "heartbeat"))
+    with connected(root), get_client(sync_client=True) as client:
         found = [one for one in client.read_automations() if re.fullmatch(f"({tags})-({kinds})", one.name)]
         for one in found:
             client.delete_automation(one.id)
+        for block in [one for one in _saved(client) if re.fullmatch(rf"({tags})-({HOOK}|{MAIL})-\d+", one.name or "")]:
+            client.delete_block_document(block.id)
     return len(found)
+
+
+def _saved(client: Any) -> Iterator[Any]:
+    """Every block, of which Prefect tells 200 at a time."""
+    offset = 0
+    while page := client.read_block_documents(offset=offset, include_secrets=False):
+        yield from page
+        offset += len(page)
 
 
 def _name(root: Path, what: str) -> str:

@@ -256,9 +256,9 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     if decision.waits:
         decision = _with_answer(root, decision)
     with journal.stage("deploy") as note:
-        wish = {"why": f"run {journal.record.name}: version {decision.version} {decision.name.lower()}"}
+        reason = {"why": f"run {journal.record.name}: version {decision.version} {decision.name.lower()}"}
         release = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))
-        deployment: Any = release(root, decision, wish)
+        deployment: Any = release(root, decision, reason)
         note(f"version {deployment.version} {deployment.outcome}")
     verdict, taken_back = decision.name.lower(), deployment.outcome == "rolled_back"
     if taken_back and decision.promoted:

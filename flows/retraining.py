@@ -18,17 +18,16 @@ from flows.schedule import (
     WATCH,
     connected,
     deploy,
-    deployments,
+    own_deployments,
     remove,
     taken,
     workspace_tag,
-    workspace_tags,
 )
 from monitoring import reasons
 from monitoring.drift import MIN_EPISODES, WINDOW, Signal, drift, sample
 from orchestra.config.overrides import apply, undo
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import OrchestraError
+from orchestra.errors import ConfigError, OrchestraError
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import SERVING, read
@@ -219,12 +218,12 @@ def announce(root: Path) -> str:
 
 def _deployment(root: Path) -> Any:
     """The retraining that `orchestra retraining on` deployed; None without one."""
-    return next((one for one in deployments(root) if one.parameters.get("asked")), None)
+    return next((one for one in own_deployments(root) if one.parameters.get("asked")), None)
 
 
 def _name(root: Path, flow: str, name: str) -> str:
     """That of the present one; else the name, apart where another workspace has it on the same server."""
-    ours = (one.name for one in deployments(root) if one.entrypoint == ENTRYPOINTS[flow])
+    ours = (one.name for one in own_deployments(root) if one.entrypoint == ENTRYPOINTS[flow])
     apart = f"{name}-{workspace_tag(root)[-6:]}" if taken(root, flow, name) else name
     return next((one for one in ours if re.fullmatch(f"{name}(-[0-9a-f]{{6}})?", one)), apart)
 
@@ -240,9 +239,7 @@ def switch_on(root: Path) -> Iterator[str]:
         asked = _name(root, "retrain", DEPLOYMENT)
         deploy(root, asked, "retrain", address, parameters={"asked": "due"}, description=what)
         yield f"{asked}: retrain, when it is due"
-        tags = workspace_tags(root)
-        monitors = [one for one in deployments(root) if one.entrypoint == ENTRYPOINTS["monitor"]]
-        if not any(set(tags).intersection(one.tags) for one in monitors):  # One of a restore works in another folder.
+        if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in own_deployments(root)):
             schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
             watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
             deploy(root, watch, "monitor", address, schedule=schedule, description=what)
@@ -254,12 +251,18 @@ def switch_on(root: Path) -> Iterator[str]:
 
 
 def switch_off(root: Path) -> Iterator[str]:
-    """Remove the deployment, and the automation where no other workspace has one; the monitor's schedule stays."""
+    """Remove the deployment, and the automation where no other workspace has one; the monitor's schedule stays.
+
+    Raises `ConfigError` where there is none.
+    """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 
     found = _deployment(root)
-    remove(root, DEPLOYMENT if found is None else found.name)
+    if found is None:
+        fix = "orchestra schedule lists what there is, and --remove deletes one by name"
+        raise ConfigError("this workspace deployed no retraining", where="retraining off", fix=fix)
+    remove(root, found.name)
     with connected(root), get_client(sync_client=True) as client:
         same = DeploymentFilter(name=DeploymentFilterName(like_=DEPLOYMENT))
         if not any(one.parameters.get("asked") for one in client.read_deployments(deployment_filter=same)):

@@ -48,20 +48,33 @@ def _tagged(tags: Iterable[str]) -> bool:
 
 
 def taken(root: Path, flow: str, name: str) -> bool:
-    """Whether another workspace has that deployment on a server that several share: Prefect would replace it unsaid.
+    """Whether another workspace has that deployment: Prefect would replace it unsaid.
 
-    On the workspace's own server it has only what a folder had from which this one was moved or restored.
+    On the workspace's own server, what a move or a restore left may be replaced.
     """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
     from prefect.settings import PREFECT_API_URL
 
-    if servers.owns_prefect(root, str(PREFECT_API_URL.value())):
-        return False
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
-        tags = set(client.read_deployment_by_name(f"{flow}/{name}").tags)
-        return _tagged(tags) and tags.isdisjoint(workspace_tags(root))
+        found = client.read_deployment_by_name(f"{flow}/{name}")
+        if _tagged(found.tags) and not _is_of(root, found):
+            return not (servers.owns_prefect(root, str(PREFECT_API_URL.value())) and _left(root, found))
     return False
+
+
+def _is_of(root: Path, deployment: Any) -> bool:
+    return not set(workspace_tags(root)).isdisjoint(deployment.tags)
+
+
+def _left(root: Path, deployment: Any) -> bool:
+    """Whether its folder is this one or gone, as after a move or a restore. A folder that may not be read is there."""
+    options = [one for step in deployment.pull_steps or () for one in step.values()]
+    folders = [Path(one["directory"]) for one in options if "directory" in one]
+    try:
+        return all(one == root or not one.exists() for one in folders)
+    except PermissionError:
+        return False
 
 
 def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: list[str]) -> None:
@@ -136,34 +149,36 @@ def deploy(
 
 
 def listed(root: Path) -> list[str]:
-    """One line a schedule of this workspace."""
+    """One line a schedule that this workspace can remove."""
     rows = []
     for one in deployments(root):
         plan = one.schedules[0].schedule if one.schedules else None
         when = f"{plan.cron!r} {plan.timezone}" if plan is not None and hasattr(plan, "cron") else "not scheduled"
         with_ = ", ".join(one.parameters.get("overrides") or [])
-        rows.append((one.name, one.entrypoint.rpartition(":")[2], when, with_, "paused" if one.paused else ""))
+        state = ("paused" if one.paused else "", "" if _is_of(root, one) else "of another workspace")
+        rows.append((one.name, one.entrypoint.rpartition(":")[2], when, with_, *state))
     return aligned(rows) if rows else []
 
 
 def remove(root: Path, name: str) -> None:
-    """Delete a schedule; with the last one the worker ends.
+    """Delete a schedule, its own before another workspace's; with the last one the worker ends.
 
     Raises `ConfigError` for one that there is not, and `ServiceError` where the worker would end during a run of its.
     """
     from prefect.client.orchestration import get_client
 
-    found = {one.name: one for one in deployments(root)}
+    every = deployments(root)
+    found = {one.name: one for one in sorted(every, key=lambda one: _is_of(root, one))}
     if name not in found:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
-    if len(found) == 1 and (run := _played(root)) is not None:
+    if len(every) == 1 and (run := _played(root)) is not None:
         what = f"{name} is the last schedule: its worker would end, and it plays the run {run.name}"
         raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
     with connected(root), get_client(sync_client=True) as client:
         client.delete_deployment(found[name].id)
     print(f"{name}: removed")
-    if len(found) == 1 and servers.forget_worker(root):
+    if len(every) == 1 and servers.forget_worker(root):
         print("worker: ended, since no schedule is left")
 
 
@@ -195,7 +210,7 @@ def connected(root: Path) -> Iterator[str]:
 
 
 def deployments(root: Path) -> list[Any]:
-    """Those of this workspace, by name: on its own server all, also of the folder that it was restored from."""
+    """Those that this workspace can remove, by name: its own, and on its own server all."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
@@ -204,6 +219,11 @@ def deployments(root: Path) -> list[Any]:
         tags = DeploymentFilterTags(all_=["orchestra"]) if own else DeploymentFilterTags(any_=workspace_tags(root))
         found: list[Any] = client.read_deployments(deployment_filter=DeploymentFilter(tags=tags))
     return sorted((one for one in found if _tagged(one.tags)), key=lambda one: str(one.name))
+
+
+def own_deployments(root: Path) -> list[Any]:
+    """Those that this workspace made, by name; another one's run in another folder."""
+    return [one for one in deployments(root) if _is_of(root, one)]
 
 
 def _make_pool() -> None:

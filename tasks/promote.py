@@ -89,9 +89,10 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     tags = _tags(stage, folder, training(registry, found.checkpoint_hash))
     candidate = registry.add(folder, found.checkpoint_hash, tags, parent_run_id)
     link_version(registry, candidate, TRAINED)
-    if not candidate.tags.get("git_commit") and (refused := git_refusal(stage.root)) is not None:
-        what, fix = refused
-        stage.say(f"version {candidate.number} names no commit: git: {what} — {fix}")
+    if not candidate.tags.get("git_commit"):
+        refused = git_refusal(stage.root)
+        why = "no run on record of its training names one" if refused is None else "git: {} — {}".format(*refused)
+        stage.say(f"version {candidate.number} names no commit: {why}")
     _measured(registry, candidate, found)
     registry.point(CANDIDATE, candidate)
     keep(stage.root, found, registry.client, parent_run_id)

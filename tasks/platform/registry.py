@@ -237,6 +237,19 @@ class Registry:
         )
 
 
+def known(get: Callable[[str], T], name: str) -> T | None:
+    """What MLflow's client gets by that name; None for what was removed from MLflow for good."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+
+    try:
+        return get(name)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+            raise
+        return None
+
+
 def git_commit(root: Path) -> str:
     """The commit checked out, `+` after it when files differ from it or code is not in it; empty without git."""
     try:

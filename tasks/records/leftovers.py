@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestra.config.schema import load_params
 from orchestra.files import atomic
+from orchestra.files.checkpoint import hash_dir
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import read_trial
@@ -27,9 +28,9 @@ from tasks.platform import dvc
 from tasks.platform.aliases import aliases
 from tasks.platform.commands import run_command
 from tasks.platform.evidence import KEPT, PREFIX
-from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry
+from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry, known
 from tasks.platform.tracking import PARENT, experiment, own_database
-from tasks.records.models import MODEL
+from tasks.records.models import CHECKPOINTS, MODEL, training_run
 
 CACHE, WORK, SWEEPS = ".dvc/cache/files/md5", "work", "work/sweeps"
 COLLECTED = "orchestra.collected"
@@ -174,23 +175,10 @@ def _of_sweeps(root: Path) -> Iterator[str]:
 def _of_runs(registry: Registry, kept: References) -> Iterator[str]:
     """Outputs of the runs that made the kept versions, and of runs that MLflow calls open."""
     client = registry.client
-    found = [run for one in kept.versions if one.run_id and (run := _known(client.get_run, one.run_id)) is not None]
+    found = [run for one in kept.versions if one.run_id and (run := known(client.get_run, one.run_id)) is not None]
     found += _search(client, registry.root, "attributes.status = 'RUNNING'")
     for run in found:
         yield from (value for key, value in run.data.tags.items() if key.startswith(OUT))
-
-
-def _known(get: Callable[[str], Any], name: str) -> Any:
-    """None for what was removed from MLflow for good."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
-
-    try:
-        return get(name)
-    except MlflowException as error:
-        if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
-            raise
-        return None
 
 
 def _closure(cache: Path, names: Iterable[str]) -> set[str]:
@@ -234,12 +222,17 @@ def _deleted_runs(root: Path, client: Any) -> Iterator[Leftover]:
 
 def _old_runs(root: Path, registry: Registry, days: float) -> Iterator[Leftover]:
     """Runs with artifacts in the workspace's own store that ended before so many days, unless a registered version
-    names them, a run above or below them, or the one that made its checkpoint."""
+    names them, a run above or below them, or the one that made its checkpoint, or one of the workspace's."""
     client = registry.client
     if not own_database(root):
         return
     above = {run.info.run_id: run.data.tags.get(PARENT, run.info.run_id) for run in _search(client, root)}
-    named = {above.get(run, run) for one in _pages(client.search_model_versions) for run in _runs_of(client, one)}
+    needed = [run for one in _pages(client.search_model_versions) for run in _runs_of(client, one)]
+    current = [
+        folder for stage in CHECKPOINTS if (folder := root / "models" / stage).is_dir()
+    ]  # A run may register it.
+    needed += [training_run(registry, hash_dir(folder)) for folder in current]
+    named = {above.get(run, run) for run in needed}
     before = int((time.time() - days * DAY_S) * 1000)
     for run in _search(client, root, f"attributes.end_time <= {before} AND attributes.status != 'RUNNING'"):
         run_id, ended = run.info.run_id, datetime.fromtimestamp(run.info.end_time / 1000, UTC)
@@ -252,7 +245,7 @@ def _old_runs(root: Path, registry: Registry, days: float) -> Iterator[Leftover]
 def _runs_of(client: Any, version: Any) -> Iterator[str]:
     """The run that registered a version of MLflow's, those that its tags name, and the one that made its checkpoint."""
     yield from (str(version.run_id), *version.tags.values())
-    if MODEL in version.tags and (model := _known(client.get_logged_model, version.tags[MODEL])) is not None:
+    if MODEL in version.tags and (model := known(client.get_logged_model, version.tags[MODEL])) is not None:
         yield str(model.source_run_id)
 
 

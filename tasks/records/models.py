@@ -16,7 +16,7 @@ from orchestra.evaluation.report import EVALUATION, read_comparison
 from orchestra.files.checkpoint import hash_dir, read_manifest
 from orchestra.files.jsonl import stream_lines
 from orchestra.types import Record, add_up
-from tasks.platform.registry import COMMIT, ModelVersion, Registry
+from tasks.platform.registry import COMMIT, ModelVersion, Registry, known
 from tasks.platform.tracking import PARENT, MeasuredModel, Recorder, allowed_model, experiment, said
 
 HASH = "checkpoint_hash"
@@ -43,10 +43,13 @@ HELDOUT = StageData(path="data/validated/heldout.jsonl", context="evaluation")
 READS = {"sft": TRAIN, "grpo": TRAIN, "evaluate": HELDOUT}
 CONTINUES = {"grpo": "sft"}
 """The checkpoint that a stage trains from."""
+CHECKPOINTS = ("sft", "grpo")
+"""The stages that make a checkpoint, each the folder of its name in models/."""
 
 
 class Training(Record):
-    """What is on record of the training of a checkpoint; empty where it was trained outside of a flow."""
+    """What is on record of the training of a checkpoint; empty where it was trained outside of a flow, or MLflow
+    removed its run."""
 
     git_commit: str = ""
     spent: str = ""
@@ -105,14 +108,23 @@ def logged_model(client: Any, experiment_id: str, name: str, digest: str, run_id
     return str(made.model_id)
 
 
+def training_run(registry: Registry, digest: str) -> str:
+    """The run that made the checkpoint of that hash, which MLflow may have removed; empty where none is on record."""
+    client = registry.client
+    found = client.search_logged_models([experiment(client, registry.root)], f"tags.{HASH} = '{digest}'", max_results=1)
+    return str(found[0].source_run_id or "") if found else ""
+
+
 def training(registry: Registry, digest: str) -> Training:
     """By the run that made the checkpoint of that hash."""
     client = registry.client
-    found = client.search_logged_models([experiment(client, registry.root)], f"tags.{HASH} = '{digest}'", max_results=1)
-    if not found or not found[0].source_run_id:
+    run_id = training_run(registry, digest)
+    run = known(client.get_run, run_id) if run_id else None
+    if run is None:
         return Training()
-    tags = client.get_run(found[0].source_run_id).data.tags
-    metrics = client.get_run(tags[PARENT]).data.metrics if PARENT in tags else {}
+    tags = run.data.tags
+    flow_run = known(client.get_run, tags[PARENT]) if PARENT in tags else None
+    metrics = {} if flow_run is None else flow_run.data.metrics
     by_stage = {key[len(COST) : -len(USD)]: usd for key, usd in metrics.items() if key.startswith(COST)}
     total = by_stage.pop(TOTAL, None)
     parts = ", ".join(f"{name} {usd:,.2f}" for name, usd in sorted(by_stage.items(), key=lambda item: -item[1]))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flows import notify, retraining, schedule
-from flows.schedule import add, deployments, listed, remove
+from flows.schedule import add, deployments, listed, own_deployments, remove
+from flows.server.mail import email
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
 from orchestra.system.processes import alive, running, start_service, started_at, stop_services
@@ -85,11 +86,71 @@ def test_a_restored_workspace_makes_its_schedules_again_on_its_own_server(
     list(retraining.switch_on(old))
     url = str(PREFECT_API_URL.value()).removesuffix("/api")
     monkeypatch.setattr(servers, "address", lambda root, _name: url if root == restored else None)
+    old.rename(old.with_name("gone"))
     add(restored, "weekly", "retrain", "0 4 * * *", "UTC", [])
     list(retraining.switch_on(restored))
-    assert [one.name for one in deployments(restored)] == ["asked", "watch", "weekly"] and not deployments(old)
+    assert [one.name for one in deployments(restored)] == ["asked", "watch", "weekly"]
+    assert own_deployments(restored) == deployments(restored), "nothing of the folder that is gone"
     assert list(retraining.switch_off(restored)) == ["automation orchestra-retraining: removed"]
     remove(restored, "watch")
+
+
+def test_on_its_own_server_a_workspace_leaves_alone_what_another_one_made(
+    two: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    host, guest = two
+    url = str(PREFECT_API_URL.value()).removesuffix("/api")
+    monkeypatch.setattr(servers, "address", lambda root, _name: url if root == host else None)
+    add(guest, "nightly", "retrain", CRON, "UTC", [])
+    list(retraining.switch_on(guest))
+    notify.add(guest, ["http://127.0.0.1:1/x"])
+    theirs = own_deployments(guest)
+
+    monkeypatch.setattr(retraining, "hindrance", lambda *_, **__: "")
+    assert retraining.announce(host) == "a retraining is due: orchestra retraining start, or on"
+    with pytest.raises(ConfigError, match="this workspace deployed no retraining"):
+        list(retraining.switch_off(host))
+    with pytest.raises(ConfigError, match="another workspace has retrain/nightly"):
+        add(host, "nightly", "retrain", CRON, "UTC", [])
+    asked, watch = (line.partition(":")[0] for line in list(retraining.switch_on(host))[:2])
+    assert asked.startswith("asked-") and watch.startswith("watch-")
+    notify.add(host, ["http://127.0.0.1:1/y"])
+    assert notify.remove(host) == 6 and list(retraining.switch_off(host)) == []
+    assert own_deployments(guest) == theirs and len(addresses()) == 1
+
+    seen = [(line.split()[0], line.endswith("of another workspace")) for line in listed(host)]
+    assert seen == [("asked", True), ("nightly", True), ("watch", True), (watch, False)]
+    add(host, "nightly", "monitor", CRON, "UTC", [])
+    remove(host, "nightly")  # Its own is first.
+    assert own_deployments(guest) == theirs
+    remove(host, "nightly")
+    assert [one.name for one in deployments(guest)] == ["asked", "watch"] and notify.remove(guest) == 6
+
+
+def test_the_addresses_of_notices_go_with_them(two: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    shop, bank = two
+    with monkeypatch.context() as before:
+        before.setattr(schedule, "workspace_id", lambda root: digest(str(root.resolve())))
+        notify.add(shop, ["http://127.0.0.1:1/x", "http://127.0.0.1:1/y"])
+        mail = email("mailto:a@example.org", "smtps://b@example.org@mail.example.org", None)
+        mail.save(f"{schedule.workspace_tag(shop)}-mail-2")
+    notify.add(bank, ["http://127.0.0.1:1/z"])
+    assert len(addresses()) == 4
+    notify.add(shop, ["http://127.0.0.1:1/x"])
+    assert addresses() == sorted(f"{schedule.workspace_tag(root)}-webhook-0" for root in two)
+    notify.remove(shop)
+    assert addresses() == [f"{schedule.workspace_tag(bank)}-webhook-0"]
+    notify.remove(bank)
+
+
+def addresses() -> list[str]:
+    """Names of the blocks that keep them."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return sorted(str(one.name) for one in client.read_block_documents() if str(one.name).startswith("orchestra-"))
 
 
 def test_the_same_path_of_two_machines_is_two_workspaces(two: list[Path]) -> None:

@@ -1,14 +1,17 @@
 """A workspace with git, DVC and a registry of several champions, made by the libraries themselves."""
 
 import contextlib
+import sqlite3
 import subprocess
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from dvc.repo import Repo
 
 from orchestra.config.schema import load_params
 from orchestra.files.checkpoint import hash_dir
+from orchestra.system.storage import MLFLOW
 from tasks.platform import dvc
 from tasks.platform.registry import PROMOTED, Registry
 from tests.support.worlds import ROOT
@@ -50,6 +53,13 @@ def register(root: Path, numbers: Sequence[int], runs: Sequence[str]) -> Registr
         (checkpoint / "weights").write_text(str(number))
         registry.add(checkpoint, hash_dir(checkpoint), {PROMOTED: "true"}, run)
     return registry
+
+
+def remove_run(root: Path, run_id: str) -> None:
+    """Take a run out of MLflow's database, as `mlflow gc` does."""
+    with closing(sqlite3.connect(root / MLFLOW)) as db, db:
+        for table in ("tags", "latest_metrics", "metrics", "params", "runs"):
+            db.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (run_id,))
 
 
 def shell(root: Path, *command: str) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import socket
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import certifi
@@ -58,6 +59,10 @@ def test_a_socks_proxy_without_its_package_is_refused(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="ALL_PROXY: it is a SOCKS proxy") as refused:
         check_proxies()
     assert "password" not in str(refused.value)
+    for hosts, used in (("*", False), ("localhost, *", False), ("*.example.com", True)):
+        monkeypatch.setenv("no_proxy", hosts)
+        with pytest.raises(ConfigError, match="SOCKS") if used else nullcontext():
+            check_proxies()
     found["socksio"] = object()
     check_proxies()
 

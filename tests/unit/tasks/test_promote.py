@@ -585,13 +585,18 @@ def test_a_registry_that_fails_is_one_line(root: Path) -> None:
     assert registry.at(CHAMPION) is None
 
 
-def test_a_version_without_a_commit_says_why(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_without_a_commit_says_why(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     promote.promote(Stage.open("promote", root, params()))
     said = [line for line in capsys.readouterr().out.splitlines() if "names no commit" in line]
     assert said == [
         "promote: version 1 names no commit: git: this folder is not a repository — "
         "git init && git add . && git commit -m start"
     ]
+    monkeypatch.setattr(promote, "git_refusal", lambda _root: None)  # As where it was trained before that.
+    promote.promote(Stage.open("promote", root, params()))
+    assert "promote: version 1 names no commit: no run on record of its training names one" in capsys.readouterr().out
 
 
 def test_a_lineage_leads_from_a_version_an_alias_a_run_or_an_address_to_the_data(

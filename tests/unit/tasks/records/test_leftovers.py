@@ -12,6 +12,7 @@ import pytest
 from dvc.repo import Repo
 
 from orchestra.errors import DataError, OrchestraError
+from orchestra.files.checkpoint import hash_dir
 from orchestra.promotion.approval import request
 from orchestra.serving.releases import state
 from orchestra.system.runs import RunRecord, save
@@ -22,8 +23,8 @@ from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import PARENT, connect, experiment
 from tasks.records.leftovers import CACHE, COLLECTED, Leftover, delete, keepers, leftovers, main
-from tasks.records.models import MODEL
-from tests.support.registries import GIT, commit, make_workspace, register, run_stage, shell
+from tasks.records.models import MODEL, logged_model
+from tests.support.registries import GIT, commit, make_workspace, register, remove_run, run_stage, shell
 
 LONG_AGO = 1_000_000_000.0
 
@@ -174,9 +175,7 @@ def test_training_state_stays_while_a_run_can_go_on_from_it(workspace: Path, end
 def test_a_run_that_mlflow_lost_ends_nothing(workspace: Path, made: tuple[Path, dict[str, str]]) -> None:
     with closing(sqlite3.connect(workspace / MLFLOW)) as db, db:
         (run_id,) = db.execute("SELECT run_id FROM model_versions WHERE version = 5").fetchone()
-        for table in ("tags", "latest_metrics", "metrics", "params"):
-            db.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (run_id,))
-        db.execute("DELETE FROM runs WHERE run_uuid = ?", (run_id,))
+    remove_run(workspace, run_id)
     registry = Registry(workspace, "orchestrator")
     found = leftovers(workspace, registry, keepers(workspace, registry, 2), 30)
     # What that run made is known to nobody any more.
@@ -235,6 +234,10 @@ def test_old_runs_go_only_on_request_and_only_those_that_no_version_needs(worksp
     model = client.create_logged_model(where, "m", sibling).model_id
     judged = run()
     registry.tag(versions[3], {MODEL: model, "judged_in": judged})
+    made = run()  # Its checkpoint is the workspace's, and no version yet.
+    (workspace / "models/grpo/weights").write_text("x")
+    logged_model(client, where, "grpo", hash_dir(workspace / "models/grpo"), run(made))
+    logged_model(client, where, "grpo", "of before", below)
     kept = keepers(workspace, registry, 1)
 
     def old(days: float | None) -> dict[str, Leftover]:
@@ -245,6 +248,6 @@ def test_old_runs_go_only_on_request_and_only_those_that_no_version_needs(worksp
     assert set(found) == {monitored, below}
     delete(registry, list(found.values()))
     assert client.get_run(below).info.lifecycle_stage == "deleted" and not found[below].path.exists()
-    for stays in (promoted, trained, evaluated, young, sibling, judged):
+    for stays in (promoted, trained, evaluated, young, sibling, judged, made):
         assert client.get_run(stays).info.lifecycle_stage == "active" and (workspace / ARTIFACTS / stays).is_dir()
     assert old(90) == {}

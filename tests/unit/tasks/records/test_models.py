@@ -13,8 +13,9 @@ from tasks.platform.registry import COMMIT, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
 from tasks.promote import promote
-from tasks.records.models import HASH, HELDOUT, MODEL, VERSIONS, costs, dataset, link
+from tasks.records.models import HASH, HELDOUT, MODEL, VERSIONS, Training, costs, dataset, link, training
 from tests.support.promotions import params
+from tests.support.registries import remove_run
 
 NONE = Hashes({}, {}, {})
 
@@ -98,6 +99,23 @@ def test_a_version_names_the_commit_and_the_dollars_of_its_training(recorder: Re
     version = Registry(root, "orchestrator").version(1)
     assert version is not None and version.tags["git_commit"] == "c0ffee"
     assert client.get_logged_model(version.tags[MODEL]).params["git_commit"] == "c0ffee"
+
+
+def test_a_checkpoint_is_promoted_though_mlflow_removed_the_runs_of_its_training(recorder: Recorder) -> None:
+    client, root = recorder.client, recorder.root
+    digest, registry = hash_dir(root / "models/grpo"), Registry(root, "orchestrator")
+    trained = recorder.child("grpo")
+    client.set_tag(trained, COMMIT, "c0ffee")
+    recorder.stage_done("grpo", trained, NONE, link(recorder, "grpo", trained))
+    recorder.metrics(recorder.parent, costs({"grpo": {"expert": Decimal(750)}}))
+    remove_run(root, recorder.parent)
+    assert training(registry, digest) == Training(git_commit="c0ffee")
+    remove_run(root, trained)
+    assert training(registry, digest) == Training()
+    later = Recorder.open(root, "flow-2", "bold")
+    assert "not known" in promote(Stage.open("promote", root, params()), later.parent).page.read_text()
+    version = registry.version(1)
+    assert version is not None and version.tags["git_commit"] == ""
 
 
 def test_a_version_without_a_training_on_record_has_a_model_too(root: Path) -> None:
