@@ -34,12 +34,6 @@ def renew_holds(database: Database) -> None:
             store.executemany("UPDATE holds SET until = ? WHERE id = ?", rows)
 
 
-class HeldError(BudgetError):
-    """Only what is held for calls under way stands before the cap: most of it comes back."""
-
-    retryable = True
-
-
 class KeyBudget:
     """One request's view of its key's budget, as `orchestra.accounting.budget.Budget` is one of a run."""
 
@@ -119,10 +113,12 @@ class KeyBudget:
             return
         under_way = f", {held:f} are held for calls under way" if held else ""
         what = f"{spent:f} of {self.cap_usd:f} USD are spent{under_way}, and the next call could cost {worst_usd:f}"
-        if add_up((spent, worst_usd)) <= self.cap_usd:
-            raise HeldError(what, where=f"key {self._key}", fix="try again when they have ended")
-        fix = "ask for a larger budget, or wait for the next period"
-        raise BudgetError(what, where=f"key {self._key}", fix=fix)
+        # What is held for calls under way comes back, for the most part.
+        passes = add_up((spent, worst_usd)) <= self.cap_usd
+        fix = "try again when they have ended" if passes else "ask for a larger budget, or wait for the next period"
+        refused = BudgetError(what, where=f"key {self._key}", fix=fix)
+        refused.retryable = passes
+        raise refused
 
     def _state(self, store: Connection) -> tuple[Decimal, Decimal]:
         """What is spent in the period, and what is held for calls under way."""
