@@ -33,18 +33,38 @@ MAX_LOG = 16_000_000
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Lines on standard error; where that is a file it stays bounded, whoever causes the lines."""
+    """Lines on standard error; where that is a log of the workspace it stays bounded, whoever causes the lines."""
+
+    def __init__(self, stream: TextIO, root: Path) -> None:
+        super().__init__(stream)
+        self._file, self._most = _own_log(stream, root), MAX_LOG
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
+        if self._file is None:
+            return
         with contextlib.suppress(OSError):
             out = self.stream.fileno()
-            state = os.fstat(out)
-            if stat.S_ISREG(state.st_mode) and state.st_size > MAX_LOG:
-                with contextlib.suppress(OSError):
-                    shutil.copyfile(file := os.readlink(f"/proc/self/fd/{out}"), f"{file}.1")
-                os.ftruncate(out, 0)
-                os.lseek(out, 0, os.SEEK_SET)
+            size = os.fstat(out).st_size
+            if size <= self._most:
+                return
+            # Where the copy fails the log stays whole, and the next try comes when it has grown by as much again.
+            self._most = size + MAX_LOG
+            shutil.copyfile(f"/proc/self/fd/{out}", f"{self._file}.1")
+            os.ftruncate(out, 0)
+            os.lseek(out, 0, os.SEEK_SET)
+            self._most = MAX_LOG
+
+
+def _own_log(stream: TextIO, root: Path) -> Path | None:
+    """The file in `.state/logs` that it writes; None for any other, which may be another program's too."""
+    try:
+        out = stream.fileno()
+        file = Path(os.readlink(f"/proc/self/fd/{out}"))
+        own = stat.S_ISREG(os.fstat(out).st_mode) and file.parent == (root / ".state/logs").resolve()
+    except OSError:
+        return None
+    return file if own else None
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -65,7 +85,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     quiet()
     raise_file_limit()
-    handler = LogHandler(sys.stderr)
+    root = args.root.resolve()
+    handler = LogHandler(sys.stderr, root)
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -73,7 +94,6 @@ def main(argv: list[str] | None = None) -> None:
 
     from orchestra.serving.wire.connection import BoundedProtocol, GracefulServer, most_arriving
 
-    root = args.root.resolve()
     try:
         check_surroundings(root)
         deploy = _settings(root, args.config)

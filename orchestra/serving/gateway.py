@@ -282,7 +282,7 @@ class Gateway:
                     self.traffic.answered(backend, job.request, record["wall_s"], None)
                 self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
                 if isinstance(error, BudgetError):
-                    raise spent(str(error)) from None
+                    raise spent(error) from None
                 raise
         wall_s = time.monotonic() - began
         if self.traffic is not None and not check:

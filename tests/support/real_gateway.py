@@ -50,8 +50,17 @@ class RunningServer:
 @contextlib.contextmanager
 def listening(app: Any, protocol: type[BoundedProtocol] = BoundedProtocol) -> Iterator[int]:
     """Serve an application in a thread until the block ends; its port."""
-    running = RunningServer(app, protocol)
-    try:
+    with served(app, protocol) as running:
         yield running.port
+
+
+@contextlib.contextmanager
+def served(
+    app: Any, protocol: type[BoundedProtocol] = BoundedProtocol, tls: Path | None = None
+) -> Iterator[RunningServer]:
+    """Serve an application in a thread until the block ends."""
+    running = RunningServer(app, protocol, tls=tls)
+    try:
+        yield running
     finally:
         running.end()

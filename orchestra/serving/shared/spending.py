@@ -19,7 +19,9 @@ HOLD_S = LEASE_S
 FORGET_S = 3600.0
 """Seconds after which its row is deleted then: a gateway that stood still for a while goes on with it."""
 ROOM_S = 5.0
-"""Seconds that a request waits for others' calls to end; it holds a place meanwhile."""
+"""Seconds that a request waits for others' calls before its first turn; it holds a place meanwhile."""
+PAID_ROOM_S = 120.0
+"""Seconds that one waits which has paid for turns: to refuse it wastes them."""
 LOOK_S = 0.05
 """Seconds between two looks whether others' calls have ended."""
 
@@ -33,10 +35,12 @@ def renew_holds(database: Database) -> None:
 
 
 class KeyBudget:
-    """The budget of one key, as `orchestra.accounting.budget.Budget` is one of a run."""
+    """One request's view of its key's budget, as `orchestra.accounting.budget.Budget` is one of a run."""
 
     def __init__(self, database: Database, key_id: str) -> None:
         self._database, self._key = database, key_id
+        self._paid = False
+        """Whether the request has cost something."""
         with database.look() as store:
             row = store.execute("SELECT budget_usd FROM keys WHERE id = ?", (key_id,)).fetchone()
         self.cap_usd = None if row is None or row[0] is None else Decimal(row[0])
@@ -71,10 +75,11 @@ class KeyBudget:
                 store.execute("DELETE FROM holds WHERE id = ?", (held,))
 
     async def room(self, worst_usd: Decimal) -> None:
-        """Wait a little while only what is held for calls under way stands before the cap: most cost less than that."""
+        """Wait a while, and longer once turns are paid, where only what is held for calls under way stands before the
+        cap: most cost less than that."""
         if self.cap_usd is None:
             return
-        until = time.monotonic() + ROOM_S
+        until = time.monotonic() + (PAID_ROOM_S if self._paid else ROOM_S)
         while time.monotonic() < until:
             with self._database.look() as store:
                 spent, held = self._state(store)
@@ -84,6 +89,7 @@ class KeyBudget:
 
     def book(self, charge: Charge) -> None:
         """Count a charge."""
+        self._paid = True
         self._add(charge.cost_usd)
 
     def left_usd(self) -> Decimal | None:
@@ -103,13 +109,16 @@ class KeyBudget:
 
     def _check(self, store: Connection, worst_usd: Decimal) -> None:
         spent, held = self._state(store)
-        if self.cap_usd is not None and add_up((spent, held, worst_usd)) > self.cap_usd:
-            under_way = f", {held:f} are held for calls under way" if held else ""
-            raise BudgetError(
-                f"{spent:f} of {self.cap_usd:f} USD are spent{under_way}, and the next call could cost {worst_usd:f}",
-                where=f"key {self._key}",
-                fix="ask for a larger budget, or wait for the next period",
-            )
+        if self.cap_usd is None or add_up((spent, held, worst_usd)) <= self.cap_usd:
+            return
+        under_way = f", {held:f} are held for calls under way" if held else ""
+        what = f"{spent:f} of {self.cap_usd:f} USD are spent{under_way}, and the next call could cost {worst_usd:f}"
+        # What is held for calls under way comes back, for the most part.
+        passes = add_up((spent, worst_usd)) <= self.cap_usd
+        fix = "try again when they have ended" if passes else "ask for a larger budget, or wait for the next period"
+        refused = BudgetError(what, where=f"key {self._key}", fix=fix)
+        refused.retryable = passes
+        raise refused
 
     def _state(self, store: Connection) -> tuple[Decimal, Decimal]:
         """What is spent in the period, and what is held for calls under way."""

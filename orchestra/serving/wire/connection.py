@@ -62,7 +62,7 @@ class _Port:
     def __init__(self) -> None:
         self.open = 0
         self.idle: dict[BoundedProtocol, None] = {}
-        """Those that wait for a request, the longest first."""
+        """Those that work on no request, the longest first; among them those that wait for the end of their peer."""
 
 
 _PORTS: WeakKeyDictionary[ServerState, dict[int | None, _Port]] = WeakKeyDictionary()
@@ -95,10 +95,11 @@ class BoundedProtocol(H11Protocol):
         self._port = _PORTS.setdefault(self.server_state, {}).setdefault(self.server and self.server[1], _Port())
         self._port.open += 1
         self._rank()
-        if self._port.open > most_connections() and self._port.idle:
-            longest = next(iter(self._port.idle))
-            del self._port.idle[longest]
-            longest.transport.close()
+        if self._port.open > most_connections():
+            longest = next((one for one in self._port.idle if not one._unread()), None)
+            if longest is not None:
+                del self._port.idle[longest]
+                longest._hang_up()
         self._watch()
         if isinstance(self.server_state, _ServerState) and self.server_state.leaving:
             self.shutdown()
@@ -146,10 +147,28 @@ class BoundedProtocol(H11Protocol):
     def _rank(self) -> None:
         """Keep its place among the idle ones, or give it up: while a request is worked on or its answer is read."""
         transport = self.transport
-        if self._waiting() and not transport.is_closing() and not transport.get_write_buffer_size():
+        waits = self._waiting() and (transport.is_closing() or not transport.get_write_buffer_size())
+        if waits and self in self.connections:
             self._port.idle.setdefault(self)
         else:
             self._port.idle.pop(self, None)
+
+    def _unread(self) -> int:
+        """Bytes of answers that the system has not taken yet."""
+        transport: asyncio.Transport | None = self.transport
+        if self.scheme == "https":
+            # TLS hands all of it to a transport below, with a buffer of its own that only this tells.
+            transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def _hang_up(self) -> None:
+        """End a connection without a request; an answer is still sent to its end. Where none is left, nothing is waited
+        for: with TLS, close() waits 30 s until the peer ends too."""
+        unread = self._unread()
+        if not self.transport.is_closing():
+            self.transport.close()
+        if not unread:
+            self.transport.abort()
 
     def _leave(self) -> None:
         if self._waiting() and not self.transport.is_closing():
@@ -213,7 +232,7 @@ class BoundedProtocol(H11Protocol):
     def _late(self) -> None:
         self._header_timer = None
         if self._waiting() and not self.transport.is_closing():
-            self.transport.close()
+            self._hang_up()
 
 
 class _ServerState(ServerState):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from orchestra.errors import Fault, OrchestraError
+from orchestra.errors import BudgetError, Fault, OrchestraError
 
 STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 502, 503)
 """Every status that is not 200."""
@@ -76,9 +76,12 @@ def too_many(message: str, code: str, retry_after_s: float = 1) -> ApiError:
     return ApiError(429, message, kind="rate_limit_error", code=code, retry_after_s=retry_after_s)
 
 
-def spent(message: str) -> ApiError:
-    """For a key whose dollars do not pay for what is asked; OpenAI's clients do not repeat it."""
-    return ApiError(429, message, kind="insufficient_quota", code="insufficient_quota")
+def spent(error: BudgetError) -> ApiError:
+    """For a key whose dollars do not pay for what is asked. OpenAI's clients repeat it only where the key's other calls
+    hold them: most come back."""
+    if error.retryable:
+        return too_many(str(error), "budget_held", 5)
+    return ApiError(429, str(error), kind="insufficient_quota", code="insufficient_quota")
 
 
 def from_orchestra(error: OrchestraError) -> ApiError:

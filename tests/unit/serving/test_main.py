@@ -72,17 +72,54 @@ def test_the_process_may_open_all_the_files_that_the_system_grants_it() -> None:
     assert found.stdout.split() == [str(hard), str(hard)]
 
 
+def logged(root: Path, file: Path, mode: str = "a") -> None:
+    """A gateway of the workspace writes 100 lines to the file."""
+    with file.open(mode, encoding="utf-8") as out:
+        handler = LogHandler(cast(TextIO, out), root)
+        for number in range(100):
+            handler.emit(logging.LogRecord("x", logging.INFO, "", 0, f"line {number} " + "x" * 50, None, None))
+
+
 @pytest.mark.parametrize("mode", ["a", "w"])
 def test_the_log_is_bounded_and_the_one_before_is_kept(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "MAX_LOG", 1000)
-    with (tmp_path / "gateway.log").open(mode, encoding="utf-8") as out:
-        handler = LogHandler(cast(TextIO, out))
-        for number in range(100):
-            handler.emit(logging.LogRecord("x", logging.INFO, "", 0, f"line {number} " + "x" * 50, None, None))
-    files = sorted(file.name for file in tmp_path.iterdir())
+    logs = tmp_path / ".state/logs"
+    logs.mkdir(parents=True)
+    logged(tmp_path, logs / "gateway.log", mode)
+    files = sorted(file.name for file in logs.iterdir())
     assert files == ["gateway.log", "gateway.log.1"]
-    lines = [line for name in files[::-1] for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
-    assert all(len((tmp_path / name).read_bytes()) <= 1100 for name in files)
+    lines = [line for name in files[::-1] for line in (logs / name).read_text(encoding="utf-8").splitlines()]
+    assert all(len((logs / name).read_bytes()) <= 1100 for name in files)
     assert [int(line.split()[1]) for line in lines] == list(range(100 - len(lines), 100)) and len(lines) > 15
+
+
+def test_no_line_of_a_log_is_lost_that_cannot_be_kept_or_is_not_the_workspaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MAX_LOG", 1000)
+    own, foreign = tmp_path / ".state/logs/gateway.log", tmp_path / "shared.log"
+    # Where the copy would be is a folder.
+    own.with_name("gateway.log.1").mkdir(parents=True)
+    for file in (own, foreign):
+        file.write_text("of another program\n", encoding="utf-8")
+        logged(tmp_path, file)
+        assert len(file.read_text(encoding="utf-8").splitlines()) == 101
+    assert {file.name for file in tmp_path.iterdir()} == {".state", "shared.log"}
+
+
+def test_a_log_is_copied_again_only_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk would have every line copy the whole log."""
+    tries = []
+    monkeypatch.setattr(process, "MAX_LOG", 1000)
+
+    def full(source: str, target: str) -> None:
+        tries.append(target)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    own = tmp_path / ".state/logs/gateway.log"
+    own.parent.mkdir(parents=True)
+    logged(tmp_path, own)
+    assert 3 <= len(tries) <= 6

@@ -1,6 +1,7 @@
 """A request that is sent again is neither done nor paid for twice."""
 
 import asyncio
+import contextlib
 import json
 import time
 from decimal import Decimal
@@ -12,6 +13,7 @@ import pytest
 
 from orchestra.config.deploy import GatewayLimits
 from orchestra.rollout.parse import format_answer, format_call
+from orchestra.rollout.policies.base import Conversation
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.shared import leases, spending
@@ -146,7 +148,11 @@ def test_a_key_whose_dollars_are_held_keeps_no_place(tmp_path: Path, monkeypatch
                     assert (await ask(other)).status_code == 200
                     refused = await asyncio.gather(*waiting)
             assert {reply.status_code for reply in refused} == {429}
-            assert "are held for calls under way" in refused[0].json()["error"]["message"]
+            error = refused[0].json()["error"]
+            assert "are held for calls under way" in error["message"] and "try again" in error["message"]
+            # Official clients repeat it.
+            assert (error["type"], error["code"]) == ("rate_limit_error", "budget_held")
+            assert int(refused[0].headers["retry-after"]) > 0
 
     asyncio.run(go())
 
@@ -230,6 +236,28 @@ def test_a_request_waits_for_dollars_that_another_of_its_key_holds(tmp_path: Pat
             assert (await waiting).json()["orchestra"]["stop"] == "answered"
 
     asyncio.run(go())
+
+
+def test_a_request_that_paid_for_a_turn_waits_for_other_calls_of_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spending, "ROOM_S", 0.05)
+    expert, held = backend(tmp_path).card()["strongest_expert"], contextlib.ExitStack()
+
+    def decide(conversation: Conversation) -> str:
+        if conversation.turns:
+            return format_answer("it is done")
+        # Before the expert is called, another request's call holds nearly all, for a while.
+        held.enter_context(KeyBudget(gateway.store, made.id).hold(Decimal("0.99")))
+        asyncio.get_running_loop().call_later(0.6, held.close)
+        return format_call(ToolCall(name=expert, arguments={}))
+
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, decide))
+    made, secret = gateway.keys.create("team", budget_usd=Decimal(1))
+
+    body = {"messages": [{"role": "user", "content": "who wrote Opal?"}]}
+    reply = call(gateway, tmp_path, "POST", PATH, json=body, headers={"Authorization": f"Bearer {secret}"}).json()
+    assert (reply["orchestra"]["stop"], reply["orchestra"]["turns"]) == ("answered", 2)
 
 
 def test_an_answer_that_is_kept_is_given_whatever_stands_before_a_new_one(tmp_path: Path) -> None:

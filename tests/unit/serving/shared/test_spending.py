@@ -116,8 +116,32 @@ def test_waiting_for_others_ends_after_some_seconds(budgets: list[KeyBudget], mo
         with budgets[0].hold(9 * CENT):
             async with asyncio.timeout(5):
                 await budgets[1].room(5 * CENT)
-            with pytest.raises(BudgetError), budgets[1].hold(5 * CENT):
+            with pytest.raises(BudgetError, match="try again") as held, budgets[1].hold(5 * CENT):
                 pass
+            assert held.value.retryable
+            # Where the money is gone, waiting helps nobody.
+            with pytest.raises(BudgetError, match="a larger budget") as gone, budgets[1].hold(11 * CENT):
+                pass
+            assert not gone.value.retryable
+
+    asyncio.run(go())
+
+
+def test_a_request_that_paid_waits_longer(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spending, "ROOM_S", 0.05)
+
+    async def go() -> None:
+        budgets[1].book(charge(CENT))
+        with budgets[0].hold(8 * CENT):
+            waiting = asyncio.ensure_future(budgets[1].room(5 * CENT))
+            await asyncio.sleep(0.4)
+            assert not waiting.done()
+        async with asyncio.timeout(5):
+            await waiting
+        monkeypatch.setattr(spending, "PAID_ROOM_S", 0.1)
+        with budgets[0].hold(8 * CENT):
+            async with asyncio.timeout(5):
+                await budgets[1].room(5 * CENT)
 
     asyncio.run(go())
 

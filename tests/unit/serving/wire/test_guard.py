@@ -6,6 +6,7 @@ import json
 import math
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ from orchestra.serving.wire.connection import IDLE_S, BoundedProtocol, GracefulS
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
 from orchestra.serving.wire.request import MAX_BODY
 from orchestra.system.processes import server_socket
-from tests.support.real_gateway import listening
+from tests.support.mailbox import certificate
+from tests.support.real_gateway import listening, served
 from tests.support.serving_world import backend
 from tests.support.waiting import soon
 
@@ -289,6 +291,82 @@ def test_when_connections_run_out_the_one_that_was_idle_longest_is_closed(monkey
         go_on.set()
         slow.settimeout(20)
         assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request under way is no idle connection"
+
+
+async def ok(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def over_tls(port: int, folder: Path, said: bytes = b"") -> ssl.SSLSocket:
+    """A caller that does not end its side: nothing reads what the server says last."""
+    trusted = ssl.create_default_context(cafile=folder / "certificate.pem")
+    made = socket.create_connection(("127.0.0.1", port), timeout=20)
+    found = trusted.wrap_socket(made, server_hostname="127.0.0.1")
+    found.sendall(said)
+    return found
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"],
+    ids=["silent", "refused", "answered"],
+)
+def test_a_full_port_waits_for_the_end_of_no_tls_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 4)
+    certificate(tmp_path, "127.0.0.1")
+    with served(RequestGuard(ok), tls=tmp_path) as running, contextlib.ExitStack() as held:
+        for _ in range(12):
+            held.enter_context(over_tls(running.port, tmp_path, said))
+        assert asks(held.enter_context(over_tls(running.port, tmp_path)))
+        connections = running.server.server_state.connections
+        assert soon(lambda: len(connections) <= 4, 5)
+
+
+def test_a_tls_caller_whose_headers_do_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    certificate(tmp_path, "127.0.0.1")
+    with served(RequestGuard(ok), Hasty, tls=tmp_path) as running, over_tls(running.port, tmp_path, b"GET / HT"):
+        connections = running.server.server_state.connections
+        assert soon(lambda: len(connections) == 1, 5) and soon(lambda: not connections, 5)
+
+
+def test_a_full_tls_port_cuts_no_answer_that_is_read_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 2)
+    certificate(tmp_path, "127.0.0.1")
+    answered = threading.Event()
+
+    class Narrow(BoundedProtocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            super().connection_made(transport)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            answered.set()
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != "/long":
+            return await ok(scope, receive, send)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"60000")]})
+        await send({"type": "http.response.body", "body": b"x" * 60_000})
+
+    trusted = ssl.create_default_context(cafile=tmp_path / "certificate.pem")
+    with served(RequestGuard(long), Narrow, tls=tmp_path) as running, contextlib.ExitStack() as held:
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.settimeout(20)
+        made.connect(("127.0.0.1", running.port))
+        late = held.enter_context(trusted.wrap_socket(made, server_hostname="127.0.0.1"))
+        late.sendall(b"GET /long HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert answered.wait(20)
+        for _ in range(4):
+            assert asks(held.enter_context(over_tls(running.port, tmp_path)))
+        found = b""
+        while len(found.partition(b"\r\n\r\n")[2]) < 60_000 and (chunk := late.recv(4096)):
+            found += chunk
+        assert found.endswith(b"x" * 60_000)
 
 
 def test_connections_of_one_port_take_no_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
