@@ -161,10 +161,10 @@ def _trained(recorder: Recorder, stage: str, run_id: str) -> None:
     manifest = read_manifest(models / stage)
     made = logged_model(client, where, stage, hash_dir(models / stage), run_id)
     # The same checkpoint can be made twice, as after a kill: its parameters are written once.
-    known = client.get_logged_model(made).params
+    written = client.get_logged_model(made).params
     fields = {field: getattr(manifest, field) for field in ("base", "data_hash", "price_date")}
     fields["git_commit"] = manifest.git_commit or client.get_run(run_id).data.tags.get(COMMIT)
-    if new := {field: said(str(value or "none"), 500) for field, value in fields.items() if field not in known}:
+    if new := {field: said(str(value or "none"), 500) for field, value in fields.items() if field not in written}:
         client.log_model_params(made, new)
     client.log_outputs(run_id, [LoggedModelOutput(made, 0)])
 
