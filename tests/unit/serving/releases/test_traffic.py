@@ -150,7 +150,10 @@ def test_failures_of_the_engine_count_each_time(tmp_path: Path) -> None:
     async def work(ask: Ask) -> None:
         for _ in range(4):
             assert (await ask("what is 1+1?")).status_code == 502
-        await asyncio.sleep(0.1)
+        assert gateway.traffic is not None
+        async with asyncio.timeout(30):
+            while not gateway.traffic.withdrawn:  # It is concluded in a thread.
+                await asyncio.sleep(0.01)
         assert version(await ask("what is 1+1?")) == "7"
 
     talk(gateway, work)
