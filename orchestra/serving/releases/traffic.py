@@ -43,6 +43,8 @@ class Traffic:
         self._samples, self._telemetry = TrialSamples(database, trial.id), telemetry
         self._until = time.time() + 60 * trial.settings.minutes + GRACE_S
         self._look: asyncio.Task[None] | None = None
+        self._due = False
+        """Whether something came that is to be looked at."""
         self._shadows: set[asyncio.Task[None]] = set()
         self._seen = 0
         self._counted: set[bytes] = set()
@@ -123,8 +125,16 @@ class Traffic:
         if sample.arm == "champion":
             return
         self._seen += 1
-        if (sample.failed or self._seen % LOOK_EVERY == 0) and (self._look is None or self._look.done()):
-            self._look = asyncio.ensure_future(asyncio.to_thread(self._conclude))
+        if sample.failed or self._seen % LOOK_EVERY == 0:
+            self._due = True
+            if self._look is None or self._look.done():
+                self._look = asyncio.ensure_future(self._conclude_all())
+
+    async def _conclude_all(self) -> None:
+        """What came while it looked is looked at too: the next request may be long in coming."""
+        while self._due:
+            self._due = False
+            await asyncio.to_thread(self._conclude)
 
     def _conclude(self) -> None:
         """Withdraw a candidate that is found to be worse. That it passes is for the release to say."""
