@@ -228,9 +228,8 @@ def _old_runs(root: Path, registry: Registry, days: float) -> Iterator[Leftover]
         return
     above = {run.info.run_id: run.data.tags.get(PARENT, run.info.run_id) for run in _search(client, root)}
     needed = [run for one in _pages(client.search_model_versions) for run in _runs_of(client, one)]
-    current = [
-        folder for stage in CHECKPOINTS if (folder := root / "models" / stage).is_dir()
-    ]  # A run may register it.
+    # A later run may register what the workspace has now.
+    current = [folder for stage in CHECKPOINTS if (folder := root / "models" / stage).is_dir()]
     needed += [training_run(registry, hash_dir(folder)) for folder in current]
     named = {above.get(run, run) for run in needed}
     before = int((time.time() - days * DAY_S) * 1000)
