@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from benchmarks.gpu_step_trl import Timed, Work, peak_gib
 from orchestra.config.compute import Lora
 from orchestra.config.engine import RolloutServer
 from orchestra.config.schema import Params, load_params
+from orchestra.errors import DataError
 from orchestra.rollout.render import Codec
 from orchestra.system.environment import quiet
 from orchestra.system.machine import plan_of
@@ -35,6 +36,8 @@ from orchestra.types import Example
 PROFILE = "models/recipes/qwen3-0.6b/params.yaml"
 WARM = 2
 """Steps that are not counted: the first ones compile and allocate."""
+SPARE = 4
+"""Examples that are made for each that is needed: about half read the same as text."""
 TITLES = {"ours": "this project", "trl": "TRL, vLLM colocated"}
 
 
@@ -129,6 +132,20 @@ def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Toolkit, 
     return Figures(**clock.means(WARM), sync_s=statistics.mean(syncs), peak_gib=peak_gib(), measures=last)
 
 
+def same_as_text(codec: Codec, examples: Sequence[Example], count: int) -> list[Example]:
+    """The first examples whose prompts are the same tokens when they are read as one text, as TRL reads them.
+
+    This project cuts the user's words apart from what stands around them.
+    """
+    tokenizer: Any = codec.tokenizer
+    prompts = ((one, codec.prompt(one)) for one in examples)
+    found = [one for one, ids in prompts if tokenizer(tokenizer.decode(ids))["input_ids"] == ids]
+    if len(found) < count:
+        what = f"{len(found)} prompts read the same as text, not {count}"
+        raise DataError(what, where="--steps", fix="ask for fewer")
+    return found[:count]
+
+
 def table(found: dict[str, Figures], told: float) -> str:
     """The figures in Markdown, beside the forecast in GiB; ratios above 1 where this project is ahead."""
     rows = ["| | s a step | s of it before training | weights to vLLM, s | tokens/s written | peak, GiB |"]
@@ -154,19 +171,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(arguments)
     work = Work(**{one.name: getattr(chosen, one.name) for one in fields(Work)})
-    params, toolkit, examples = open_world(load_params(ROOT / PROFILE), work.examples * work.steps)
+    count = work.examples * work.steps
+    params, toolkit, examples = open_world(load_params(ROOT / PROFILE), SPARE * count)
     codec = Codec.load(chosen.base)
+    examples = same_as_text(codec, examples, count)
     prompts = [codec.prompt(example) for example in examples]
     lengths = [len(ids) for ids in prompts]
     params = params_of(params, work, max(lengths))
     told = training(ModelShape.load(chosen.base), plan_of(params, "grpo")).total / GIB
-    found = {"ours": ours(chosen.base, work, examples, toolkit, params)}
+    print(f"{work.examples} prompts of {min(lengths)} to {max(lengths)} tokens, {work.group} times each", flush=True)
+    sides: dict[str, Callable[[], Figures]] = {"ours": lambda: ours(chosen.base, work, examples, toolkit, params)}
     if chosen.trl is not None:
-        found["trl"] = theirs(chosen.trl, chosen.base, work, prompts)
-    print(f"{work.examples} prompts of {min(lengths)} to {max(lengths)} tokens, {work.group} times each\n")
-    print(table(found, told))
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
+        sides["trl"] = lambda: theirs(chosen.trl, chosen.base, work, prompts)
+    found: dict[str, Figures] = {}
+    for name, measure in sides.items():
+        found[name] = measure()
+        print(f"\n{table(found, told)}", flush=True)
+        if chosen.json is not None:
+            chosen.json.write_text(json.dumps({one: asdict(of) for one, of in found.items()}, indent=1))
     return 0
 
 

@@ -258,9 +258,13 @@ def start_service(
     *,
     port: int,
     url: str,
+    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Service:
-    """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it."""
+    """Start a server that outlives this process, its output in `.state/logs/<name>.log`, and remember it.
+
+    It runs in `cwd`, or in `root`.
+    """
     state = root / ".state"
     log = state / "logs" / f"{name}.log"
     atomic.make_folder(log.parent)
@@ -269,7 +273,7 @@ def start_service(
     with log.open("ab") as out:
         child = subprocess.Popen(
             list(command),
-            cwd=root,
+            cwd=cwd or root,
             env=None if env is None else dict(env),
             stdin=subprocess.DEVNULL,
             stdout=out,

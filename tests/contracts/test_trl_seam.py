@@ -1,5 +1,6 @@
 """What we rely on in TRL's experimental rollout seam, measured as the gradient of one step of the real trainer."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 
-from orchestra.training.grpo import _trainer_class
+from orchestra.training.grpo import _of_no_left_out_row, _trainer_class
 from orchestra.training.passes.tree_attention import enable
 from orchestra.training.rollouts import eq2
 from tests.support.worlds import codec, tiny_model
@@ -133,6 +134,26 @@ def test_rewards_of_none_reach_the_trainer_and_break_nothing(tmp_path: Path) -> 
     for rewards in ([None, 2, None, 4, 5, 6], [None] * ROWS):
         found = trained(_trainer_class(), tmp_path, ADVANTAGES, rewards=rewards)
         assert_equal(found, by_hand(ADVANTAGES))
+
+
+def test_a_row_that_is_left_out_on_purpose_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from accelerate import PartialState
+
+    PartialState()
+    name = "trl.trainer.grpo_trainer"
+    rewards = (None, 2, 3, None, 5, 6)
+    with caplog.at_level(logging.WARNING, logger=name):
+        trained(_trainer_class(), tmp_path / "told", ADVANTAGES, rewards=rewards)
+        assert any("returned None" in record.getMessage() for record in caplog.records), "TRL words it otherwise now"
+        caplog.clear()
+        of_trl = logging.getLogger(name)
+        of_trl.addFilter(_of_no_left_out_row)
+        try:
+            trained(_trainer_class(), tmp_path / "quiet", ADVANTAGES, rewards=rewards)
+            of_trl.warning("another warning")
+        finally:
+            of_trl.removeFilter(_of_no_left_out_row)
+    assert [record.getMessage() for record in caplog.records if record.name == name] == ["another warning"]
 
 
 def test_the_rollout_is_asked_for_whole_groups_with_the_example_id(tmp_path: Path) -> None:

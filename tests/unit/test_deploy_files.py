@@ -85,7 +85,7 @@ def test_prometheus_may_ask_the_gateway_by_its_name_in_compose() -> None:
 
 def test_model_servers_have_the_options_of_a_release() -> None:
     """What the gateway relies on: the served name, counts of cached tokens, an end that loses no request."""
-    ours = command(Path("python"), Path("m"), 1, 2, VllmServer())
+    ours = command(Path("python"), 1, 2, VllmServer())
     for words in (*containers("vllm"), compose()["services"]["vllm"]["command"]):
         assert words[words.index("--served-model-name") + 1] == SERVED_NAME
         for option in ("--enable-prompt-tokens-details", "--shutdown-timeout"):

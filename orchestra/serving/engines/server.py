@@ -26,6 +26,7 @@ from orchestra.serving.releases.vllm import (
     interpreter_for,
     last_error,
     wait_healthy,
+    working_folder,
 )
 from orchestra.system.machine import beside_gpu
 from orchestra.system.processes import (
@@ -124,9 +125,8 @@ class OwnServer(Server):
         python, port = interpreter_for(root, settings), free_port()
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
-        self.command = command(
-            python, model_dir.resolve(), port, max_len, settings, extra=_flags(lora, settings, max_len)
-        )
+        self.command = command(python, port, max_len, settings, extra=_flags(lora, settings, max_len))
+        self.folder = working_folder(work / "server", model_dir)
         self.adapter: tuple[str, str] | None = None
         """Name and folder of the adapters that a server started again must load."""
         self._child: subprocess.Popen[str] | None = None
@@ -193,7 +193,7 @@ class OwnServer(Server):
         env = without_rank(own_settings(self.root, self.settings))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as out:
-            self._child = spawn(self.command, cwd=self.root, env=env, stdout=out)
+            self._child = spawn(self.command, cwd=self.folder, env=env, stdout=out)
         pid = self._child.pid
         self._started = started_at(pid) or "0"
         service = Service("rollout server", pid, self._started, self.port, self.url, str(self.log))

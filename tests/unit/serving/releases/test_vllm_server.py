@@ -15,7 +15,7 @@ from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Generation
 from orchestra.serving.engines.server import OwnServer
 from orchestra.serving.releases import vllm
-from orchestra.system.processes import start_service
+from orchestra.system.processes import start_service, wait_until
 from tests.support.worlds import ROOT
 
 TOKENS = st.lists(st.tuples(st.integers(0, 99), st.floats(-20, 0)), min_size=1, max_size=8)
@@ -57,7 +57,7 @@ def test_missing_tokens_and_generations_are_found() -> None:
 
 
 def test_the_command_says_what_matters(tmp_path: Path) -> None:
-    line = " ".join(vllm.command(tmp_path / "python", tmp_path / "model", 8123, 768, VllmServer()))
+    line = " ".join(vllm.command(tmp_path / "python", 8123, 768, VllmServer()))
     for flag in ("--host 127.0.0.1", "--port 8123", "--max-model-len 768", "--enforce-eager", "--shutdown-timeout 30"):
         assert flag in line
     assert "trust-remote-code" not in line and "tensor-parallel" not in line
@@ -65,7 +65,7 @@ def test_the_command_says_what_matters(tmp_path: Path) -> None:
 
 def test_on_gpus_the_command_names_type_share_and_number(tmp_path: Path) -> None:
     settings = VllmServer(device="gpu", dtype="bfloat16", tensor_parallel=4, gpu_memory=0.8)
-    line = " ".join(vllm.command(tmp_path / "python", tmp_path / "model", 8123, 768, settings))
+    line = " ".join(vllm.command(tmp_path / "python", 8123, 768, settings))
     for flag in ("--dtype bfloat16", "--tensor-parallel-size 4", "--gpu-memory-utilization 0.8"):
         assert flag in line
     assert "--enforce-eager" not in line
@@ -147,6 +147,28 @@ def test_vllms_own_wheel_is_no_server_on_a_cpu(tmp_path: Path) -> None:
     assert (found.level, found.found) == ("error", "vLLM's own, where deploy.vllm has device cpu")
     built(tmp_path, "vllm", "0.32.0+cpu")
     assert vllm.interpreter_for(tmp_path, VllmServer()) == tmp_path / ".venv-vllm/bin/python", "vLLM's build for CPUs"
+
+
+def test_servers_know_every_model_by_one_name(build_for_cpus: Path) -> None:
+    """vLLM files compiled code under the model's name: another name is compiled again, about 50 s on a GPU."""
+    root = build_for_cpus
+    python = root / ".venv-vllm/bin/python"
+    python.write_text('#!/bin/sh\necho "$4: $(cat "$4/config.json")"\n', encoding="utf-8")
+    python.chmod(0o755)
+
+    def told(version: str) -> str:
+        (root / version).mkdir(exist_ok=True)
+        (root / version / "config.json").write_text(version, encoding="utf-8")
+        service = vllm.launch(root, "vllm-blue", root / version, max_len=8)
+        assert wait_until(lambda: not service.running, 30)
+        return (root / service.log).read_text(encoding="utf-8").strip()
+
+    assert [told(version) for version in ("one", "two", "two")] == [
+        "checkpoint: one", "checkpoint: two", "checkpoint: two",
+    ]  # fmt: skip
+    own = OwnServer(root, root / "work", root / "one", PlayServer(), max_len=8, lora=None, say=print)
+    assert own.command[own.command.index("--model") + 1] == "checkpoint"
+    assert (own.folder / "checkpoint/config.json").read_text(encoding="utf-8") == "one"
 
 
 def test_the_smallest_profile_of_gpus_serves_on_one() -> None:
