@@ -19,7 +19,7 @@ TEXTS = st.text(max_size=40) | st.sampled_from(["<|im_end|>", "</think>", "<tool
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> tuple[PromptFrames, Shelf]:
     frames = PromptFrames(codec())
-    return frames, Shelf(toolkit(tmp_path_factory.mktemp("world")), frames.keep)
+    return frames, Shelf(toolkit(tmp_path_factory.mktemp("world")), frames)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -41,7 +41,7 @@ def test_prompts_are_the_codecs(
 def test_the_shipped_template_has_a_frame(tmp_path: Path) -> None:
     shipped = Codec.load(ROOT / "models/base/embedded")
     frames = PromptFrames(shipped)
-    box = Shelf(toolkit(tmp_path), frames.keep).toolbox("", None, 5)
+    box = Shelf(toolkit(tmp_path), frames).toolbox("", None, 5)
     asked = [Message(role="user", content="what is 2+2?")]
     assert frames.prompt(asked, box, "be quick.", None) == shipped.messages_prompt(asked, box, "be quick.")
     frame = shipped.frame(shipped.led(asked, "be quick.", None), box)
@@ -50,7 +50,7 @@ def test_the_shipped_template_has_a_frame(tmp_path: Path) -> None:
 
 def test_a_plain_toolbox_is_one_object_and_a_choice_is_still_kept_to(tmp_path: Path) -> None:
     tools = toolkit(tmp_path)
-    made = Shelf(tools, lambda box: box)
+    made = Shelf(tools, PromptFrames(codec()))
     assert made.toolbox("a", None, 4) is made.toolbox("b", None, 4) == toolbox(tools, "a", None, 4)
     avoided = made.toolbox("a", None, 4)[0].name
     assert avoided not in [spec.name for spec in made.toolbox("a", None, 4, ToolChoice(avoid=frozenset({avoided})))]
