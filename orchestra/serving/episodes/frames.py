@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
 from orchestra.types import Message, ToolSpec
@@ -50,9 +50,9 @@ class ToolRows:
         alone = [_around(codec, (*head, tool), "x") for tool in tools]
         if len(tools) < 2 or not all(alone):
             return None
-        before: list[int] = commonprefix(alone)
+        before = _beginning(alone)
         tails = [ids[len(before) :][::-1] for ids in alone]
-        after = commonprefix(tails)[::-1]
+        after = _beginning(tails)[::-1]
         rows = [tail[len(after) :][::-1] for tail in tails]
         pair = _around(codec, (*head, *tools[:2]), "x")
         between = pair[len(before) + len(rows[0]) : len(pair) - len(rows[1]) - len(after)]
@@ -77,6 +77,11 @@ class ToolRows:
         ids = self.written(toolbox[count:])
         gap = ids.index(GAP)
         return [ids[:gap], ids[gap + 1 :]]
+
+
+def _beginning(several: Sequence[Sequence[int]]) -> list[int]:
+    """What all of them begin with."""
+    return [ids[0] for ids in takewhile(lambda ids: len(set(ids)) == 1, zip(*several, strict=False))]
 
 
 def _around(codec: Codec, toolbox: tuple[ToolSpec, ...], said: str) -> list[int]:
