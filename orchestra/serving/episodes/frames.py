@@ -10,6 +10,7 @@ from decimal import Decimal
 from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
+from orchestra.errors import DataError
 from orchestra.types import Message, ToolSpec
 
 if TYPE_CHECKING:
@@ -86,7 +87,10 @@ def _beginning(several: Sequence[Sequence[int]]) -> list[int]:
 
 def _around(codec: Codec, toolbox: tuple[ToolSpec, ...], said: str) -> list[int]:
     """The token ids around one message of the user, with the `GAP` in its place; none where it has no frame."""
-    frame = codec.frame([Message(role="user", content=said)], toolbox)
+    try:
+        frame = codec.frame([Message(role="user", content=said)], toolbox)
+    except DataError:
+        return []
     return [] if frame is None else [*frame[0], GAP, *frame[1]]
 
 

@@ -98,6 +98,7 @@ def test_what_is_led_or_longer_is_rendered(shelf: tuple[PromptFrames, Shelf]) ->
         "{% for tool in tools | sort(attribute='function.name') %}{{ tool.function.name }}\n{% endfor %}",
         "{% for tool in tools %}{{ tool.function.name }}{{ ', ' if not loop.last }}{% endfor %}",
         "{{ tools[0].function.name }}",
+        "{% if tools | length > 12 %}{{ no_such_thing() }}{% endif %}{{ tools[0].function.name }}",
     ],
 )
 def test_a_table_that_is_more_than_its_rows_is_rendered(tmp_path: Path, table: str) -> None:
