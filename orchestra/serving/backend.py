@@ -92,7 +92,7 @@ class Backend:
 
     def __post_init__(self) -> None:
         self._frames = PromptFrames(self.codec)
-        self._shelf = Shelf(self.toolkit, self._frames.keep)
+        self._shelf = Shelf(self.toolkit, self._frames)
         self._least = self.serving.parsed.deploy.least_confidence
         self._doubted = self.codec.turn(CANNOT_KNOW)
 
@@ -131,6 +131,8 @@ class Backend:
             turnstile = asyncio.Lock()
         offered = params.synthesize.experts_per_toolbox
         made = cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
+        for domain in params.world.domains:
+            made._shelf.toolbox("", domain, offered[False])
         keep_loaded()
         return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from orchestra.tools.search.corpus import words
 from orchestra.types import Preference, ToolKind, ToolSpec
 
 if TYPE_CHECKING:
+    from orchestra.serving.episodes.frames import PromptFrames
     from orchestra.tools.catalogue.catalogue import Catalogue
     from orchestra.tools.toolkit import Toolkit
 
@@ -117,12 +118,14 @@ def toolbox(
 
 
 class Shelf:
-    """The toolboxes of one release: the one of plain requests is made once, since its prices stay as they are."""
+    """The toolboxes of one release, whose prices stay as they are: their parts are made once, and so is the toolbox of
+    plain requests."""
 
-    def __init__(self, toolkit: Toolkit, keep: Callable[[tuple[ToolSpec, ...]], tuple[ToolSpec, ...]]) -> None:
-        """`keep` is told of each toolbox that will be offered again."""
-        self._toolkit, self._keep = toolkit, keep
+    def __init__(self, toolkit: Toolkit, frames: PromptFrames) -> None:
+        """`frames` are told of what will be offered again."""
+        self._toolkit, self._frames = toolkit, frames
         self._plain: dict[int, tuple[ToolSpec, ...]] = {}
+        self._domains: dict[tuple[str, int], dict[str, ToolSpec]] = {}
 
     def toolbox(
         self,
@@ -133,11 +136,26 @@ class Shelf:
         own: Sequence[ToolSpec] = (),
     ) -> tuple[ToolSpec, ...]:
         """As the function `toolbox`."""
-        if domain is not None or own or choice != FREE:
+        if own or choice != FREE:
             return toolbox(self._toolkit, question, domain, expert_count, choice, own)
         if expert_count not in self._plain:
-            self._plain[expert_count] = self._keep(toolbox(self._toolkit, question, None, expert_count))
-        return self._plain[expert_count]
+            self._plain[expert_count] = self._frames.keep(toolbox(self._toolkit, question, None, expert_count))
+        plain = self._plain[expert_count]
+        if domain is None:
+            return plain
+        if (domain, expert_count) not in self._domains:
+            self._domains[domain, expert_count] = self._specs(domain, plain)
+        specs = self._domains[domain, expert_count]
+        if not specs.keys().isdisjoint(self._toolkit.catalogue.entries):
+            return toolbox(self._toolkit, question, domain, expert_count)
+        return (*plain, *(specs[name] for name in _fitting(self._toolkit, question, domain, list(specs))))
+
+    def _specs(self, domain: str, plain: tuple[ToolSpec, ...]) -> dict[str, ToolSpec]:
+        """A domain's tools by name, which are offered after the plain toolbox."""
+        catalogue, tools = self._toolkit.catalogue, self._toolkit.domain(domain).tools
+        specs = {name: catalogue.domain_spec(domain, tool) for name, tool in tools.items()}
+        self._frames.keep_rows(plain, tuple(specs.values()))
+        return specs
 
 
 def known_tools(toolkit: Toolkit, domain: str | None) -> list[str]:

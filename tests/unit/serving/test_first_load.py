@@ -80,6 +80,17 @@ def test_a_gateway_that_starts_before_its_model_server_serves_when_that_answers(
         stop_services(tmp_path)
 
 
+def test_a_release_is_loaded_with_the_rows_of_its_domains_tools(tmp_path: Path) -> None:
+    port = free_port()
+    made = served(tmp_path, f"http://127.0.0.1:{port}")
+    try:
+        start(tmp_path, "others", port)
+        loaded = Backend.load(tmp_path, made)
+    finally:
+        stop_services(tmp_path)
+    assert len(loaded._frames._rows) == len(loaded.toolkit.domain("mock").tools)
+
+
 def test_what_is_released_after_the_start_is_served(tmp_path: Path) -> None:
     port = free_port()
 
