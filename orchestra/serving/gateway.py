@@ -95,7 +95,7 @@ class Gateway:
         self._loading = asyncio.Lock()
         self._worry = asyncio.Event()
         """Set where a request found the model server silent: it is looked at sooner."""
-        self._supervisor = Supervisor(root, self.telemetry.restarts.inc)
+        self._supervisor = Supervisor(root, self._restarted)
         if backend is not None:
             self._switch(backend)
 
@@ -164,12 +164,17 @@ class Gateway:
             self._next_try, self._pause_s = now + self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
             await self.start()
 
+    def _restarted(self) -> None:
+        """The model server is up again: it is looked at now, and a first load is tried now."""
+        self.telemetry.restarts.inc()
+        self._next_try = 0.0
+        self._worry.set()
+
     async def watch(self) -> None:
         """Look at the model server every some seconds, for good; one that died is started again."""
         while True:
             with contextlib.suppress(TimeoutError):  # Nothing to worry about: an ordinary look.
-                async with asyncio.timeout(LOOK_S):
-                    await self._worry.wait()
+                await asyncio.wait_for(self._worry.wait(), LOOK_S)
             self._worry.clear()
             try:
                 await self.look()

@@ -1,10 +1,12 @@
 """A workspace as a user has it: the repository's files in an empty folder under git, and the CLI run as a process."""
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,8 +82,17 @@ class Workspace:
 
 
 def make(root: Path) -> Workspace:
-    """Copy the repository's files (not its outputs), lay tests/micro.yaml over params.yaml, and commit."""
-    root.mkdir(parents=True, exist_ok=True)
+    """A clone of the repository's files (not its outputs), with tests/micro.yaml laid over params.yaml."""
+    subprocess.run(["git", "clone", "-q", _committed().name, str(root)], check=True)
+    subprocess.run(["git", "remote", "remove", "origin"], cwd=root, check=True)
+    return Workspace(root)
+
+
+@functools.cache
+def _committed() -> tempfile.TemporaryDirectory[str]:
+    """What `make` clones: packing every file takes git longer than a clone, so it is done once per process."""
+    folder = tempfile.TemporaryDirectory()
+    root = Path(folder.name)
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -95,7 +106,7 @@ def make(root: Path) -> Workspace:
     (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     commit(root)
-    return Workspace(root)
+    return folder
 
 
 def free_ports() -> list[str]:

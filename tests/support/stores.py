@@ -1,6 +1,7 @@
 """A server that speaks S3, for tests."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -23,10 +24,21 @@ def s3_server() -> Iterator[str]:
     try:
         host, port = server.get_host_and_port()
         endpoint = f"http://{host}:{port}"
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in KEYS.items():
-                patch.setenv(name, value)
-            filesystem(Storage(url=f"s3://{BUCKET}/x", endpoint=endpoint)).mkdirs(BUCKET, exist_ok=True)
-        yield endpoint
+        with _parsed_once():
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in KEYS.items():
+                    patch.setenv(name, value)
+                filesystem(Storage(url=f"s3://{BUCKET}/x", endpoint=endpoint)).mkdirs(BUCKET, exist_ok=True)
+            yield endpoint
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Every client would parse the description of S3 again, which takes longer than what most tests ask it."""
+    import botocore.session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", functools.cache(botocore.session.create_loader))
+        yield

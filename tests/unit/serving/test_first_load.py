@@ -121,6 +121,7 @@ def test_a_model_server_of_the_workspace_is_started_before_the_first_load(
 
     monkeypatch.setattr(vllm, "launch", launch)
     monkeypatch.setattr(supervisor, "verify_manifest", lambda _: None)
+    monkeypatch.setattr(module, "PAUSE_S", 600.0)  # Once it is up, no pause is waited for.
 
     async def work(health: Callable[[], Awaitable[Any]]) -> None:
         assert (await well(health))["version"] == "7"
@@ -131,7 +132,10 @@ def test_a_model_server_of_the_workspace_is_started_before_the_first_load(
         stop_services(tmp_path)
 
 
-def test_a_damaged_checkpoint_is_told_and_its_server_is_not_started(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_told_and_its_server_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.5)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     served(tmp_path, url, "vllm-blue")

@@ -37,6 +37,13 @@ class Hasty(BoundedProtocol):
     header_s = 0.5
 
 
+@pytest.fixture(autouse=True)
+def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server waits for requests on their way when it ends: test_takeover is about that."""
+    monkeypatch.setattr(bounds, "LEAVE_S", 0.05)
+    monkeypatch.setattr(BoundedProtocol, "leave_s", 0.05)
+
+
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A gateway on a real port whose patience is short."""

@@ -30,19 +30,13 @@ from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import connect, experiment
 from tasks.records.shared import KNOWN, LATEST, WHOLE, Latest, named_errors, pull, push
 from tests.support.registries import commit, make_workspace, register, run_stage
-
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+from tests.support.stores import BUCKET, KEYS, s3_server
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address=LOCALHOST, port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with s3_server() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +63,7 @@ def storage(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    found = Storage(url=f"s3://team-models/{tmp_path.name}", endpoint=endpoint)
-    files(found).mkdirs("team-models", exist_ok=True)
-    return found
+    return Storage(url=f"s3://{BUCKET}/{tmp_path.name}", endpoint=endpoint)
 
 
 @pytest.fixture
