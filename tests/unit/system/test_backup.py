@@ -27,6 +27,7 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import OPERATOR_FILE, Keys, operator_key, own_key
 from orchestra.serving.wire.errors import ApiError
+from orchestra.system import servers
 from orchestra.system.backup import adapt_places, backup, restore
 from orchestra.system.processes import Service, remember, started_at
 from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, RESTORING, check_database
@@ -87,6 +88,13 @@ def test_the_champion_the_artifact_and_the_history_are_back_in_another_folder(ma
     assert flow_runs(other) == ["calm-cat"] and (other / ".state/runs/r1.json").is_file()
 
 
+def artifact_place(root: Path) -> str:
+    """Where MLflow's database places artifacts."""
+    with closing(sqlite3.connect(root / MLFLOW)) as db:
+        (found,) = db.execute("SELECT artifact_location FROM experiments WHERE name = 'orchestra'").fetchone()
+    return str(found)
+
+
 def logged(root: Path, name: str) -> Path:
     """The folder of a new run's artifacts, with a file of that name."""
     client = connect(root)
@@ -104,6 +112,14 @@ def test_a_moved_workspace_keeps_its_artifacts_in_its_present_folder(workspace: 
     (run,) = registry.client.search_runs([experiment(registry.client, moved)], "attributes.run_name = 'one'")
     text = registry.client.download_artifacts(run.info.run_id, "decision.txt", str(tmp_path))
     assert Path(text).read_text() == "the decision"
+
+
+def test_the_servers_of_a_moved_workspace_start_on_its_present_folder(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = workspace.rename(tmp_path / "moved")
+    monkeypatch.setattr(servers, "_commands", lambda *_: {})
+    assert list(servers.start(moved)) == [] and artifact_place(moved) == (moved / ARTIFACTS).as_uri()
 
 
 def test_artifacts_that_went_to_the_old_folder_join_the_others(workspace: Path, tmp_path: Path) -> None:
@@ -131,9 +147,7 @@ def test_a_copy_and_its_original_each_have_their_own_artifacts(
 def test_a_workspace_with_two_names_and_one_where_a_run_works_stay_as_they_are(workspace: Path, tmp_path: Path) -> None:
     def place(root: Path) -> str:
         adapt_places(root)
-        with closing(sqlite3.connect(root / MLFLOW)) as db:
-            (found,) = db.execute("SELECT artifact_location FROM experiments WHERE name = 'orchestra'").fetchone()
-        return str(found)
+        return artifact_place(root)
 
     before = place(workspace)
     moved = workspace.rename(tmp_path / "moved")
