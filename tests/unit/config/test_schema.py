@@ -105,7 +105,7 @@ def test_a_wrong_value_is_one_line_with_its_key(dotted: str, value: Any, says: s
 
 def test_every_key_of_an_older_version_is_told_by_its_name_now() -> None:
     raw = edited("grpo.deciding", 0.2)
-    raw["grpo"] |= {"band": [0.1, 0.9], "grop": 1}
+    raw["grpo"] |= {"band": [0.1, 0.9], "wrong": 1}
     raw["promote"]["min_accuracy_gain"] = 0.0
     with pytest.raises(ConfigError) as caught:
         parse_params(raw)
@@ -113,7 +113,7 @@ def test_every_key_of_an_older_version_is_told_by_its_name_now() -> None:
         "grpo.deciding is called grpo.top_entropy_quantile now",
         "grpo.band is called grpo.difficulty_range now",
         "promote.min_accuracy_gain is gone; in its place: promote.accuracy_gain",
-        "unknown key grpo.grop",
+        "unknown key grpo.wrong",
         "write the new name; ",
         "; remove it or check its spelling",
     ):
