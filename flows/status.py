@@ -15,11 +15,12 @@ from typing import TypeVar
 
 from flows._summary import RunSummary, places
 from orchestra.cli.operations.runs import moment, summary, took
+from orchestra.config.deploy import Deploy
 from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.files.yaml import load_yaml
-from orchestra.serving.releases.control_channel import started_by_hand
-from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.control_channel import live_channels, started_by_hand
+from orchestra.serving.releases.state import SERVING, gateway_code, read
 from orchestra.system.ending import told
 from orchestra.system.environment import quiet
 from orchestra.system.processes import all_remembered
@@ -139,6 +140,16 @@ def service_lines(root: Path) -> list[str]:
     return lines or ["  nothing runs"]
 
 
+def other_code_lines(root: Path, deploy: Deploy) -> list[str]:
+    """The gateways that a release would replace, or that want a restart: after an upgrade, or other settings."""
+    from orchestra.serving.releases.control import of_other_code  # Loads httpx.
+
+    with contextlib.suppress(TimeoutError):  # The gateway's own line says that it does not answer.
+        found = begun(lambda: of_other_code(root, gateway_code(deploy))).result(SERVERS_S)
+        return [f"  the gateway at {one} runs other code or settings than these: orchestra release" for one in found]
+    return []
+
+
 def _state(asked: Future[str], deadline: float, log: str) -> str:
     try:
         return asked.result(max(0.0, deadline - time.monotonic()))
@@ -167,13 +178,16 @@ def _show(root: Path) -> RunSummary | None:
     _say("Servers")  # Before they are asked: who waits sees that it works.
     _say(*service_lines(root))
     params = load_params(root / "params.yaml")
+    if live_channels(root):
+        _say(*other_code_lines(root, params.deploy))
     _say("Registry", *registry_lines(root, params.promote.model_name))
     _say("Stages", *stage_lines(root, records), *release_lines(root, records))
     return RunSummary.load(root)
 
 
 def _say(*lines: str) -> None:
-    print(*lines, sep="\n", flush=True)
+    if lines:
+        print(*lines, sep="\n", flush=True)
 
 
 def _last_line(root: Path, stage: str) -> str:

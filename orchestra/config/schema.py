@@ -13,6 +13,7 @@ from orchestra.config.deploy import Deploy
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.promote import Promote
+from orchestra.config.renamed import unknown_keys
 from orchestra.config.retraining import BudgetLimits, Retraining
 from orchestra.config.reward import RewardParams
 from orchestra.config.section import Factor, Fraction, Inside, Name, Policy, Positive, Rule, Section, Seed, switch
@@ -331,11 +332,11 @@ def parse_params(raw: Any, *, where: str = "params.yaml") -> Params:
     try:
         return Params.model_validate(raw, strict=False) if not isinstance(raw, dict) else _strict(raw)
     except ValidationError as error:
+        found = [(".".join(str(part) for part in one["loc"]) or "the file", one) for one in error.errors()]
         # A misspelt key is also a missing one; the misspelling says more.
-        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
-        if first["type"] == "extra_forbidden":
-            raise ConfigError(f"unknown key {key}", where=where, fix="remove it or check its spelling") from None
+        if unknown := [key for key, one in found if one["type"] == "extra_forbidden"]:
+            raise unknown_keys(unknown, where) from None
+        key, first = found[0]
         raise ConfigError(f"{key}: {first['msg']} (got {first['input']!r:.60})", where=where, fix="fix it") from None
     except (TypeError, ValueError, RecursionError) as error:  # a key that is a date, a value within itself
         raise ConfigError(str(error), where=where, fix="fix it") from None

@@ -27,6 +27,8 @@ MAX_WORD = 100
 
 _APART = re.compile(r"[\t\ufeff]|[|>][-+0-9]*#|\?\s*[]}]")
 """What libyaml reads otherwise than PyYAML's own parser, or takes where that refuses: such a text is for the latter."""
+_MERGE = re.compile(r"^<{7}( |$)", re.MULTILINE)
+"""What git writes where two sides of a merge differ."""
 _TAGS = "tag:yaml.org,2002:"
 _PLAIN = {
     "null": re.compile(r"~|null|Null|NULL|"),
@@ -83,12 +85,17 @@ def load_yaml(path: Path, *, if_missing: str, of_dvc: bool = False) -> Any:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            return parse_yaml(file.read(MAX_CHARACTERS + 1), of_dvc=of_dvc)
+            text = file.read(MAX_CHARACTERS + 1)
+        return parse_yaml(text, of_dvc=of_dvc)
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(path), fix=if_missing) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", where=str(path), fix="fix the file") from None
     except ValueError as error:
+        if marks := _MERGE.search(text):
+            line = text.count("\n", 0, marks.start()) + 1
+            what, fix = f"line {line}: marks of a merge (<<<<<<<)", "keep one side of each pair and delete the marks"
+            raise ConfigError(what, where=str(path), fix=fix) from None
         raise ConfigError(str(error), where=str(path), fix="fix the syntax") from None
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from pydantic import ValidationError
 
@@ -22,7 +24,18 @@ from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_file
 from orchestra.system.processes import Service, services
-from orchestra.system.storage import ARTIFACTS, DATABASES, GATEWAY, MLFLOW, PREFECT, RESTORING, check_database, opened
+from orchestra.system.storage import (
+    ARTIFACTS,
+    DATABASES,
+    GATEWAY,
+    MLFLOW,
+    PREFECT,
+    RESTORING,
+    check_database,
+    database_failure,
+    opened,
+)
+from orchestra.system.workspace import locked_elsewhere
 from orchestra.types import Record
 
 FOLDERS = (
@@ -290,7 +303,7 @@ def _move_places(database: Path, old: str, new: str) -> None:
     """Let MLflow's database speak of this workspace's folder, where the backup was made in another."""
     if old == new:
         return
-    with contextlib.closing(sqlite3.connect(database)) as db, db:
+    with opened(database, "rw", 60) as db, db:
         for table, columns in PLACES.items():
             there = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
             for column in there.intersection(columns):
@@ -299,6 +312,35 @@ def _move_places(database: Path, old: str, new: str) -> None:
                         f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
                         (after, len(before) + 1, len(before) + 1, f"{before}/"),
                     )
+
+
+def adapt_places(root: Path) -> None:
+    """Let the MLflow database of a workspace that was moved or copied speak of its present folder.
+
+    Artifacts of its runs that lie only in the old folder are copied. Nothing is done beside a run of another process.
+    """
+    database, here = root / MLFLOW, root.resolve()
+    if not database.is_file() or locked_elsewhere(root):
+        return
+    query = "SELECT DISTINCT artifact_location FROM experiments WHERE artifact_location LIKE 'file://%/' || ?"
+    try:
+        with opened(database, "ro", 60) as db:
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone() is None:
+                return  # MLflow did not fill it yet.
+            places = [Path(url2pathname(urlsplit(place).path)) for (place,) in db.execute(query, (ARTIFACTS,))]
+            runs = [run for (run,) in db.execute("SELECT run_uuid FROM runs WHERE run_uuid NOT LIKE '%/%'")]
+        for place in places:
+            old = place.parents[1]
+            # A folder with two names, as a link makes it, is no other one; one that nobody may read is as if gone.
+            if old == here or (os.path.isdir(old) and old.samefile(here)):
+                continue
+            for run in runs:
+                if os.path.isdir(place / run) and not (here / ARTIFACTS / run).exists():
+                    with atomic.whole_folder(here / ARTIFACTS / run) as copy:
+                        shutil.copytree(place / run, copy, dirs_exist_ok=True)
+            _move_places(database, str(old), str(here))
+    except sqlite3.DatabaseError as error:
+        raise database_failure(error, MLFLOW) from None
 
 
 def _keep_revoked(present: Path, restored: Path) -> None:

@@ -16,6 +16,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.system.artifacts import environment
+from orchestra.system.backup import adapt_places
 from orchestra.system.environment import quiet
 from orchestra.system.processes import (
     LOCALHOST,
@@ -127,6 +128,7 @@ def start(
     check_storage(root)
     for database in (MLFLOW, PREFECT):
         check_database(root, database, beside=locked_elsewhere(root))
+    adapt_places(root)
     wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
     there = {service.name for service in services(root)}
     for service in all_remembered(root):

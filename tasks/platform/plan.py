@@ -108,9 +108,10 @@ def main(arguments: list[str]) -> None:
     if options.overrides:
         # DVC reads params.yaml only, so that the values stand there while it looks.
         with locked(root), in_force(root, options.overrides):
-            found, params = dvc.stages(root), load_params(root / "params.yaml")
+            params, found = load_params(root / "params.yaml"), dvc.stages(root)
     else:
-        found, params = dvc.stages(root), load_params(root / "params.yaml")
+        # In this order: what is wrong in the file is not for DVC to say.
+        params, found = load_params(root / "params.yaml"), dvc.stages(root)
     print("\n".join(lines(plan(found, runs(root), options.begin), params.budget.run_usd)))
 
 

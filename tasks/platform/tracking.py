@@ -20,6 +20,7 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, ServiceError, without_secrets
 from orchestra.files.atomic import make_folder
 from orchestra.system.artifacts import CONNECT_S, check_place, environment
+from orchestra.system.backup import adapt_places
 from orchestra.system.environment import quiet
 from orchestra.system.runs import runs
 from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
@@ -57,7 +58,12 @@ DATABASES = ("postgresql", "mysql", "mssql")
 
 def tracking_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI where it is set (a cluster's server), otherwise the workspace's own database."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/{MLFLOW}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or own_uri(root)
+
+
+def own_uri(root: Path) -> str:
+    """The workspace's own database as an address."""
+    return f"sqlite:///{root.resolve()}/{MLFLOW}"
 
 
 def own_database(root: Path) -> bool:
@@ -119,9 +125,12 @@ def storage_of(root: Path) -> Storage:
 def experiment(client: Any, root: Path, name: str = EXPERIMENT) -> str:
     """Id of the experiment, made if need be; it keeps the place of its artifacts.
 
-    They lie in the store of params.yaml; without one in `ARTIFACTS`, or where a server keeps them. Raises
-    `OrchestraError` of one line, within seconds, where a store on S3 does not answer.
+    They lie in the store of params.yaml; without one in `ARTIFACTS`, or where a server keeps them. The database of a
+    workspace that was moved or copied is adapted first. Raises `OrchestraError` of one line, within seconds, where a
+    store on S3 does not answer.
     """
+    if tracking_uri(root) == own_uri(root):
+        adapt_places(root)
     found, storage = client.get_experiment_by_name(name), storage_of(root)
     if found is not None:
         check_place(str(found.artifact_location), storage)

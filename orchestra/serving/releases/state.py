@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from orchestra.config.deploy import Deploy, VllmServer
 from orchestra.config.schema import Params, parse_params
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.catalogue import catalogue_files
@@ -52,7 +52,11 @@ class Serving(Record):
 
     @property
     def parsed(self) -> Params:
-        return parse_params(self.params, where=SERVING)
+        """Raises `ConfigError` where a release of another version of the program wrote them: only a release may."""
+        try:
+            return parse_params(self.params, where=SERVING)
+        except ConfigError as error:
+            raise ConfigError(f"released by other code: {error.what}", where=SERVING, fix="orchestra release") from None
 
 
 def gateway_code(deploy: Deploy) -> str:

@@ -128,6 +128,8 @@ def test_a_key_that_the_file_leaves_out_is_one_of_the_schema(file: Path) -> None
     assert set(before.splitlines()) - set(file.read_text().splitlines()) == {"  optimizer: muon"}
     with pytest.raises(ConfigError, match=r"no key promote\.approvall.*did you mean promote\.approval\?"):
         apply(file, ["promote.approvall=required"])
+    with pytest.raises(ConfigError, match=r"no key grpo\.deciding — did you mean grpo\.top_entropy_quantile\?"):
+        apply(file, ["grpo.deciding=0.2"])
 
 
 def test_what_a_run_sets_beyond_the_file_goes_with_that_run(file: Path) -> None:

@@ -12,6 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.config.overrides import _keys
+from orchestra.config.renamed import RENAMED, REPLACED
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.errors import ConfigError
 
@@ -99,6 +101,30 @@ def test_a_wrong_value_is_one_line_with_its_key(dotted: str, value: Any, says: s
         parse_params(edited(dotted, value))
     line = str(caught.value)
     assert says in line and line.startswith("params.yaml") and len(line.splitlines()) == 1
+
+
+def test_every_key_of_an_older_version_is_told_by_its_name_now() -> None:
+    raw = edited("grpo.deciding", 0.2)
+    raw["grpo"] |= {"band": [0.1, 0.9], "wrong": 1}
+    raw["promote"]["min_accuracy_gain"] = 0.0
+    with pytest.raises(ConfigError) as caught:
+        parse_params(raw)
+    for said in (
+        "grpo.deciding is called grpo.top_entropy_quantile now",
+        "grpo.band is called grpo.difficulty_range now",
+        "promote.min_accuracy_gain is gone; in its place: promote.accuracy_gain",
+        "unknown key grpo.wrong",
+        "write the new name; ",
+        "; remove it or check its spelling",
+    ):
+        assert said in str(caught.value)
+    raw = edited("extra", 1) | {f"more{number}": 1 for number in range(20)}
+    with pytest.raises(ConfigError, match=r"unknown key more6, 13 more — remove it or check its spelling$"):
+        parse_params(raw)
+
+
+def test_the_names_of_today_are_keys_and_the_old_ones_are_not() -> None:
+    assert not {*RENAMED, *REPLACED} & {*_keys(Params)} and {*RENAMED.values()} <= {*_keys(Params)}
 
 
 OPTIONAL = ("budget", "retraining", "storage")

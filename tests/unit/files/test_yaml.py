@@ -205,6 +205,13 @@ def test_what_dvc_writes_without_quotes_is_text(tmp_path: Path) -> None:
     assert load_yaml(file, if_missing="", of_dvc=True) == {"a": "on", "b": "12:30", "c": 5}
 
 
+def test_marks_of_a_merge_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text("profile: a\nsft:\n<<<<<<< HEAD\n  seed: 1\n=======\n  seed: 2\n>>>>>>> other\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"params\.yaml: line 3: marks of a merge \(<<<<<<<\) — keep one side"):
+        load_yaml(file, if_missing="")
+
+
 def test_one_loader_reads_all_yaml() -> None:
     """PyYAML's own loaders take the spellings above; the worker of HLE runs in an environment without orchestra."""
     own = {ROOT / "orchestra/files/yaml.py", ROOT / "orchestra/evaluation/benchmarks/hle/inspect_worker.py"}

@@ -7,11 +7,15 @@ import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,9 +27,11 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import OPERATOR_FILE, Keys, operator_key, own_key
 from orchestra.serving.wire.errors import ApiError
-from orchestra.system.backup import backup, restore
+from orchestra.system import servers
+from orchestra.system.backup import adapt_places, backup, restore
 from orchestra.system.processes import Service, remember, started_at
-from orchestra.system.storage import MLFLOW, PREFECT, RESTORING, check_database
+from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, RESTORING, check_database
+from orchestra.system.workspace import LOCK
 from tasks.platform.registry import CHAMPION, Registry
 from tasks.platform.tracking import connect, experiment
 
@@ -80,6 +86,82 @@ def test_the_champion_the_artifact_and_the_history_are_back_in_another_folder(ma
     text = registry.client.download_artifacts(run.info.run_id, "decision.txt", str(tmp_path))
     assert Path(text).read_text() == "the decision"
     assert flow_runs(other) == ["calm-cat"] and (other / ".state/runs/r1.json").is_file()
+
+
+def artifact_place(root: Path) -> str:
+    """Where MLflow's database places artifacts."""
+    with closing(sqlite3.connect(root / MLFLOW)) as db:
+        (found,) = db.execute("SELECT artifact_location FROM experiments WHERE name = 'orchestra'").fetchone()
+    return str(found)
+
+
+def logged(root: Path, name: str) -> Path:
+    """The folder of a new run's artifacts, with a file of that name."""
+    client = connect(root)
+    run = client.create_run(experiment(client, root)).info
+    client.log_text(run.run_id, name, name)
+    return Path(str(url2pathname(urlsplit(run.artifact_uri).path)))
+
+
+def test_a_moved_workspace_keeps_its_artifacts_in_its_present_folder(workspace: Path, tmp_path: Path) -> None:
+    moved = workspace.rename(tmp_path / "mov ed")
+    assert logged(moved, "new.txt").is_relative_to(moved) and not workspace.exists()
+    registry = Registry(moved, "orchestrator")
+    champion = registry.at(CHAMPION)
+    assert champion is not None and champion.verified().is_relative_to(moved)
+    (run,) = registry.client.search_runs([experiment(registry.client, moved)], "attributes.run_name = 'one'")
+    text = registry.client.download_artifacts(run.info.run_id, "decision.txt", str(tmp_path))
+    assert Path(text).read_text() == "the decision"
+
+
+def test_the_servers_of_a_moved_workspace_start_on_its_present_folder(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = workspace.rename(tmp_path / "moved")
+    monkeypatch.setattr(servers, "_commands", lambda *_: {})
+    assert list(servers.start(moved)) == [] and artifact_place(moved) == (moved / ARTIFACTS).as_uri()
+
+
+def test_artifacts_that_went_to_the_old_folder_join_the_others(workspace: Path, tmp_path: Path) -> None:
+    late = logged(workspace, "late.txt")
+    moved = workspace.rename(tmp_path / "moved")
+    (there := moved / late.relative_to(workspace)).parent.rename(tmp_path / "aside")
+    shutil.copytree(tmp_path / "aside", late.parent)
+    adapt_places(moved)
+    assert (there / "late.txt").read_text() == "late.txt"
+
+
+def test_a_copy_and_its_original_each_have_their_own_artifacts(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(shutil.copytree(workspace, tmp_path / "other"))
+    before = sorted(workspace.rglob("*"))
+    assert logged(other, "copy.txt").is_relative_to(other)
+    assert sorted(workspace.rglob("*")) == before
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert logged(workspace, "original.txt").is_relative_to(workspace)
+    names = {root: sorted(file.name for file in (root / ARTIFACTS).rglob("*.txt")) for root in (workspace, other)}
+    assert names == {workspace: ["decision.txt", "original.txt"], other: ["copy.txt", "decision.txt"]}
+
+
+def test_a_workspace_with_two_names_and_one_where_a_run_works_stay_as_they_are(workspace: Path, tmp_path: Path) -> None:
+    def place(root: Path) -> str:
+        adapt_places(root)
+        return artifact_place(root)
+
+    before = place(workspace)
+    moved = workspace.rename(tmp_path / "moved")
+    workspace.symlink_to(moved)
+    assert place(moved) == before
+    workspace.unlink()
+    (moved / LOCK).touch()
+    lock = "import fcntl, sys; fcntl.flock(held := open(sys.argv[1]), fcntl.LOCK_EX); print(1, flush=True); input()"
+    held = [sys.executable, "-c", lock, str(moved / LOCK)]
+    with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        assert place(moved) == before
+        other.communicate(b"\n")
+    assert place(moved) == (moved / ARTIFACTS).as_uri()
 
 
 def test_keys_verdicts_pages_and_evidence_are_back_and_private(workspace: Path, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from flows.status import service_lines
+from flows.status import other_code_lines, service_lines
 from orchestra.errors import ServiceError
 from orchestra.serving.client import access, gateway_url
 from orchestra.serving.releases.control import gateway_service, of_other_code
@@ -21,9 +23,11 @@ from orchestra.serving.releases.control_channel import (
     open_channel,
     started_by_hand,
 )
+from orchestra.serving.releases.state import gateway_code
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import Keys, operator_key
-from orchestra.system.processes import free_port
+from orchestra.system.processes import LOCALHOST, free_port
+from tests.support.serving_world import params
 
 
 def test_a_gateway_that_no_release_started_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +46,25 @@ def test_a_gateway_that_no_release_started_is_found(tmp_path: Path, monkeypatch:
     close_channel(tmp_path)
     with pytest.raises(ServiceError, match="nothing serves here"):
         gateway_url(tmp_path)
+
+
+def test_status_names_a_gateway_of_other_code(tmp_path: Path) -> None:
+    said = {"code": "of an older checkout"}
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+    with HTTPServer((LOCALHOST, 0), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        open_channel(tmp_path, f"http://{LOCALHOST}:{server.server_port}", "http://127.0.0.1:8800")
+        line = "  the gateway at http://127.0.0.1:8800 runs other code or settings than these: orchestra release"
+        assert other_code_lines(tmp_path, params().deploy) == [line]
+        said["code"] = gateway_code(params().deploy)
+        assert other_code_lines(tmp_path, params().deploy) == []
+        server.shutdown()
 
 
 def test_a_channel_of_a_process_that_ended_leads_nowhere(tmp_path: Path) -> None:

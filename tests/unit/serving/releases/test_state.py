@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from orchestra.serving.releases.state import SERVING, Serving, gateway_code, read, serving_fingerprint, write
 from tests.support.serving_world import params, workspace
 
@@ -32,6 +32,18 @@ def test_written_is_read_and_nothing_is_none(tmp_path: Path) -> None:
     write(tmp_path, made)
     assert read(tmp_path / SERVING) == made and made.parsed == params()
     assert [file.name for file in (tmp_path / ".state").iterdir()] == ["serving.json"]
+
+
+def test_parameters_of_other_code_ask_for_a_release(tmp_path: Path) -> None:
+    made = serving(tmp_path)
+    training = made.params["sft"]
+    assert isinstance(training, dict) and isinstance(training["teacher"], dict)
+    training["teacher"]["bias"] = 0.1
+    write(tmp_path, made)
+    again = read(tmp_path / SERVING)
+    assert again is not None
+    with pytest.raises(ConfigError, match=r"released by other code: sft\.teacher\.bias is gone.* — orchestra release$"):
+        _ = again.parsed
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version": "1"}', "\xff"])

@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 from orchestra.errors import ConfigError
 from orchestra.system.runs import RunRecord, StageRecord
-from tasks.platform.plan import lines, plan
+from tasks.platform.plan import lines, main, plan
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 CURRENT: dict[str, list[str]] = {"synthesize": [], "validate": [], "sft": [], "evaluate": []}
@@ -56,3 +57,14 @@ def test_time_and_dollars_are_the_median_of_the_last_runs_that_ran_it() -> None:
 def test_what_never_ran_here_has_no_figure() -> None:
     text = "\n".join(lines(plan(CURRENT, [run(evaluate=5)], "sft"), None))
     assert "sft         runs     ?" in text and "orchestra forecast" in text
+
+
+def test_what_is_wrong_in_params_yaml_is_said_before_dvc_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_text(
+        "<<<<<<< HEAD\nprofile: a\n=======\nprofile: b\n>>>>>>> x\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="line 1: marks of a merge"):
+        main([])
