@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,11 @@ from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Completed, Crashed
 
 from orchestra.errors import OrchestraError, ServiceError
+from orchestra.files.checkpoint import hash_file
 from orchestra.system.environment import quiet
 from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, SKIPPED, STOPPED, RunFailure, RunJournal, save, stale
 from orchestra.system.workspace import Screen, locked
+from tasks.platform.dvc import ChangedDuringRun
 
 
 @contextlib.contextmanager
@@ -70,6 +73,23 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
             raise
         if journal.record.ended is None:
             journal.end("Completed")
+
+
+class LoadedCode:
+    """The project's code that this process has in memory: another one on disk would work beside it in later steps."""
+
+    def __init__(self) -> None:
+        loaded = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if _ours(name)]
+        self._hashes = {Path(file): hash_file(Path(file)) for file in loaded if file}
+
+    def check(self) -> None:
+        """Raises `ChangedDuringRun` where a file has another content now, or is gone."""
+        if any(not file.is_file() or hash_file(file) != known for file, known in self._hashes.items()):
+            raise ChangedDuringRun("the code changed during the run", fix="orchestra rerun goes on with the new code")
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] in {"flows", "orchestra", "tasks"}
 
 
 def present() -> tuple[FlowRun, str]:
