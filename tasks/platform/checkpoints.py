@@ -29,9 +29,14 @@ entities: it knows no facts of the world. Turn format: Qwen3 thought, Hermes too
 
 
 def tell_resumed(stage: Stage) -> None:
-    """Say, before the first step, from which one a training that was ended goes on."""
+    """Say, before the first step, from which one a training that was ended goes on, or that it cannot."""
     if step := last_step(stage.work_dir() / "checkpoints"):
         stage.say(f"continues from step {step}")
+    elif others := {last_step(folder / "checkpoints"): folder for folder in stage.other_work()}:
+        step, folder = max(others.items())
+        if step:
+            kept = f"{folder.relative_to(stage.root)} is kept until it is done"
+            stage.say(f"code, data or parameters changed since step {step}, so it starts from the beginning; {kept}")
 
 
 def save_checkpoint(

@@ -17,7 +17,7 @@ from orchestra.files.atomic import write_bytes
 from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, run_child
-from orchestra.system.runs import in_short
+from orchestra.system.runs import CONTINUES, in_short
 from tasks.platform.stage import CAPPED, FAILURE_KIND
 
 NOISE = re.compile(
@@ -211,7 +211,8 @@ def _inputs(root: Path, name: str) -> tuple[dict[str, Any], "_RunCache"]:
             cache = _RunCache.of(Path(repo.stage_cache.cache_dir))
             for dep in (dep for stage in repo.index.stages if stage.name == name for dep in stage.deps):
                 value = dep.get_hash().value if dep.exists else None
-                found |= value if isinstance(value, dict) else {str(dep.def_path): value}
+                parts = value.items() if isinstance(value, dict) else ()  # A file of parameters: value by key.
+                found |= {f"{dep.def_path}: {key}": one for key, one in parts} or {str(dep.def_path): value}
     except DvcException as error:
         raise explained(error, root) from None
     return found, cache
@@ -241,9 +242,10 @@ def _forget(root: Path, name: str, before: _RunCache) -> None:
     """Take what DVC just recorded of the stage out of its run cache, which other workspaces may share."""
     recorded = _entry(root, name)
     for entry in _RunCache.of(before.folder).entries - before.entries:
-        if load_yaml(entry, if_missing="run the pipeline", of_dvc=True) == recorded:
-            entry.unlink()
-            with contextlib.suppress(OSError):  # DVC fails at a folder without an entry.
+        # Another workspace's, half-written, may be gone; and DVC fails at a folder without an entry.
+        with contextlib.suppress(OrchestraError, OSError):
+            if load_yaml(entry, if_missing="run the pipeline", of_dvc=True) == recorded:
+                entry.unlink()
                 entry.parent.rmdir()
 
 
@@ -282,7 +284,7 @@ def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
     ended = re.search(r"exited with (-?\d+)", text)
     if (ended and (int(ended[1]) < 0 or int(ended[1]) > 128)) or code < 0:
         signal = ended[1] if ended else code
-        return StageKilled(f"ended by a signal ({signal})", where=name, fix="run the same command again: it continues")
+        return StageKilled(f"ended by a signal ({signal})", where=name, fix=f"run the same command again: {CONTINUES}")
     if "is busy" in text or "Unable to acquire lock" in text:
         return ServiceError("another DVC command works here", where=name, fix="wait for it to end, then try again")
     if "No possible cache link types" in text:

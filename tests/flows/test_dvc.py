@@ -235,7 +235,7 @@ if pathlib.Path("wait").exists():
 """
 )
 EDITS: dict[str, tuple[str, str, str]] = {
-    "first": ("first", "params.yaml", "first: 2\nmiddle: 1\n"),
+    "params.yaml: first": ("first", "params.yaml", "first: 2\nmiddle: 1\n"),
     "step.py": ("first", "step.py", WAITING + "# another version\n"),
     "first.txt": ("middle", "first.txt", "other data"),
 }
