@@ -29,14 +29,17 @@ entities: it knows no facts of the world. Turn format: Qwen3 thought, Hermes too
 
 
 def tell_resumed(stage: Stage) -> None:
-    """Say, before the first step, from which one a training that was ended goes on, or that it cannot."""
+    """Say, before the first step, from which one a training that was ended goes on."""
     if step := last_step(stage.work_dir() / "checkpoints"):
         stage.say(f"continues from step {step}")
-    elif others := {last_step(folder / "checkpoints"): folder for folder in stage.other_work()}:
-        step, folder = max(others.items())
-        if step:
-            kept = f"{folder.relative_to(stage.root)} is kept until it is done"
-            stage.say(f"code, data or parameters changed since step {step}, so it starts from the beginning; {kept}")
+
+
+def tell_changed(stage: Stage) -> None:
+    """Say, before anything is paid, that a training cannot go on from its checkpoints: they are of other inputs."""
+    step, folder = max(((last_step(one / "checkpoints"), one) for one in stage.other_work()), default=(0, stage.root))
+    if step and not last_step(stage.work_dir() / "checkpoints"):
+        kept = f"{folder.relative_to(stage.root)} is kept until it is done"
+        stage.say(f"code, data or parameters changed since step {step}, so it starts from the beginning; {kept}")
 
 
 def save_checkpoint(

@@ -33,7 +33,8 @@ def test_code_that_changed_since_it_was_loaded_is_told(module: Path, change: Cal
     module.write_text("1")
     code.check()
     change(module)
-    with pytest.raises(ChangedDuringRun, match=r"^the code changed during the run — orchestra rerun goes on") as caught:
+    told = r"^the code changed during the run \(tasks\.made_up\) — orchestra rerun goes on"
+    with pytest.raises(ChangedDuringRun, match=told) as caught:
         code.check()
     assert not caught.value.retryable
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
 from orchestra.training.resume import MARKER
-from tasks.platform.checkpoints import tell_resumed
+from tasks.platform.checkpoints import tell_changed, tell_resumed
 from tasks.platform.stage import FAILURE_KIND, Meter, Stage, run, stage_fingerprint
+from tasks.sft import teach
 
 ROOT = Path(__file__).parents[4]
 
@@ -136,10 +137,27 @@ def test_a_training_says_from_where_it_goes_on(
         folder = stage.work_dir() if name == "own" else stage.root / "work/demo" / name
         (folder / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
         (folder / "checkpoints" / f"checkpoint-{step}" / MARKER).touch()
+    tell_changed(stage)
     tell_resumed(stage)
     changed = "code, data or parameters changed since step 15, so it starts from the beginning"
     told = "continues from step 4" if "own" in steps else f"{changed}; work/demo/old is kept until it is done"
     assert capsys.readouterr().out == (f"demo: {told}\n" if steps else "")
+
+
+def test_sft_says_that_it_starts_from_the_beginning_before_its_teacher_costs_anything(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pay(*_: object) -> None:
+        raise DataError("the teacher is paid")
+
+    monkeypatch.setattr("orchestra.config.schema.Model.folder", lambda _, root: root)
+    monkeypatch.setattr("tasks.sft.Codec.load", lambda _: None)
+    monkeypatch.setattr("tasks.sft.open_budget", pay)
+    (stage.root / "work/demo/old/checkpoints/checkpoint-15").mkdir(parents=True)
+    (stage.root / "work/demo/old/checkpoints/checkpoint-15" / MARKER).touch()
+    with pytest.raises(DataError, match="the teacher is paid"):
+        teach(stage)
+    assert "changed since step 15, so it starts from the beginning" in capsys.readouterr().out
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
