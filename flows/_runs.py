@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,22 @@ from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Completed, Crashed
 
 from orchestra.errors import OrchestraError, ServiceError
+from orchestra.files.checkpoint import hash_file
 from orchestra.system.environment import quiet
-from orchestra.system.runs import ASKED_BY, AWAITING, FAILED, SKIPPED, STOPPED, RunFailure, RunJournal, save, stale
+from orchestra.system.runs import (
+    ASKED_BY,
+    AWAITING,
+    FAILED,
+    SKIPPED,
+    STOPPED,
+    RunFailure,
+    RunJournal,
+    in_short,
+    save,
+    stale,
+)
 from orchestra.system.workspace import Screen, locked
+from tasks.platform.dvc import ChangedDuringRun
 
 
 @contextlib.contextmanager
@@ -70,6 +84,29 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
             raise
         if journal.record.ended is None:
             journal.end("Completed")
+
+
+class LoadedCode:
+    """The project's code that this process has in memory: another one on disk would work beside it in later steps."""
+
+    def __init__(self) -> None:
+        loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if _ours(name)}
+        self._files = {name: Path(file) for name, file in loaded.items() if file}
+        self._hashes = {name: _hash(file) for name, file in self._files.items()}
+
+    def check(self) -> None:
+        """Raises `ChangedDuringRun` where a file has another content now, or is gone."""
+        if changed := [name for name, file in self._files.items() if _hash(file) != self._hashes[name]]:
+            what = f"the code changed during the run ({in_short(sorted(changed))})"
+            raise ChangedDuringRun(what, fix="orchestra rerun goes on with the new code")
+
+
+def _hash(file: Path) -> str:
+    return hash_file(file) if file.is_file() else ""
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] in {"flows", "orchestra", "tasks"}
 
 
 def present() -> tuple[FlowRun, str]:

@@ -13,7 +13,11 @@ from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.system.runs import TAKEN_BACK, RunJournal
 from orchestra.system.workspace import Screen
+from tasks.deploy import ReleaseRequest, deploy
 from tasks.platform.stage import Stage
+from tasks.records.shared import push
+from tasks.rollback import promoted, switch
+from tasks.rollback import rollback as roll_back
 
 TIMEOUT_S = 1800
 PUSH_TIMEOUT_S = 6 * 3600
@@ -24,17 +28,13 @@ screen = Screen()
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
 def run_move(root: Path, to: int | None) -> str:
     """That version is champion, or the one before the champion; returns what changed, for a person."""
-    from tasks.rollback import rollback, switch
-
     stage = Stage.open("promote", root)
-    return (rollback(stage) if to is None else switch(stage, to)).line
+    return (roll_back(stage) if to is None else switch(stage, to)).line
 
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
 def run_deploy(root: Path, decision: Any = None, request: dict[str, Any] | None = None) -> Any:
     """Serve the champion; the old server leaves only when the new one answers. `request`: of `ReleaseRequest`."""
-    from tasks.deploy import ReleaseRequest, deploy
-
     return deploy(Stage.open("deploy", root), decision, ReleaseRequest.model_validate(request or {}))
 
 
@@ -47,8 +47,6 @@ def run_deploy(root: Path, decision: Any = None, request: dict[str, Any] | None 
 )
 def run_push(root: Path) -> str:
     """Outputs, checkpoints and the registry are in the store; what is there already is not sent again."""
-    from tasks.records.shared import push
-
     return push(root, load_params(root / "params.yaml").storage)
 
 
@@ -95,8 +93,6 @@ def release(
 
     `canary` and `shadow` are percent of the traffic.
     """
-    from tasks.rollback import promoted
-
     root = Path.cwd()
     check(rollback, to, canary, shadow)
     if to is not None and shadow is None:

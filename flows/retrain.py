@@ -14,7 +14,7 @@ from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import present, retryable, turn, under_way
+from flows._runs import LoadedCode, present, retryable, turn, under_way
 from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
@@ -29,12 +29,14 @@ from orchestra.system.environment import machine
 from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunJournal, in_short
 from orchestra.system.workspace import Screen
 from orchestra.text import in_markdown, plain
+from tasks.approval import now
 from tasks.platform import dvc
 from tasks.platform.ledger import LedgerTail, by_stage, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.registry import COMMIT, DECISION, git_commit
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import ASKED_TAG, Recorder
+from tasks.promote import answered, promote, told
 from tasks.records.models import costs, link
 
 NOTE = "mlflow.note.content"
@@ -129,8 +131,6 @@ def _log_file(root: Path, name: str) -> Iterator[Callable[[str], None]]:
 @task(cache_policy=NONE, timeout_seconds=RELEASE_TIMEOUT_S)
 def run_promote(root: Path, parent: str, flow_run: str) -> Any:
     """The gate's decision; a refusal is a normal ending with a name."""
-    from tasks.promote import promote
-
     decision = promote(Stage.open("promote", root), parent, flow_run)
     why = "" if decision.promoted or decision.waits else f": {decision.why}"
     _say(f"promote: version {decision.version} {decision.name.lower()}{why}")
@@ -209,9 +209,6 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
 
 def _with_answer(root: Path, decision: Any) -> Any:
     """The decision with a person's answer, for which this run suspends; as it is where it cannot."""
-    from tasks.approval import now
-    from tasks.promote import answered, told
-
     said = ask(decision.approval, told(decision), now())
     if said is None:
         return decision
@@ -221,6 +218,7 @@ def _with_answer(root: Path, decision: Any) -> Any:
 
 def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | None, force: set[str]) -> State[Any]:
     """The body of the flow, under the lock and a record."""
+    code = LoadedCode()
     params = load_params(root / "params.yaml")
     check_named(params, root, promotes=until is None)
     limited = run_stage.with_options(timeout_seconds=3600 * params.budget.stage_hours)
@@ -240,6 +238,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     for name in order:
         # A retried flow run forces only what it has not run yet.
         forced = name in force and recorder.tagged(f"stage.{name}") not in {"ran", "restored"}
+        code.check()
         with journal.stage(name, tuple(why[name])) as note:
             ended = limited.with_options(name=name)(name, opaque, why[name], forced, return_state=True)
             outcomes[name] = ended.result()
@@ -249,12 +248,14 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
             _tell_costs(recorder)
         if name == until:
             return Completed(name=PARTIAL, message=f"as asked, after {name}", data=outcomes)
+    code.check()
     with journal.stage("promote") as note:
         judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
         decision: Any = judged.result()
         note(f"version {decision.version} {decision.name.lower()}")
     if decision.waits:
         decision = _with_answer(root, decision)
+    code.check()
     with journal.stage("deploy") as note:
         reason = {"why": f"run {journal.record.name}: version {decision.version} {decision.name.lower()}"}
         release = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))

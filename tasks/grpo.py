@@ -25,7 +25,7 @@ from orchestra.training.health import averages, outcomes
 from orchestra.training.resume import last_step
 from orchestra.training.spent import CHECKS, StepSpending
 from orchestra.types import Episode, Example
-from tasks.platform.checkpoints import save_checkpoint, tell_resumed
+from tasks.platform.checkpoints import save_checkpoint, tell_changed, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
@@ -66,6 +66,7 @@ def train(stage: Stage) -> None:
     # Before a rank loads the model onto a GPU that is not there.
     distributed.settle(settings, stage.name)
     if distributed.rank() == 0:
+        tell_changed(stage)
         tell_resumed(stage)
         if idle := torch_beside_gpu():
             stage.say(idle)

@@ -15,7 +15,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
 from orchestra.training.sft import sft_row
 from orchestra.training.teacher import teacher_policy
-from tasks.platform.checkpoints import save_checkpoint, tell_resumed
+from tasks.platform.checkpoints import save_checkpoint, tell_changed, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
 from tasks.platform.stage import Stage, run
 
@@ -48,6 +48,7 @@ def main(stage: Stage) -> None:
 
 def teach(stage: Stage) -> Taught:
     """Run the teacher over the training examples; its well-formed episodes become rows."""
+    tell_changed(stage)
     params = stage.params
     codec = Codec.load(params.model.folder(stage.root))
     budget = open_budget(stage)

@@ -37,6 +37,8 @@ SKIPPED = "Skipped"
 SHORT = (CAPPED, PARTIAL)
 """The normal endings before the last stage: a later run goes on from what these left."""
 ZERO = Decimal(0)
+CONTINUES = "it continues, unless code, data or parameters changed"
+"""What a run that was ended does when it is run again."""
 BUG = "Bug"
 """The kind of a failure that no error of ours says."""
 ASKED_BY = "ORCHESTRA_ASKED_BY"
@@ -91,7 +93,7 @@ class RunFailure(Record):
             return cls(kind=kind, what=one_line(error.what), where=error.where, fix=error.fix, stage=stage)
         # Prefect turns a `kill` during a task into an error of its own, which the library does not import.
         if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "TerminationSignal":
-            return cls(kind=STOPPED, what="stopped by hand", fix="the same command continues", stage=stage)
+            return cls(kind=STOPPED, what="stopped by hand", fix=f"run it again: {CONTINUES}", stage=stage)
         if isinstance(error, TimeoutError):
             return cls(kind="TimeLimit", what=one_line(str(error)) or "it took too long", stage=stage)
         return cls(kind=BUG, what=one_line(f"{type(error).__name__}: {error}"), stage=stage)
@@ -153,7 +155,7 @@ class RunRecord(Record):
         if self.ended is not None or (self.lives and not (self.elsewhere and free)):
             return self
         stage = self.stage
-        failure = RunFailure(kind=KILLED, what="its process was killed", fix="run it again: it continues", stage=stage)
+        failure = RunFailure(kind=KILLED, what="its process was killed", fix=f"run it again: {CONTINUES}", stage=stage)
         update = {"state": KILLED, "message": failure.what, "failure": failure, "ended": self._last_sign(root)}
         return self.model_copy(update=update)
 

@@ -34,6 +34,14 @@ def tell_resumed(stage: Stage) -> None:
         stage.say(f"continues from step {step}")
 
 
+def tell_changed(stage: Stage) -> None:
+    """Say, before anything is paid, that a training cannot go on from its checkpoints: they are of other inputs."""
+    step, folder = max(((last_step(one / "checkpoints"), one) for one in stage.other_work()), default=(0, stage.root))
+    if step and not last_step(stage.work_dir() / "checkpoints"):
+        kept = f"{folder.relative_to(stage.root)} is kept until it is done"
+        stage.say(f"code, data or parameters changed since step {step}, so it starts from the beginning; {kept}")
+
+
 def save_checkpoint(
     stage: Stage,
     model: "PreTrainedModel",

@@ -1,5 +1,6 @@
 """DVC: the order of the stages, which of them are stale and why, and running one of them."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.files.atomic import write_bytes
 from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
 from orchestra.system.processes import FLOW_PID, run_child
+from orchestra.system.runs import CONTINUES, in_short
 from tasks.platform.stage import CAPPED, FAILURE_KIND
 
 NOISE = re.compile(
@@ -46,6 +48,10 @@ class StageKilled(StageError):
 
 class StageCapped(StageError):
     """The next call of a stage could have crossed the cap of dollars: it goes on from there when it is run again."""
+
+
+class ChangedDuringRun(StageError):
+    """Code, data or parameters changed while a run worked with them: what it made is not the result of either."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +123,16 @@ def explained(error: Exception, root: Path) -> OrchestraError:
 
 def hashes(root: Path, name: str) -> Hashes:
     """The stage's entry of dvc.lock; empty before its first run."""
-    file = root / LOCK
-    lock = _lock(file, (found := file.stat()).st_mtime_ns, found.st_size) if file.is_file() else {}
-    entry = (lock or {}).get("stages", {}).get(name, {})
+    entry = _entry(root, name)
     params = {key: value for values in entry.get("params", {}).values() for key, value in values.items()}
     return Hashes(_md5s(entry.get("deps", [])), _md5s(entry.get("outs", [])), params)
+
+
+def _entry(root: Path, name: str) -> dict[str, Any]:
+    file = root / LOCK
+    lock = _lock(file, (found := file.stat()).st_mtime_ns, found.st_size) if file.is_file() else {}
+    entry: dict[str, Any] = (lock or {}).get("stages", {}).get(name, {})
+    return entry
 
 
 @lru_cache(maxsize=1)
@@ -145,11 +156,13 @@ def repro(
     """Run `dvc repro --single-item <name>` to its end, passing on what it prints.
 
     The child dies with the calling thread; when this function is left early (a time limit, a cancellation), it and all
-    below it are ended. Raises `StageKilled` when a signal ended the stage, otherwise `StageError`.
+    below it are ended. Raises `StageKilled` when a signal ended the stage, `ChangedDuringRun` when its inputs are other
+    ones now, otherwise `StageError`.
     """
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
     (root / FAILURE_KIND.format(name)).unlink(missing_ok=True)
     recover(root)
+    before, entries = _inputs(root, name)
     write_bytes(root / LOCK_BEFORE, (root / LOCK).read_bytes() if (root / LOCK).is_file() else b"")
     outcome: StageOutcome = "ran"
     tail: deque[str] = deque(maxlen=40)
@@ -165,13 +178,18 @@ def repro(
         if not NOISE.match(line):
             on_line(line)
 
-    code = -1
+    code, holds = -1, False
     try:
         code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
+        if code == 0 and outcome != "unchanged":
+            _check_same(name, before, _inputs(root, name)[0])
+        holds = code == 0
     finally:
-        if code == 0:
+        if holds:
             (root / LOCK_BEFORE).unlink()
         else:
+            if code == 0:
+                _forget(root, name, entries)
             recover(root)
     if code != 0:
         failure = _failure(name, code, list(tail))
@@ -180,6 +198,55 @@ def repro(
             failure.kind = told.read_text(encoding="utf-8")
         raise failure
     return outcome
+
+
+def _inputs(root: Path, name: str) -> tuple[dict[str, Any], "_RunCache"]:
+    """What DVC would record as the stage's inputs now, and its run cache; it reads no file that it hashed before."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    found: dict[str, Any] = {}
+    try:
+        with Repo(str(root)) as repo:
+            cache = _RunCache.of(Path(repo.stage_cache.cache_dir))
+            for dep in (dep for stage in repo.index.stages if stage.name == name for dep in stage.deps):
+                value = dep.get_hash().value if dep.exists else None
+                parts = value.items() if isinstance(value, dict) else ()  # A file of parameters: value by key.
+                found |= {f"{dep.def_path}: {key}": one for key, one in parts} or {str(dep.def_path): value}
+    except DvcException as error:
+        raise explained(error, root) from None
+    return found, cache
+
+
+def _check_same(name: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises `ChangedDuringRun` where the inputs are other ones than before the stage: DVC hashes them when it ends."""
+    changed = [one for one in sorted(before | now) if before.get(one) != now.get(one)]
+    if changed:
+        what = f"code, data or parameters changed while it ran ({in_short(changed)}), so it is stale"
+        raise ChangedDuringRun(what, where=name, fix="orchestra rerun runs it again")
+
+
+@dataclass(frozen=True)
+class _RunCache:
+    """Where DVC keeps which outputs came of which inputs, and the entries that were there."""
+
+    folder: Path
+    entries: frozenset[Path]
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        return cls(folder, frozenset(folder.glob("*/*/*")))
+
+
+def _forget(root: Path, name: str, before: _RunCache) -> None:
+    """Take what DVC just recorded of the stage out of its run cache, which other workspaces may share."""
+    recorded = _entry(root, name)
+    for entry in _RunCache.of(before.folder).entries - before.entries:
+        # Another workspace's, half-written, may be gone; and DVC fails at a folder without an entry.
+        with contextlib.suppress(OrchestraError, OSError):
+            if load_yaml(entry, if_missing="run the pipeline", of_dvc=True) == recorded:
+                entry.unlink()
+                entry.parent.rmdir()
 
 
 def recover(root: Path) -> None:
@@ -217,7 +284,7 @@ def _failure(name: str, code: int, tail: list[str]) -> OrchestraError:
     ended = re.search(r"exited with (-?\d+)", text)
     if (ended and (int(ended[1]) < 0 or int(ended[1]) > 128)) or code < 0:
         signal = ended[1] if ended else code
-        return StageKilled(f"ended by a signal ({signal})", where=name, fix="run the same command again: it continues")
+        return StageKilled(f"ended by a signal ({signal})", where=name, fix=f"run the same command again: {CONTINUES}")
     if "is busy" in text or "Unable to acquire lock" in text:
         return ServiceError("another DVC command works here", where=name, fix="wait for it to end, then try again")
     if "No possible cache link types" in text:

@@ -79,6 +79,7 @@ class Stage:
     params: Params
     root: Path
     _tracker: "_Tracker | None" = field(default=None, repr=False)
+    _work: Path | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def open(cls, name: str, root: Path | None = None, params: Params | None = None) -> Self:
@@ -142,14 +143,23 @@ class Stage:
         self.write_text(relative, text + "\n")
 
     def work_dir(self) -> Path:
-        """`work/<stage>/<fingerprint>`: state that survives a kill, for exactly these inputs; older ones go."""
-        folder = self.root / "work" / self.name / stage_fingerprint(self.root, self.name, self.params)
-        if folder.parent.is_dir():
-            for other in folder.parent.iterdir():
-                if other.name != folder.name:
-                    shutil.rmtree(other, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        """`work/<stage>/<fingerprint>`: state that survives a kill, for exactly the inputs at its first call."""
+        if self._work is None:
+            self._work = self.root / "work" / self.name / stage_fingerprint(self.root, self.name, self.params)
+        self._work.mkdir(parents=True, exist_ok=True)
+        return self._work
+
+    def other_work(self) -> list[Path]:
+        """What attempts with other code, data or parameters left."""
+        own = self.work_dir()
+        return sorted(folder for folder in own.parent.iterdir() if folder != own)
+
+    def done(self) -> None:
+        """The stage did its work: send what is buffered; the state of other attempts is of no more use."""
+        self.flush()
+        if self._work is not None and "RANK" not in os.environ:
+            for folder in self.other_work():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def stage_fingerprint(root: Path, name: str, params: Params) -> str:
@@ -178,7 +188,7 @@ def run(name: str, main: Callable[[Stage], None]) -> None:
         with storage_named(Path.cwd()):
             stage = Stage.open(name)
             main(stage)
-            stage.flush()
+            stage.done()
     except BudgetError as end:
         _fail(name, "BudgetError", f"{CAPPED}{end}")
     except OrchestraError as error:

@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestra.errors import ConfigError
 from tasks.platform import dvc
-from tasks.platform.dvc import StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
+from tasks.platform.dvc import ChangedDuringRun, StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
 
 DVC_YAML = """
 stages:
@@ -221,3 +223,90 @@ def test_the_fix_for_a_damaged_lock_file_works_whether_git_has_it_or_not(root: P
     assert command == ("git checkout dvc.lock" if tracked else "rm dvc.lock")
     subprocess.run(command.split(), cwd=root, check=True, capture_output=True)
     assert run_all(root) == ["unchanged" if tracked else "restored"] * 3
+
+
+WAITING = (
+    STEP
+    + """
+import pathlib, time
+if pathlib.Path("wait").exists():
+    pathlib.Path("wait").rename("began")
+    while not pathlib.Path("go").exists(): time.sleep(0.02)
+"""
+)
+EDITS: dict[str, tuple[str, str, str]] = {
+    "params.yaml: first": ("first", "params.yaml", "first: 2\nmiddle: 1\n"),
+    "step.py": ("first", "step.py", WAITING + "# another version\n"),
+    "first.txt": ("middle", "first.txt", "other data"),
+}
+"""Stage, file and its new text, by what is told to have changed."""
+
+
+def run_while(root: Path, name: str, edit: Callable[[], object], *, force: bool = False) -> str:
+    """Run a stage, and edit something when it has read what it needs."""
+    (root / "wait").touch()
+    ended = threading.Event()
+
+    def write() -> None:
+        while not (root / "began").exists() and not ended.wait(0.02):
+            pass
+        edit()
+        (root / "go").touch()
+
+    editor = threading.Thread(target=write, daemon=True)
+    editor.start()
+    try:
+        return run(root, name, force=force)[0]
+    finally:
+        ended.set()
+        editor.join()
+        for mark in ("began", "go"):
+            (root / mark).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("ran", [False, True])
+@pytest.mark.parametrize("changed", EDITS)
+def test_what_changes_while_a_stage_runs_is_not_recorded_as_its_inputs(root: Path, changed: str, ran: bool) -> None:
+    stage, file, text = EDITS[changed]
+    (root / "step.py").write_text(WAITING)
+    for name in ["first", *(["middle"] if ran else [])]:
+        run(root, name)
+    lock, cached = (root / "dvc.lock").read_bytes(), set((root / ".dvc/cache/runs").rglob("*"))
+    (root / "first.txt").chmod(0o644)
+    told = rf"^{stage}: code, data or parameters changed while it ran \({changed}\), so it is stale — orchestra rerun"
+    with pytest.raises(ChangedDuringRun, match=told) as caught:
+        run_while(root, stage, lambda: (root / file).write_text(text), force=True)
+    assert not caught.value.retryable
+    assert (root / "dvc.lock").read_bytes() == lock
+    assert {one for one in (root / ".dvc/cache/runs").rglob("*") if one.is_file()} <= cached
+    assert stages(root)[stage]
+    if changed != "first.txt":
+        assert run(root, stage)[0] == "ran" and (root / f"{stage}.txt").exists()
+
+
+def test_a_first_run_whose_parameters_change_leaves_no_record(root: Path) -> None:
+    (root / "step.py").write_text(WAITING)
+    with pytest.raises(ChangedDuringRun):
+        run_while(root, "first", lambda: (root / "params.yaml").write_text("first: 2\nmiddle: 1\n"))
+    assert hashes(root, "first").outputs == {} and stages(root)["first"] == ["it has not run yet"]
+    assert (root / "first.txt").read_text() == "1"
+    assert run(root, "first")[0] == "ran" and (root / "first.txt").read_text() == "2"
+
+
+HARMLESS: dict[str, Callable[[Path], object]] = {
+    "a parameter of another stage": lambda root: (root / "params.yaml").write_text("first: 1\nmiddle: 2\n"),
+    "byte code": lambda root: (root / "code/__pycache__/a.pyc").write_text("2"),
+    "a file that is written again as it was": lambda root: (root / "code/a.py").write_text("1"),
+    "a file of no stage": lambda root: (root / "notes").write_text("2"),
+}
+
+
+@pytest.mark.parametrize("edit", HARMLESS)
+def test_what_a_stage_does_not_read_may_change_while_it_runs(root: Path, edit: str) -> None:
+    (root / "code/__pycache__").mkdir(parents=True)
+    (root / "code/a.py").write_text("1")
+    (root / ".dvcignore").write_text("__pycache__\n")
+    (root / "dvc.yaml").write_text(DVC_YAML.replace("deps: [step.py], params", "deps: [step.py, code], params"))
+    (root / "step.py").write_text(WAITING)
+    assert run_while(root, "first", lambda: HARMLESS[edit](root)) == "ran"
+    assert stages(root)["first"] == []

@@ -64,7 +64,7 @@ def rerun(
         ),
     ] = None,
 ) -> None:
-    """Repeat a run with its options: finished stages are skipped, and training continues from its checkpoint."""
+    """Repeat a run with its options: finished stages are skipped; unchanged training continues from its checkpoint."""
     root = workspace()
     record = find(runs(root), run)
     if record.lives:

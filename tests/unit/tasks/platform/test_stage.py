@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
-from tasks.platform.stage import FAILURE_KIND, Meter, Stage, stage_fingerprint
+from orchestra.training.resume import MARKER
+from tasks.platform.checkpoints import tell_changed, tell_resumed
+from tasks.platform.stage import FAILURE_KIND, Meter, Stage, run, stage_fingerprint
+from tasks.sft import teach
 
 ROOT = Path(__file__).parents[4]
 
@@ -93,13 +96,68 @@ def test_work_is_kept_for_the_same_inputs_only(stage: Stage) -> None:
     (stage.root / "code" / "a.py").write_text("1")
     first = stage.work_dir()
     (first / "checkpoint").touch()
-    assert stage.work_dir() == first and (first / "checkpoint").is_file()
     (stage.root / "code" / "__pycache__").mkdir()
     (stage.root / "code" / "__pycache__" / "a.pyc").touch()
-    assert stage.work_dir() == first
+    assert Stage.open("demo", stage.root).work_dir() == first and (first / "checkpoint").is_file()
     (stage.root / "code" / "a.py").write_text("2")
-    second = stage.work_dir()
-    assert second != first and not first.exists()
+    assert stage.work_dir() == first
+    again = Stage.open("demo", stage.root)
+    assert again.work_dir() != first and again.other_work() == [first]
+
+
+def test_the_work_of_other_inputs_goes_when_the_stage_is_done_and_not_before(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, own = stage.root / "work/demo/old", stage.work_dir()
+    monkeypatch.chdir(stage.root)
+    monkeypatch.setattr("tasks.platform.stage.die_with_parent", lambda _: None)
+
+    def main(running: Stage) -> None:
+        assert running.work_dir() == own and running.other_work() == [old]
+        raise DataError("corrupt")
+
+    old.mkdir()
+    with pytest.raises(SystemExit):
+        run("demo", main)
+    assert old.is_dir()
+    run("demo", lambda running: running.work_dir().touch())
+    assert not old.exists() and own.is_dir()
+    old.mkdir()
+    monkeypatch.setenv("RANK", "1")
+    run("demo", lambda running: running.work_dir().touch())
+    assert old.is_dir()
+
+
+@pytest.mark.parametrize("steps", [{}, {"own": 4}, {"old": 15, "older": 5}, {"own": 4, "old": 15}])
+def test_a_training_says_from_where_it_goes_on(
+    stage: Stage, capsys: pytest.CaptureFixture[str], steps: dict[str, int]
+) -> None:
+    (stage.root / "work/demo/old").mkdir(parents=True)
+    for name, step in steps.items():
+        folder = stage.work_dir() if name == "own" else stage.root / "work/demo" / name
+        (folder / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+        (folder / "checkpoints" / f"checkpoint-{step}" / MARKER).touch()
+    tell_changed(stage)
+    tell_resumed(stage)
+    changed = "code, data or parameters changed since step 15, so it starts from the beginning"
+    told = "continues from step 4" if "own" in steps else f"{changed}; work/demo/old is kept until it is done"
+    assert capsys.readouterr().out == (f"demo: {told}\n" if steps else "")
+
+
+def test_sft_says_that_it_starts_from_the_beginning_before_its_teacher_costs_anything(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pay(*_: object) -> None:
+        raise DataError("the teacher is paid")
+
+    monkeypatch.setattr("orchestra.config.schema.Model.folder", lambda _, root: root)
+    monkeypatch.setattr("tasks.sft.Codec.load", lambda _: None)
+    monkeypatch.setattr("tasks.sft.open_budget", pay)
+    (stage.root / "work/demo/old/checkpoints/checkpoint-15").mkdir(parents=True)
+    (stage.root / "work/demo/old/checkpoints/checkpoint-15" / MARKER).touch()
+    with pytest.raises(DataError, match="the teacher is paid"):
+        teach(stage)
+    assert "changed since step 15, so it starts from the beginning" in capsys.readouterr().out
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
