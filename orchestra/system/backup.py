@@ -328,19 +328,23 @@ def adapt_places(root: Path) -> None:
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone() is None:
                 return  # MLflow did not fill it yet.
             places = [Path(url2pathname(urlsplit(place).path)) for (place,) in db.execute(query, (ARTIFACTS,))]
+            foreign = [place for place in places if not _same(place.parents[1], here)]
+            if not foreign:
+                return
             runs = [run for (run,) in db.execute("SELECT run_uuid FROM runs WHERE run_uuid NOT LIKE '%/%'")]
-        for place in places:
-            old = place.parents[1]
-            # A folder with two names, as a link makes it, is no other one; one that nobody may read is as if gone.
-            if old == here or (os.path.isdir(old) and old.samefile(here)):
-                continue
+        for place in foreign:
             for run in runs:
                 if os.path.isdir(place / run) and not (here / ARTIFACTS / run).exists():
                     with atomic.whole_folder(here / ARTIFACTS / run) as copy:
                         shutil.copytree(place / run, copy, dirs_exist_ok=True)
-            _move_places(database, str(old), str(here))
+            _move_places(database, str(place.parents[1]), str(here))
     except sqlite3.DatabaseError as error:
         raise database_failure(error, MLFLOW) from None
+
+
+def _same(old: Path, here: Path) -> bool:
+    """A folder with two names, as a link makes it, is no other one; one that nobody may read is as if gone."""
+    return old == here or (os.path.isdir(old) and old.samefile(here))
 
 
 def _keep_revoked(present: Path, restored: Path) -> None:

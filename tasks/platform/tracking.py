@@ -74,12 +74,15 @@ def own_database(root: Path) -> bool:
 def connect(root: Path) -> Any:
     """An `MlflowClient` for tracking and registry, its database made if need be; costs seconds to import.
 
-    Raises `DataError` where the workspace's own database is damaged, `ServiceError` where the team's does not answer.
+    The own database of a workspace that was moved or copied is adapted first. Raises `DataError` where it is damaged,
+    `ServiceError` where the team's does not answer.
     """
     quiet()
     make_folder(root / ".state")
     if (uri := tracking_uri(root)).startswith("sqlite:"):
         check_database(root, MLFLOW, beside=True)
+        if uri == own_uri(root):
+            adapt_places(root)
     elif uri.startswith(DATABASES):
         _check_team_database(uri)
     import mlflow
@@ -125,12 +128,9 @@ def storage_of(root: Path) -> Storage:
 def experiment(client: Any, root: Path, name: str = EXPERIMENT) -> str:
     """Id of the experiment, made if need be; it keeps the place of its artifacts.
 
-    They lie in the store of params.yaml; without one in `ARTIFACTS`, or where a server keeps them. The database of a
-    workspace that was moved or copied is adapted first. Raises `OrchestraError` of one line, within seconds, where a
-    store on S3 does not answer.
+    They lie in the store of params.yaml; without one in `ARTIFACTS`, or where a server keeps them. Raises
+    `OrchestraError` of one line, within seconds, where a store on S3 does not answer.
     """
-    if tracking_uri(root) == own_uri(root):
-        adapt_places(root)
     found, storage = client.get_experiment_by_name(name), storage_of(root)
     if found is not None:
         check_place(str(found.artifact_location), storage)

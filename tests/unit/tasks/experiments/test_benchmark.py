@@ -4,11 +4,13 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from mlflow.tracking._tracking_service import utils
 
 from orchestra.errors import ConfigError, DataError, ServiceError
 from orchestra.evaluation.benchmarks.models import KEY
@@ -43,6 +45,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.fixture
 def root(decided: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copied = Path(shutil.copytree(decided[0], tmp_path / "w"))
+    # A process works in one workspace, and MLflow remembers where a run's artifacts are; here it is the copy's.
+    monkeypatch.setattr(utils, "_artifact_repos_cache", OrderedDict())
     monkeypatch.chdir(copied)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return copied
