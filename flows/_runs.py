@@ -94,11 +94,11 @@ class LoadedCode:
         self._files = {name: Path(file) for name, file in loaded.items() if file}
         self._hashes = {name: _hash(file) for name, file in self._files.items()}
 
-    def check(self) -> None:
+    def check(self, fix: str = "orchestra rerun goes on with the new code") -> None:
         """Raises `ChangedDuringRun` where a file has another content now, or is gone."""
         if changed := [name for name, file in self._files.items() if _hash(file) != self._hashes[name]]:
             what = f"the code changed during the run ({in_short(sorted(changed))})"
-            raise ChangedDuringRun(what, fix="orchestra rerun goes on with the new code")
+            raise ChangedDuringRun(what, fix=fix)
 
 
 def _hash(file: Path) -> str:

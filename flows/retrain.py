@@ -255,7 +255,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         note(f"version {decision.version} {decision.name.lower()}")
     if decision.waits:
         decision = _with_answer(root, decision)
-    code.check()
+    code.check(fix="orchestra release serves the champion")
     with journal.stage("deploy") as note:
         reason = {"why": f"run {journal.record.name}: version {decision.version} {decision.name.lower()}"}
         release = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))

@@ -146,7 +146,12 @@ def other_code_lines(root: Path, deploy: Deploy) -> list[str]:
 
     with contextlib.suppress(TimeoutError):  # The gateway's own line says that it does not answer.
         found = begun(lambda: of_other_code(root, gateway_code(deploy))).result(SERVERS_S)
-        return [f"  the gateway at {one} runs other code or settings than these: orchestra release" for one in found]
+        by_hand = {one.url for one in started_by_hand(root)}
+        return [
+            f"  the gateway at {one} runs other code or settings than these: "
+            f"{'restart it' if one in by_hand else 'orchestra release'}"
+            for one in found
+        ]
     return []
 
 

@@ -83,6 +83,7 @@ def load_yaml(path: Path, *, if_missing: str, of_dvc: bool = False) -> Any:
 
     `of_dvc`: DVC wrote it, by YAML 1.2, in which `yes` and `12:30` are texts without quotes.
     """
+    text = ""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CHARACTERS + 1)

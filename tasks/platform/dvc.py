@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.files.atomic import write_bytes
 from orchestra.files.yaml import load_yaml
@@ -20,6 +21,7 @@ from orchestra.system.processes import FLOW_PID, run_child
 from orchestra.system.runs import CONTINUES, in_short
 from tasks.platform.stage import CAPPED, FAILURE_KIND
 
+DOMAINS = "data/domains"
 NOISE = re.compile(
     r"^(Running stage |> exec |(Generating|Updating) lock file|To (track|enable) |\s+(git add|dvc config) "
     r"|Use `dvc push`|Stage '.*' (didn't change|is cached)|Data and pipelines are|WARNING: Some of the cache"
@@ -162,6 +164,7 @@ def repro(
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
     (root / FAILURE_KIND.format(name)).unlink(missing_ok=True)
     recover(root)
+    made = _made_by(root, name)
     before, entries = _inputs(root, name)
     write_bytes(root / LOCK_BEFORE, (root / LOCK).read_bytes() if (root / LOCK).is_file() else b"")
     outcome: StageOutcome = "ran"
@@ -182,7 +185,7 @@ def repro(
     try:
         code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
         if code == 0 and outcome != "unchanged":
-            _check_same(name, before, _inputs(root, name)[0])
+            _check_same(name, before, _inputs(root, name)[0], made)
         holds = code == 0
     finally:
         if holds:
@@ -218,9 +221,20 @@ def _inputs(root: Path, name: str) -> tuple[dict[str, Any], "_RunCache"]:
     return found, cache
 
 
-def _check_same(name: str, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises `ChangedDuringRun` where the inputs are other ones than before the stage: DVC hashes them when it ends."""
-    changed = [one for one in sorted(before | now) if before.get(one) != now.get(one)]
+def _made_by(root: Path, name: str) -> set[str]:
+    """Inputs that the stage is about to write itself: domains by a model (`synthesize.writer.domains`)."""
+    if name != "synthesize":
+        return set()
+    with contextlib.suppress(OrchestraError):  # The stage says what is wrong in them.
+        wanted = load_params(root / "params.yaml").synthesize
+        missing = wanted.writer and any(not (root / DOMAINS / one).is_dir() for one in wanted.writer.domains)
+        return {DOMAINS} if missing and wanted.generator != "rules" else set()
+    return set()
+
+
+def _check_same(name: str, before: dict[str, Any], now: dict[str, Any], made: set[str]) -> None:
+    """Raises `ChangedDuringRun` where inputs that it did not make are other ones now: DVC hashes them when it ends."""
+    changed = [one for one in sorted(before | now) if before.get(one) != now.get(one) and one not in made]
     if changed:
         what = f"code, data or parameters changed while it ran ({in_short(changed)}), so it is stale"
         raise ChangedDuringRun(what, where=name, fix="orchestra rerun runs it again")

@@ -155,9 +155,12 @@ class Stage:
         return sorted(folder for folder in own.parent.iterdir() if folder != own)
 
     def done(self) -> None:
-        """The stage did its work: send what is buffered; the state of other attempts is of no more use."""
+        """The stage did its work: send what is buffered; the state of other attempts is of no more use.
+
+        In a flow they stay until it has compared the stage's inputs, and then go with the stage's own.
+        """
         self.flush()
-        if self._work is not None and "RANK" not in os.environ:
+        if self._work is not None and not {"RANK", FLOW_PID} & os.environ.keys():
             for folder in self.other_work():
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestra.errors import ConfigError
 from tasks.platform import dvc
 from tasks.platform.dvc import ChangedDuringRun, StageCapped, StageError, StageKilled, hashes, repro, stage_env, stages
+from tests.support.worlds import ROOT
 
 DVC_YAML = """
 stages:
@@ -310,3 +312,18 @@ def test_what_a_stage_does_not_read_may_change_while_it_runs(root: Path, edit: s
     (root / "step.py").write_text(WAITING)
     assert run_while(root, "first", lambda: HARMLESS[edit](root)) == "ran"
     assert stages(root)["first"] == []
+
+
+def test_domains_that_synthesis_writes_are_no_change_from_outside(tmp_path: Path) -> None:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    writer = {"model": "m", "price": "openai/gpt-5-mini", "cap_usd": 1.0, "domains": {"library": "books"}}
+    params["synthesize"] |= {"generator": "both", "writer": writer}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    made = dvc._made_by(tmp_path, "synthesize")
+    assert made == {"data/domains"} and dvc._made_by(tmp_path, "sft") == set()
+    before, now = {"data/domains": "1", "code": "1"}, {"data/domains": "2", "code": "1"}
+    dvc._check_same("synthesize", before, now, made)
+    (tmp_path / "data/domains/library").mkdir(parents=True)
+    assert dvc._made_by(tmp_path, "synthesize") == set()
+    with pytest.raises(dvc.ChangedDuringRun, match="data/domains"):
+        dvc._check_same("synthesize", before, now, set())

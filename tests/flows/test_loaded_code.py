@@ -37,6 +37,8 @@ def test_code_that_changed_since_it_was_loaded_is_told(module: Path, change: Cal
     with pytest.raises(ChangedDuringRun, match=told) as caught:
         code.check()
     assert not caught.value.retryable
+    with pytest.raises(ChangedDuringRun, match="— orchestra release serves the champion"):
+        code.check(fix="orchestra release serves the champion")
 
 
 class Step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -126,7 +127,9 @@ class OwnServer(Server):
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
         self.command = command(python, port, max_len, settings, extra=_flags(lora, settings, max_len))
-        self.folder = working_folder(work / "server", model_dir)
+        # Two commands may have servers in one work folder at a time.
+        self.folder, self.model_dir = work / f"server-{port}", model_dir.resolve()
+        self.adapters = lora is not None
         self.adapter: tuple[str, str] | None = None
         """Name and folder of the adapters that a server started again must load."""
         self._child: subprocess.Popen[str] | None = None
@@ -158,6 +161,7 @@ class OwnServer(Server):
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _supervise(self) -> None:
         try:
@@ -190,7 +194,8 @@ class OwnServer(Server):
                     os.kill(pid, signal.SIGKILL)
 
     def _launch(self) -> None:
-        env = without_rank(own_settings(self.root, self.settings))
+        env = without_rank(own_settings(self.root, self.settings, adapters=self.adapters))
+        working_folder(self.folder, self.model_dir)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as out:
             self._child = spawn(self.command, cwd=self.folder, env=env, stdout=out)
@@ -217,14 +222,19 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if not name.startswith(RANK_PREFIXES)}
 
 
-def own_settings(root: Path, settings: PlayServer) -> dict[str, str]:
-    """The environment of a server whose weights are replaced."""
+def own_settings(root: Path, settings: PlayServer, *, adapters: bool) -> dict[str, str]:
+    """The environment of a server whose weights, or only its adapters, are replaced."""
+    # vLLM files compiled code by this variable too: without adapters a release shares the code of the evaluation.
+    loading = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if adapters else {}
     paths = (str(INSIDE), os.environ.get("PYTHONPATH", ""))
-    return environment(root, settings) | {
-        "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    return (
+        environment(root, settings)
+        | loading
+        | {
+            "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
+    )
 
 
 def open_server(

@@ -68,7 +68,7 @@ def test_a_socket_asks_for_the_key_too(app: FastAPI) -> None:
 def test_vllm_finds_it_without_anything_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "theirs.py").touch()
-    env: dict[str, Any] = own_settings(tmp_path, PlayServer())
+    env: dict[str, Any] = own_settings(tmp_path, PlayServer(), adapters=False)
     flags = _flags(None, PlayServer(), 64)
     module, _, name = flags[flags.index("--middleware") + 1].rpartition(".")
     code = f"import sys, theirs; from {module} import {name}; print('orchestra' in sys.modules)"

@@ -26,7 +26,7 @@ from orchestra.serving.releases.control_channel import (
 from orchestra.serving.releases.state import gateway_code
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import Keys, operator_key
-from orchestra.system.processes import LOCALHOST, free_port
+from orchestra.system.processes import LOCALHOST, Service, free_port, remember, started_at
 from tests.support.serving_world import params
 
 
@@ -60,8 +60,10 @@ def test_status_names_a_gateway_of_other_code(tmp_path: Path) -> None:
     with HTTPServer((LOCALHOST, 0), Health) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         open_channel(tmp_path, f"http://{LOCALHOST}:{server.server_port}", "http://127.0.0.1:8800")
-        line = "  the gateway at http://127.0.0.1:8800 runs other code or settings than these: orchestra release"
+        line = "  the gateway at http://127.0.0.1:8800 runs other code or settings than these: restart it"
         assert other_code_lines(tmp_path, params().deploy) == [line]
+        remember(tmp_path, Service("gateway", os.getpid(), started_at(os.getpid()) or "", 8800, "u", "log"))
+        assert other_code_lines(tmp_path, params().deploy) == [line.replace("restart it", "orchestra release")]
         said["code"] = gateway_code(params().deploy)
         assert other_code_lines(tmp_path, params().deploy) == []
         server.shutdown()

@@ -13,7 +13,7 @@ from orchestra.config.engine import PlayServer
 from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
 from orchestra.rollout.policies.base import Generation
-from orchestra.serving.engines.server import OwnServer
+from orchestra.serving.engines.server import OwnServer, own_settings
 from orchestra.serving.releases import vllm
 from orchestra.system.processes import start_service, wait_until
 from tests.support.worlds import ROOT
@@ -166,9 +166,34 @@ def test_servers_know_every_model_by_one_name(build_for_cpus: Path) -> None:
     assert [told(version) for version in ("one", "two", "two")] == [
         "checkpoint: one", "checkpoint: two", "checkpoint: two",
     ]  # fmt: skip
-    own = OwnServer(root, root / "work", root / "one", PlayServer(), max_len=8, lora=None, say=print)
-    assert own.command[own.command.index("--model") + 1] == "checkpoint"
-    assert (own.folder / "checkpoint/config.json").read_text(encoding="utf-8") == "one"
+
+
+def test_two_servers_in_one_work_folder_keep_their_own_models(build_for_cpus: Path) -> None:
+    """A server reads its model only after half a minute of imports, and again when it is restarted."""
+    root = build_for_cpus
+    python = root / ".venv-vllm/bin/python"
+    python.write_text('#!/bin/sh\necho "$4: $(cat "$4/config.json")"\n', encoding="utf-8")
+    python.chmod(0o755)
+    own = []
+    for version in ("one", "two"):
+        (root / version).mkdir()
+        (root / version / "config.json").write_text(version, encoding="utf-8")
+        own.append(OwnServer(root, root / "work", root / version, PlayServer(), max_len=8, lora=None, say=print))
+    for server in own:
+        with pytest.raises(ServiceError, match="rollout server ended"):
+            server._launch()
+    assert [(server.folder / "checkpoint/config.json").read_text(encoding="utf-8") for server in own] == ["one", "two"]
+    assert (root / "work/vllm.log").read_text(encoding="utf-8").split() == ["checkpoint:", "one", "checkpoint:", "two"]
+    for server in own:
+        server.close()
+    assert [file.name for file in (root / "work").iterdir()] == ["vllm.log"]
+
+
+def test_a_server_without_adapters_differs_from_a_releases_in_no_setting_of_compiled_code(tmp_path: Path) -> None:
+    ours, released = own_settings(tmp_path, PlayServer(), adapters=False), vllm.environment(tmp_path, PlayServer())
+    # vLLM leaves these two out of what it files compiled code under.
+    assert {name for name in ours if ours[name] != released.get(name)} == {"VLLM_SERVER_DEV_MODE", "PYTHONPATH"}
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in own_settings(tmp_path, PlayServer(), adapters=True)
 
 
 def test_the_smallest_profile_of_gpus_serves_on_one() -> None:
