@@ -1,6 +1,7 @@
 """Shared by the commands: the workspace, the exit code, and the reading of amounts and dates."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import typer
 from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
 from orchestra.system import ending
-from orchestra.system.workspace import check_surroundings
+from orchestra.system.workspace import check_surroundings, locked_elsewhere
 
 EACH_TIME = ("promote", "deploy")
 """Stages of a run that DVC does not know."""
@@ -24,6 +25,9 @@ RunnerOption = Annotated[
     typer.Option(help="Run as a flow on a Prefect task runner: processes:2, dask:2, dask@ADDRESS, ray …"),
 ]
 """Where a command's parts run."""
+
+INPUTS = ("data/catalogue", "data/domains", "data/extra")
+"""Folders that stages read whole and commands write to."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,18 @@ def workspace(*, checked: bool = True) -> Path:
                 make_folder(state)  # One of an older version is open.
             return folder
     raise ConfigError("no workspace here", where=str(here), fix="change into the cloned repository")
+
+
+def tell_beside_run(root: Path, written: Path) -> None:
+    """Say, before `written` is, that a run works here and ends because of it: its inputs may not change."""
+    place = os.path.relpath(written, root)
+    if locked_elsewhere(root) and place.startswith(tuple(f"{one}{os.sep}" for one in INPUTS)):
+        print(
+            f"WARNING: a run works here, and {place} is an input of its stages: it ends with ChangedDuringRun after "
+            "the stage — wait for it, or write elsewhere",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def check_stages(root: Path, names: Iterable[str | None]) -> None:

@@ -328,7 +328,8 @@ def adapt_places(root: Path) -> None:
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone() is None:
                 return  # MLflow did not fill it yet.
             places = [Path(url2pathname(urlsplit(place).path)) for (place,) in db.execute(query, (ARTIFACTS,))]
-            foreign = [place for place in places if not _same(place.parents[1], here)]
+            # A folder with two names, as a link makes it, is no other one; one that nobody may read is as if gone.
+            foreign = [one for one in places if not (os.path.isdir(one.parents[1]) and one.parents[1].samefile(here))]
             if not foreign:
                 return
             runs = [run for (run,) in db.execute("SELECT run_uuid FROM runs WHERE run_uuid NOT LIKE '%/%'")]
@@ -340,11 +341,6 @@ def adapt_places(root: Path) -> None:
             _move_places(database, str(place.parents[1]), str(here))
     except sqlite3.DatabaseError as error:
         raise database_failure(error, MLFLOW) from None
-
-
-def _same(old: Path, here: Path) -> bool:
-    """A folder with two names, as a link makes it, is no other one; one that nobody may read is as if gone."""
-    return old == here or (os.path.isdir(old) and old.samefile(here))
 
 
 def _keep_revoked(present: Path, restored: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import refuse_unused, workspace
+from orchestra.cli.common import refuse_unused, tell_beside_run, workspace
 from orchestra.cli.data.writer import (
     Cap,
     CassetteMode,
@@ -76,6 +76,7 @@ def write(
 
     here = Path.cwd()
     root, params = _open()
+    tell_beside_run(root, root / "data/domains" / name)
     writer = Writer(paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette))
     taken = read_catalogue(root / params.world.catalogue).tools
     domain = asyncio.run(

@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from orchestra.cli.common import RunnerOption, can_be_written, hand_over, refuse_unused, workspace
+from orchestra.cli.common import (
+    RunnerOption,
+    can_be_written,
+    hand_over,
+    refuse_unused,
+    tell_beside_run,
+    workspace,
+)
 from orchestra.cli.data.writer import (
     Cap,
     CassetteMode,
@@ -92,6 +99,7 @@ def import_(
     # From here on the workspace is where we are; what is written names no path of this machine.
     files, to = [Path(os.path.relpath(here / file)) for file in files], here / to
     tools = here / tools if tools is not None else None
+    tell_beside_run(root, to)
     params = rooted(load_params(root / "params.yaml"), root)
     world = params.world
     catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
@@ -153,6 +161,7 @@ def measure(
     file, to, params = here / file, here / to, load_params(root / "params.yaml")
     if not file.is_file():
         raise DataError("no such file", where=str(file), fix="name a file of examples")
+    tell_beside_run(root, to)
     name, toolkit = named(solver, here), measuring.toolkit_for(file, params, root)
     if is_billed(name, toolkit):
         toolkit = toolkit.with_budget(*paid_by(root / "work/measure", cap_usd, CassetteMode.AUTO))
@@ -196,6 +205,7 @@ def preferences(
 
     here, root = Path.cwd(), workspace()
     params, out = load_params(root / "params.yaml"), here / out
+    tell_beside_run(root, out)
     lines: list[str] = []
     if model is None:
         unused = ["price", "version", "cap_usd", "cassette", "licence"]

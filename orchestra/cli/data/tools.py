@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestra.cli.common import can_be_written, parse_date, parse_usd, refuse_unused, workspace
+from orchestra.cli.common import can_be_written, parse_date, parse_usd, refuse_unused, tell_beside_run, workspace
 from orchestra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ def describe(
         raise ConfigError("no expert is named", where="describe", fix="name some, or all: --all")
     drawn = measuring.sample(read_jsonl(source, Example, fix="run the validate stage"), examples, seed)
     catalogue = root / params.world.catalogue
+    if write:
+        tell_beside_run(root, catalogue)
 
     async def measured() -> dict[str, tuple[ExpertMeasurement, str]]:
         chat = writing_chat(params.world, root, model, price, budget) if model is not None else None
