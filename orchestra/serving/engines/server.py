@@ -224,17 +224,15 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
 
 def own_settings(root: Path, settings: PlayServer, *, adapters: bool) -> dict[str, str]:
     """The environment of a server whose weights, or only its adapters, are replaced."""
-    # vLLM files compiled code by this variable too: without adapters a release shares the code of the evaluation.
-    loading = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if adapters else {}
     paths = (str(INSIDE), os.environ.get("PYTHONPATH", ""))
-    return (
-        environment(root, settings)
-        | loading
-        | {
-            "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
-    )
+    own = {
+        "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    if adapters:
+        # Not always: vLLM files compiled code by it too, and a release without it shares the evaluation's.
+        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    return environment(root, settings) | own
 
 
 def open_server(
