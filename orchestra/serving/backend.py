@@ -131,8 +131,7 @@ class Backend:
             turnstile = asyncio.Lock()
         offered = params.synthesize.experts_per_toolbox
         made = cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
-        for domain in params.world.domains:
-            made._shelf.toolbox("", domain, offered[False])
+        made._shelf.prepare(params.world.domains, offered[False])
         keep_loaded()
         return made
 

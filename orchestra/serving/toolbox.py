@@ -138,24 +138,33 @@ class Shelf:
         """As the function `toolbox`."""
         if own or choice != FREE:
             return toolbox(self._toolkit, question, domain, expert_count, choice, own)
-        if expert_count not in self._plain:
-            self._plain[expert_count] = self._frames.keep(toolbox(self._toolkit, question, None, expert_count))
-        plain = self._plain[expert_count]
+        plain = self._offered(expert_count)
         if domain is None:
             return plain
-        if (domain, expert_count) not in self._domains:
-            self._domains[domain, expert_count] = self._specs(domain, plain)
-        specs = self._domains[domain, expert_count]
+        specs = self._specs(domain, expert_count)
         if not specs.keys().isdisjoint(self._toolkit.catalogue.entries):
             return toolbox(self._toolkit, question, domain, expert_count)
         return (*plain, *(specs[name] for name in _fitting(self._toolkit, question, domain, list(specs))))
 
-    def _specs(self, domain: str, plain: tuple[ToolSpec, ...]) -> dict[str, ToolSpec]:
+    def prepare(self, domains: Iterable[str], expert_count: int) -> None:
+        """Make the parts of these domains' toolboxes before the first request for one."""
+        for domain in domains:
+            self._specs(domain, expert_count)
+
+    def _offered(self, expert_count: int) -> tuple[ToolSpec, ...]:
+        """The toolbox of plain requests, which no question changes."""
+        if expert_count not in self._plain:
+            self._plain[expert_count] = self._frames.keep(toolbox(self._toolkit, "", None, expert_count))
+        return self._plain[expert_count]
+
+    def _specs(self, domain: str, expert_count: int) -> dict[str, ToolSpec]:
         """A domain's tools by name, which are offered after the plain toolbox."""
-        catalogue, tools = self._toolkit.catalogue, self._toolkit.domain(domain).tools
-        specs = {name: catalogue.domain_spec(domain, tool) for name, tool in tools.items()}
-        self._frames.keep_rows(plain, tuple(specs.values()))
-        return specs
+        if (domain, expert_count) not in self._domains:
+            catalogue, tools = self._toolkit.catalogue, self._toolkit.domain(domain).tools
+            specs = {name: catalogue.domain_spec(domain, tool) for name, tool in tools.items()}
+            self._frames.keep_rows(self._offered(expert_count), tuple(specs.values()))
+            self._domains[domain, expert_count] = specs
+        return self._domains[domain, expert_count]
 
 
 def known_tools(toolkit: Toolkit, domain: str | None) -> list[str]:
