@@ -50,9 +50,10 @@ stop:  ## stop every server of this workspace
 status: .venv/.stamp  ## show which stages are stale and which version serves
 	@.venv/bin/orchestra status
 
-# Two at a time; a file stays with one process, which shares what its tests set up once.
+# Three at a time, since tests of servers and stages often wait; a file stays with one process, which shares what its
+# tests set up once.
 test: .venv/.stamp  ## run the tests
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not live"
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not live"
 
 test-slow: setup  ## run the tests that take minutes, including DeepSpeed
 	@.venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(grep '^deepspeed==' constraints.txt)"

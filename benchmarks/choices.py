@@ -22,8 +22,8 @@ from orchestra.rewards.advantages import Group, step_advantages
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.synthesis.preferences.sentences import NEUTRAL, stated
 from orchestra.tools.base import UNSURE
-from orchestra.training.branching.means import ChoiceMeans
 from orchestra.training.choices import ANSWER, NAMED, OTHERS, SEARCH, WORDS, Candidate, carried_out
+from orchestra.training.grpo.branching.means import ChoiceMeans
 from orchestra.training.teacher import MOST_CALLS, candidates
 from orchestra.types import Charge, Component, Episode, Example, StopReason, ToolCall, ToolKind, Turn, Verdict
 

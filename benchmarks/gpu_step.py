@@ -83,12 +83,12 @@ def params_of(params: Params, work: Work, longest: int) -> Params:
 def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Toolkit, params: Params) -> Figures:
     """Steps of the real trainer with its rollout server."""
     from orchestra.rollout.policies.transformers import load_model
-    from orchestra.training import rollouts
     from orchestra.training.compute.arguments import training_dtype
     from orchestra.training.compute.lora import adapted
-    from orchestra.training.engine.canary import MOST_TOKENS
-    from orchestra.training.engine.sync import RolloutEngine
-    from orchestra.training.grpo import train_grpo
+    from orchestra.training.grpo import rollouts
+    from orchestra.training.grpo.engine.canary import MOST_TOKENS
+    from orchestra.training.grpo.engine.sync import RolloutEngine
+    from orchestra.training.grpo.trainer import train_grpo
     from tasks.grpo import CANARIES
 
     codec, settings, limits = Codec.load(base), params.grpo, params.rollout

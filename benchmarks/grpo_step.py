@@ -83,10 +83,10 @@ def measure(bench: Bench, steps: int, warm: int, work: Path, clock: Callable[[],
     from orchestra.rollout.inference.shared_prefix import SharedContexts
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.tools.session import ToolSession
-    from orchestra.training import rollouts
-    from orchestra.training.grpo import train_grpo
+    from orchestra.training.grpo import rollouts
+    from orchestra.training.grpo.passes import tree_attention
+    from orchestra.training.grpo.trainer import train_grpo
     from orchestra.training.optimizer import MuonAdamW
-    from orchestra.training.passes import tree_attention
 
     parts = Parts(clock)
     settings = bench.params.grpo.model_copy(

@@ -69,8 +69,8 @@ def train(case: Case, steps: int = 2) -> None:
     from trl.trainer.utils import add_fused_lm_head
 
     from orchestra.training.compute.fused_head import adapt_head
+    from orchestra.training.grpo.passes.micro_batches import in_micro_batches
     from orchestra.training.optimizer import MuonAdamW, adamw
-    from orchestra.training.passes.micro_batches import in_micro_batches
 
     adapt_head()
     model = AutoModelForCausalLM.from_config(config(case.shape), dtype=torch.float32)

@@ -48,8 +48,8 @@ class Line:
 
 def batches(bench: Bench, steps: int, work: Path) -> list[Batch]:
     """Of real GRPO steps on the bench's examples."""
-    from orchestra.training.grpo import train_grpo
-    from orchestra.training.passes import tree_attention
+    from orchestra.training.grpo.passes import tree_attention
+    from orchestra.training.grpo.trainer import train_grpo
 
     found: list[Batch] = []
     module: Any = tree_attention
@@ -78,9 +78,9 @@ def compare(bench: Bench, steps: Sequence[Batch]) -> list[Line]:
     import torch
     from trl.trainer.utils import add_fused_lm_head
 
-    from orchestra.training.passes import tree_attention
-    from orchestra.training.passes.length_batching import by_length
-    from orchestra.training.passes.prefix_tree import prefix_tree
+    from orchestra.training.grpo.passes import tree_attention
+    from orchestra.training.grpo.passes.length_batching import by_length
+    from orchestra.training.grpo.passes.prefix_tree import prefix_tree
 
     plain, shared = copy.deepcopy(bench.model).train(), copy.deepcopy(bench.model).train()
     for model in (plain, shared):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestra.serving.client import ask
     from orchestra.tools.catalogue.catalogue import Catalogue
     from orchestra.tools.toolkit import Toolkit
-    from orchestra.training.grpo import train_grpo
+    from orchestra.training.grpo.trainer import train_grpo
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,7 +55,7 @@ _HOME = {
     "load_params": "config.schema",
     "question": "rollout.question",
     "run_episodes": "rollout.loop",
-    "train_grpo": "training.grpo",
+    "train_grpo": "training.grpo.trainer",
     "weights": "rewards.group",
 }
 """The module below this package that each name is from."""

@@ -3,6 +3,7 @@
 Example ──(rollout.loop)──> Episode(turns, charges, verdict) ──(rewards.group)──> Reward
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import date
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
@@ -327,6 +328,11 @@ class Episode(Record):
         return [m for t in self.turns for m in ([1] * len(t.ids) + [0] * len(t.observation_ids))]
 
     @property
+    def well_formed(self) -> bool:
+        """The format and invalid-output filters: every turn parsed, and there is an answer."""
+        return self.answer is not None and all(turn.parse_error is None for turn in self.turns)
+
+    @property
     def charges(self) -> list[Charge]:
         return [charge for turn in self.turns for charge in turn.charges]
 
@@ -341,12 +347,8 @@ class Episode(Record):
     @property
     def tool_counts(self) -> dict[str, int]:
         """Calls that ran, by shown tool name. A call refused before it ran cost nothing and counts for nothing."""
-        counts: dict[str, int] = {}
-        for turn in self.turns:
-            ran = any(charge.component is not Component.POLICY for charge in turn.charges)
-            if turn.call is not None and ran:
-                counts[turn.call.name] = counts.get(turn.call.name, 0) + 1
-        return counts
+        ran = (turn for turn in self.turns if any(charge.component is not Component.POLICY for charge in turn.charges))
+        return dict(Counter(turn.call.name for turn in ran if turn.call is not None))
 
     @property
     def solved(self) -> bool:

@@ -20,10 +20,10 @@ from orchestra.synthesis.preferences.sentences import WORDS, stated
 from orchestra.system.machine import check_ranks, torch_beside_gpu, torch_gpus
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training import distributed
-from orchestra.training.best_checkpoint import restore
-from orchestra.training.health import averages, outcomes
+from orchestra.training.grpo.best_checkpoint import restore
+from orchestra.training.grpo.health import averages, outcomes
+from orchestra.training.grpo.spent import CHECKS, StepSpending
 from orchestra.training.resume import last_step
-from orchestra.training.spent import CHECKS, StepSpending
 from orchestra.types import Episode, Example
 from tasks.platform.checkpoints import save_checkpoint, tell_changed, tell_resumed
 from tasks.platform.ledger import KeptReplies, open_budget, tell
@@ -32,8 +32,8 @@ from tasks.platform.stage import Stage, run
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from orchestra.training.engine.sync import RolloutEngine
-    from orchestra.training.grpo import GrpoResult
+    from orchestra.training.grpo.engine.sync import RolloutEngine
+    from orchestra.training.grpo.trainer import GrpoResult
 
 BASE = "models/sft"
 DEEPSPEED = "models/recipes/deepspeed"
@@ -60,7 +60,7 @@ def train(stage: Stage) -> None:
     from orchestra.rollout.policies.transformers import load_model
     from orchestra.training.compute.arguments import released, training_dtype
     from orchestra.training.compute.lora import adapted
-    from orchestra.training.grpo import train_grpo
+    from orchestra.training.grpo.trainer import train_grpo
 
     params, settings = stage.params, stage.params.grpo
     # Before a rank loads the model onto a GPU that is not there.
@@ -145,8 +145,8 @@ def watch(
 
 def rollout_engine(stage: Stage, codec: Codec, examples: Sequence[Example]) -> "RolloutEngine":
     """The server that plays the episodes, with prompts of the first examples to prove its weights by."""
-    from orchestra.training.engine.canary import MOST_TOKENS
-    from orchestra.training.engine.sync import RolloutEngine
+    from orchestra.training.grpo.engine.canary import MOST_TOKENS
+    from orchestra.training.grpo.engine.sync import RolloutEngine
 
     prompts = [codec.prompt(example) for example in examples[:CANARIES]]
     return RolloutEngine(

@@ -7,7 +7,6 @@ from typing import Any
 
 from orchestra.files import atomic
 from orchestra.files.examples import read_examples, split_watched
-from orchestra.rewards.group import well_formed
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
 from orchestra.system.machine import check_ranks, torch_beside_gpu, torch_gpus
@@ -59,7 +58,7 @@ def teach(stage: Stage) -> Taught:
     meter = stage.progress(len(examples), "teacher episodes")
     options = RolloutOptions(params.rollout, toolkit.catalogue.policy_price, on_progress=meter.advance)
     episodes = rollout(examples, teacher, codec, toolkit, options)
-    kept = [e for e in episodes if e.counted and well_formed(e)]
+    kept = [e for e in episodes if e.counted and e.well_formed]
     tell(stage, budget, toolkit.cassette)
     solved = sum(e.solved for e in kept) / max(1, len(kept))
     stage.say(f"teacher solved {solved:.1%} of {len(kept)} episodes; training on all of them")

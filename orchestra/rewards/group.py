@@ -35,11 +35,6 @@ def weights(
     return {term.name: term.weight for term in _terms(preference, parts, shape, toolbox, limit)}
 
 
-def well_formed(episode: Episode) -> bool:
-    """The format and invalid-output filters: every turn parsed, and there is an answer."""
-    return episode.answer is not None and all(turn.parse_error is None for turn in episode.turns)
-
-
 def group_rewards(
     episodes: Sequence[Episode],
     preference: Preference,
@@ -119,6 +114,6 @@ def _earned(term: Term, episode: Episode, ends: Ends | None) -> float:
 def _left_out(episode: Episode, malformed: str) -> str:
     if not episode.counted:
         return "infrastructure"
-    if malformed == "drop" and not well_formed(episode):
+    if malformed == "drop" and not episode.well_formed:
         return "malformed"
     return ""

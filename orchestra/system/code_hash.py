@@ -26,10 +26,15 @@ TRAINING = (
     *EPISODE,
     "orchestra/files/checkpoint.py",
     "orchestra/files/examples.py",
-    "orchestra/rewards",
-    "orchestra/training",
+    "orchestra/training/choices.py",
+    "orchestra/training/compute",
+    "orchestra/training/distributed.py",
+    "orchestra/training/optimizer.py",
+    "orchestra/training/resume.py",
+    "orchestra/training/teacher.py",
     "tasks/platform/checkpoints.py",
 )
+"""What both trainings use, so that an edit of GRPO or of a reward alone leaves SFT as it is."""
 SERVER = ("orchestra/serving/engines", "orchestra/serving/releases/vllm.py")
 """What plays a model through vLLM."""
 CODE: dict[Result, tuple[str, ...]] = {
@@ -50,8 +55,15 @@ CODE: dict[Result, tuple[str, ...]] = {
         "tasks/platform/rules.py",
         "tasks/validate.py",
     ),
-    "sft": (*TRAINING, "tasks/sft.py"),
-    "grpo": (*TRAINING, *SERVER, "orchestra/synthesis/preferences", "tasks/grpo.py"),
+    "sft": (*TRAINING, "orchestra/training/sft.py", "tasks/sft.py"),
+    "grpo": (
+        *TRAINING,
+        *SERVER,
+        "orchestra/rewards",
+        "orchestra/synthesis/preferences",
+        "orchestra/training/grpo",
+        "tasks/grpo.py",
+    ),
     "evaluate": (
         *EPISODE,
         "orchestra/evaluation",
@@ -59,7 +71,7 @@ CODE: dict[Result, tuple[str, ...]] = {
         *SERVER,
         "orchestra/statistics",
         "orchestra/synthesis/questions/topic_words.py",
-        "orchestra/training/branching/points.py",
+        "orchestra/training/grpo/branching/points.py",
         "orchestra/training/choices.py",
         "orchestra/training/teacher.py",
         "tasks/evaluate.py",

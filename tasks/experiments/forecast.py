@@ -129,7 +129,7 @@ class Forecaster:
     def grpo(self) -> list[Piece]:
         """The steps of the training, and its checks on watched examples."""
         from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
-        from orchestra.training.grpo import train_grpo
+        from orchestra.training.grpo.trainer import train_grpo
 
         params, settings = self.stage.params, self.stage.params.grpo
         if settings.processes > 1 or settings.strategy != "ddp":

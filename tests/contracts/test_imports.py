@@ -24,7 +24,7 @@ LEVELS = [
     {"promotion"},
     {"evaluation.analyses", "evaluation.claims", "evaluation.probes"},
     {"serving", "serving.records", "serving.releases", "training", "evaluation", "tools.reports"},
-    {"training.passes"},
+    {"training.grpo.passes"},
     {"serving.episodes", "serving.shared"},
     {"serving.wire"},
     {"synthesis.dataset"},

@@ -131,7 +131,7 @@ def test_a_reward_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reason_to_stop(tmp_path: Path) -> None:
-    path = "orchestra/training/health.py"
+    path = "orchestra/training/grpo/health.py"
     copy = tmp_path / "health_with_one_more.py"
     copy.write_text((ROOT / path).read_text(encoding="utf-8") + "\n\n" + snippets()[path], encoding="utf-8")
     spec = importlib.util.spec_from_file_location(copy.stem, copy)

@@ -20,12 +20,12 @@ from orchestra.serving.releases import vllm
 from orchestra.system.processes import session_members
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
-from orchestra.training.engine.sync import RolloutEngine
-from orchestra.training.grpo import GrpoResult, train_grpo
-from orchestra.training.rollouts import Rounds, training_rows
+from orchestra.training.grpo.engine.sync import RolloutEngine
+from orchestra.training.grpo.rollouts import Rounds, training_rows
+from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from tests.support.engines import HEAD, MAX_LEN, engine, servers, workspace
 from tests.support.worlds import PRICE, ROOT, codec, tiny_model, toolkit, warm_model
-from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples, same
+from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples, same
 
 pytestmark = pytest.mark.skipif(
     vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"

@@ -18,7 +18,7 @@ from orchestra.serving.releases import vllm
 from tests.support.engine_ranks import MODULE
 from tests.support.engines import HEAD, workspace
 from tests.support.worlds import ROOT, warm_model
-from tests.unit.training.test_grpo import SETTINGS
+from tests.unit.training.grpo.test_trainer import SETTINGS
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from orchestra.config.schema import Grpo
 from orchestra.training import distributed
 from orchestra.training.compute.lora import adapted
-from orchestra.training.engine.sync import RolloutEngine
-from orchestra.training.grpo import train_grpo
+from orchestra.training.grpo.engine.sync import RolloutEngine
+from orchestra.training.grpo.trainer import train_grpo
 from tests.support.engines import HEAD, engine, servers
 from tests.support.worlds import PRICE, ROOT, codec, toolkit, warm_model
-from tests.unit.training.test_grpo import LIMITS, examples
+from tests.unit.training.grpo.test_trainer import LIMITS, examples
 
 MODULE = "tests.support.engine_ranks"
 

@@ -13,9 +13,9 @@ from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.serving.engines.server import OwnServer
 from orchestra.system.processes import descendants
-from orchestra.training.engine.sync import RolloutEngine
+from orchestra.training.grpo.engine.sync import RolloutEngine
 from tests.support.worlds import ROOT, codec, example, warm_model
-from tests.unit.training.test_grpo import examples
+from tests.unit.training.grpo.test_trainer import examples
 
 HEAD = 32
 """vLLM's attention on a CPU takes no smaller head."""

@@ -14,8 +14,8 @@ from orchestra.config.reward import Branch
 from orchestra.config.schema import Rollout
 from orchestra.rollout.parse import THINK_CLOSE
 from orchestra.rollout.policies.base import Conversation, Generation
-from orchestra.training.branching.points import ways
 from orchestra.training.choices import ANSWER, NAMED, OTHERS, SEARCH, WORDS
+from orchestra.training.grpo.branching.points import ways
 from orchestra.training.teacher import MOST_CALLS, NO_WISH, WISHES
 
 if TYPE_CHECKING:

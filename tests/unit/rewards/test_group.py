@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.rewards.group import Reward, group_rewards, weights, well_formed
+from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.rewards.registry import Parts, terms
 from orchestra.types import Episode, Preference
 from tests.support.worlds import episode
@@ -137,7 +137,7 @@ BROKEN: list[dict[str, Any]] = [
 @pytest.mark.parametrize("broken", BROKEN)
 def test_malformed_zero_keeps_the_rollout_and_drop_leaves_it_out(broken: dict[str, Any]) -> None:
     good: list[dict[str, Any]] = [{"cost_usd": 1}, {"cost_usd": 2}]
-    assert not well_formed(episode(**broken))
+    assert not episode(**broken).well_formed
     kept = score([*good, broken], EVERYTHING, "zero")
     assert kept[2].value is not None
     # At no cost it sets the maximum, so the cheaper of the two good ones no longer has the whole compute weight.

@@ -10,7 +10,7 @@ from orchestra.errors import DataError
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.rewards.properties import check_weights
 from orchestra.rewards.registry import FEATURES, feature, of_no_toolbox
-from orchestra.training.health import measure
+from orchestra.training.grpo.health import measure
 from orchestra.types import Episode, Preference
 from tests.support.worlds import ROOT, episode
 

@@ -8,7 +8,7 @@ from orchestra.evaluation.baselines.by_rule import EVERY, RuledPolicy, chosen
 from orchestra.rollout.policies.base import Conversation
 from orchestra.training.choices import ANSWER
 from tests.support.worlds import codec
-from tests.unit.training.branching.world import LIMITS, policy, question
+from tests.unit.training.grpo.branching.world import LIMITS, policy, question
 
 
 @pytest.mark.parametrize(

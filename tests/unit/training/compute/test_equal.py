@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from orchestra.config.compute import Compute
 from orchestra.config.schema import Grpo, Rollout, Sft
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training import grpo, optimizer, sft
+from orchestra.training import optimizer, sft
 from orchestra.training.compute.arguments import released
 from orchestra.training.compute.lora import adapted, base_of, merged, restore_adapters
+from orchestra.training.grpo import trainer
 from orchestra.types import Preference
 from tests.support.worlds import PRICE, codec, easy_example, tiny_model, toolkit, warm_model
 
@@ -46,7 +47,7 @@ def descend(model: Any, compute: Compute, lr: float) -> torch.optim.Optimizer:
 
 @pytest.fixture(autouse=True)
 def descent(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (grpo, sft):
+    for module in (trainer, sft):
         monkeypatch.setattr(module, "new_optimizer", descend)
 
 
@@ -77,7 +78,7 @@ def grpo_gradient(tools: Toolkit, work: Path, model: PreTrainedModel | None = No
     examples = [easy_example(f"e{i}", CHEAP) for i in range(4)]
     return changed(
         trained,
-        lambda: grpo.train_grpo(
+        lambda: trainer.train_grpo(
             trained, codec(), tools, examples, settings, limits, PRICE, work, lambda m, s: None, lambda m: {}
         ),
     )

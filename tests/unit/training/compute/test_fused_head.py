@@ -14,7 +14,7 @@ import trl.trainer.utils as trl_utils
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
 from orchestra.training.compute.fused_head import adapt_head
-from orchestra.training.passes.micro_batches import in_micro_batches
+from orchestra.training.grpo.passes.micro_batches import in_micro_batches
 from tests.support.worlds import tiny_model
 
 IGNORED = -100

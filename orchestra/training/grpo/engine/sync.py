@@ -16,8 +16,8 @@ from orchestra.serving.engines.policy import ServedPolicy
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
 from orchestra.training.distributed import gathered, local_rank, rank, wait_for_all
-from orchestra.training.engine.canary import WeightCanary
-from orchestra.training.engine.weights import write_adapters, write_whole
+from orchestra.training.grpo.engine.canary import WeightCanary
+from orchestra.training.grpo.engine.weights import write_adapters, write_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

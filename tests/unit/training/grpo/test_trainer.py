@@ -13,9 +13,9 @@ from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.grpo import GrpoResult, train_grpo
-from orchestra.training.health import WINDOW
-from orchestra.training.rollouts import training_rows
+from orchestra.training.grpo.health import WINDOW
+from orchestra.training.grpo.rollouts import training_rows
+from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from orchestra.types import Category, Example, Preference
 from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, warm_model
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config.schema import Grpo
-from orchestra.training.best_checkpoint import BestCheckpoint
-from orchestra.training.health import RECENT, is_good, reason_to_stop, trends
-from orchestra.training.rollouts import Rounds
+from orchestra.training.grpo.best_checkpoint import BestCheckpoint
+from orchestra.training.grpo.health import RECENT, is_good, reason_to_stop, trends
+from orchestra.training.grpo.rollouts import Rounds
 
 HISTORY = "history.json"
 """In each checkpoint: the measures of every step up to it, so that a continued run reports all of them."""

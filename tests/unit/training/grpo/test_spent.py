@@ -12,16 +12,16 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
 from orchestra.config.schema import Grpo
 from orchestra.rollout.loop import RolloutOptions
-from orchestra.training import health
-from orchestra.training.grpo import train_grpo
-from orchestra.training.spent import CHECKS, StepSpending
+from orchestra.training.grpo import health
+from orchestra.training.grpo.spent import CHECKS, StepSpending
+from orchestra.training.grpo.trainer import train_grpo
 from orchestra.types import Charge, Component, Example
 from tasks import grpo
 from tests.support.worlds import PRICE, codec, toolkit, warm_model
-from tests.unit.training.branching.world import GREEDY, question, taught
-from tests.unit.training.branching.world import LIMITS as WORDY
-from tests.unit.training.test_engine import Played
-from tests.unit.training.test_grpo import LIMITS, SETTINGS, Killed, examples
+from tests.unit.training.grpo.branching.world import GREEDY, question, taught
+from tests.unit.training.grpo.branching.world import LIMITS as WORDY
+from tests.unit.training.grpo.test_engine import Played
+from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, Killed, examples
 
 
 def train(
@@ -95,7 +95,7 @@ def test_every_dollar_is_of_one_step_or_one_check(tmp_path: Path, change: dict[s
 def test_what_was_played_ahead_for_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = health.reason_to_stop
     monkeypatch.setattr(
-        "orchestra.training.callbacks.reason_to_stop",
+        "orchestra.training.grpo.callbacks.reason_to_stop",
         lambda history, *rest, **more: "no signal: tested" if len(history) == 2 else reason(history, *rest, **more),
     )
     booked = train(tmp_path / "work", SETTINGS.model_copy(update={"engine": "vllm", "steps_ahead": 1}))

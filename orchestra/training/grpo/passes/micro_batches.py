@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from orchestra.training.passes.length_batching import Forward
+from orchestra.training.grpo.passes.length_batching import Forward
 
 
 def in_micro_batches(

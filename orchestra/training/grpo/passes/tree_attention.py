@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from orchestra.training.passes.prefix_tree import Bucket, PrefixTree, prefix_tree
+from orchestra.training.grpo.passes.prefix_tree import Bucket, PrefixTree, prefix_tree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

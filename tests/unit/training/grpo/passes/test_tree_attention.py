@@ -7,9 +7,9 @@ import pytest
 import torch
 from trl.trainer.utils import add_fused_lm_head
 
-from orchestra.training.passes import prefix_tree as module
-from orchestra.training.passes.prefix_tree import prefix_tree
-from orchestra.training.passes.tree_attention import enable, scored
+from orchestra.training.grpo.passes import prefix_tree as module
+from orchestra.training.grpo.passes.prefix_tree import prefix_tree
+from orchestra.training.grpo.passes.tree_attention import enable, scored
 from tests.support.worlds import tiny_model
 
 Rows = list[tuple[list[int], list[int]]]

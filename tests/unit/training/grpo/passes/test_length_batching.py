@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from orchestra.training.passes.length_batching import by_length
+from orchestra.training.grpo.passes.length_batching import by_length
 from tests.support.worlds import tiny_model
 
 ROWS = 7

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from orchestra.training.passes.micro_batches import in_micro_batches
+from orchestra.training.grpo.passes.micro_batches import in_micro_batches
 from tests.support.worlds import tiny_model
 
 

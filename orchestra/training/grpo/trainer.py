@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Grpo, Rollout
 from orchestra.errors import TrainingError
-from orchestra.training.budgets import with_budgets
-from orchestra.training.callbacks import HISTORY, MEANS, Log, watch
 from orchestra.training.compute.arguments import common_arguments, on_one_gpu
 from orchestra.training.compute.lora import base_of
 from orchestra.training.distributed import settle, whole_weights
-from orchestra.training.health import declined
+from orchestra.training.grpo.budgets import with_budgets
+from orchestra.training.grpo.callbacks import HISTORY, MEANS, Log, watch
+from orchestra.training.grpo.health import declined
+from orchestra.training.grpo.passes import tree_attention
+from orchestra.training.grpo.passes.length_batching import ROWS, by_length
+from orchestra.training.grpo.passes.micro_batches import in_micro_batches
+from orchestra.training.grpo.rollouts import Rounds, eq2, training_rows
+from orchestra.training.grpo.spent import StepSpending
 from orchestra.training.optimizer import OwnOptimizer, new_optimizer
-from orchestra.training.passes import tree_attention
-from orchestra.training.passes.length_batching import ROWS, by_length
-from orchestra.training.passes.micro_batches import in_micro_batches
 from orchestra.training.resume import complete_marker, last_complete
-from orchestra.training.rollouts import Rounds, eq2, training_rows
-from orchestra.training.spent import StepSpending
 from orchestra.types import Example, Price
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
-    from orchestra.training.engine.sync import RolloutEngine
+    from orchestra.training.grpo.engine.sync import RolloutEngine
 
 
 @dataclass(frozen=True)

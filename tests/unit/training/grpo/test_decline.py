@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from orchestra.training.best_checkpoint import restore
-from orchestra.training.grpo import train_grpo
-from orchestra.training.health import RECENT, declined
+from orchestra.training.grpo.best_checkpoint import restore
+from orchestra.training.grpo.health import RECENT, declined
+from orchestra.training.grpo.trainer import train_grpo
 from tests.support.worlds import PRICE, codec, toolkit, warm_model
-from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples
+from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples
 
 FIRST = 5
 """Steps between checkpoints."""

@@ -13,7 +13,7 @@ from orchestra.rollout.parse import format_call
 from orchestra.rollout.policies.forced import ForcedPolicy
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branching.plan import Plan, first_turns, plan
+from orchestra.training.grpo.branching.plan import Plan, first_turns, plan
 from orchestra.types import Episode, Example, Preference, ToolCall
 from tests.support.worlds import PRICE, catalogue, codec, example, tiny_model
 

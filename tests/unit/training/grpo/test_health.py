@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.rewards.group import Reward, group_rewards
-from orchestra.training.health import (
+from orchestra.training.grpo.health import (
     RECENT,
     WINDOW,
     averages,

@@ -36,7 +36,7 @@ from orchestra.config.reward import Branch
 from orchestra.config.schema import Rollout
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.forced import Beginning
-from orchestra.training.branching import points
+from orchestra.training.grpo.branching import points
 from orchestra.types import Episode, Example, Turn
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orchestra.errors import DataError
-from orchestra.training.best_checkpoint import BestCheckpoint, restore
+from orchestra.training.grpo.best_checkpoint import BestCheckpoint, restore
 from tests.support.worlds import tiny_model
 
 

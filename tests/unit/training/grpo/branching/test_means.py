@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.training.branching.means import ChoiceMeans
+from orchestra.training.grpo.branching.means import ChoiceMeans
 
 KEY = ("cheap", "cheap saving-")
 WORTH = {"cheapest": 0.3, "best": 0.1, "strongest": -0.1, "search": 0.2}

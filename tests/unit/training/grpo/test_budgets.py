@@ -11,7 +11,7 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.budgets import ROOM, with_budgets
+from orchestra.training.grpo.budgets import ROOM, with_budgets
 from orchestra.types import Charge, Component, Episode, Example, StopReason, Usage, User
 from tests.support.scripts import LIMITS, call, says
 from tests.support.worlds import NEUTRAL, PRICE, codec, example, toolkit

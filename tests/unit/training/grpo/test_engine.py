@@ -26,16 +26,16 @@ from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
 from orchestra.serving.releases.vllm import TOLERANCES
 from orchestra.training.compute.lora import adapted
-from orchestra.training.engine.ahead import Ahead
-from orchestra.training.engine.canary import NOISE, WeightCanary
-from orchestra.training.engine.sync import RolloutEngine
-from orchestra.training.engine.weights import write_adapters, write_whole
-from orchestra.training.grpo import train_grpo, weighed
-from orchestra.training.rollouts import sampled_logprobs
+from orchestra.training.grpo.engine.ahead import Ahead
+from orchestra.training.grpo.engine.canary import NOISE, WeightCanary
+from orchestra.training.grpo.engine.sync import RolloutEngine
+from orchestra.training.grpo.engine.weights import write_adapters, write_whole
+from orchestra.training.grpo.rollouts import sampled_logprobs
+from orchestra.training.grpo.trainer import train_grpo, weighed
 from orchestra.types import Episode, Example, StopReason, Turn
 from tasks import grpo
 from tests.support.worlds import PRICE, codec, example, tiny_model, toolkit, warm_model
-from tests.unit.training.test_grpo import LIMITS, SETTINGS, examples
+from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples
 
 FINITE = st.floats(-30, 0, allow_nan=False)
 FAR = 100 * NOISE["float32"]

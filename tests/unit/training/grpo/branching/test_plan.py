@@ -16,9 +16,9 @@ from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Conversation
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branching.plan import _depth, _scores, _Tried, tried
+from orchestra.training.grpo.branching.plan import _depth, _scores, _Tried, tried
 from tests.support.worlds import PRICE, codec, episode
-from tests.unit.training.branching.world import (
+from tests.unit.training.grpo.branching.world import (
     AT_NAME,
     AT_WORD,
     EXPERTS,

@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 from orchestra.config.reward import Branch
 from orchestra.rewards.group import Reward
 from orchestra.tools.toolkit import Toolkit
-from orchestra.training.branching.plan import first_turns
-from orchestra.training.grpo import train_grpo
-from orchestra.training.rollouts import Rounds, _open
+from orchestra.training.grpo.branching.plan import first_turns
+from orchestra.training.grpo.rollouts import Rounds, _open
+from orchestra.training.grpo.trainer import train_grpo
 from tests.support.worlds import PRICE, codec
-from tests.unit.training.branching.world import (
+from tests.unit.training.grpo.branching.world import (
     AT_NAME,
     AT_WORD,
     GREEDY,
@@ -27,7 +27,7 @@ from tests.unit.training.branching.world import (
     question,
     taught,
 )
-from tests.unit.training.test_grpo import SETTINGS, Killed, Logs, same
+from tests.unit.training.grpo.test_trainer import SETTINGS, Killed, Logs, same
 
 
 def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:

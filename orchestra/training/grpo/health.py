@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from orchestra.rewards.group import Reward, well_formed
+from orchestra.rewards.group import Reward
 from orchestra.types import Component, Episode, Example, StopReason, ToolKind
 
 WINDOW = 20
@@ -68,7 +68,7 @@ def outcomes(episodes: Sequence[Episode], examples: Mapping[str, Example] | None
     logprobs = [p for e in known for turn in e.turns for p in turn.logprobs]
     return {
         "accuracy": fmean(e.solved for e in known),
-        "valid": fmean(well_formed(e) for e in known),
+        "valid": fmean(e.well_formed for e in known),
         "cost_usd": fmean(float(e.cost_usd) for e in known),
         "latency_s": fmean(e.latency_s for e in known),
         "turns": fmean(len(e.turns) for e in known),

@@ -1,9 +1,9 @@
 """Where the choice of a turn stands."""
 
 from orchestra.rollout.policies.base import Conversation
-from orchestra.training.branching.points import said, ways
+from orchestra.training.grpo.branching.points import said, ways
 from tests.support.worlds import codec
-from tests.unit.training.branching.world import (
+from tests.unit.training.grpo.branching.world import (
     AT_NAME,
     AT_WORD,
     LIMITS,

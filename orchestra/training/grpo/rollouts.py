@@ -21,13 +21,13 @@ from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
-from orchestra.training.branching.means import ChoiceMeans
-from orchestra.training.branching.plan import Plan, first_turns, tried
-from orchestra.training.branching.plan import plan as branches
 from orchestra.training.distributed import gathered, rank, whole_weights
-from orchestra.training.engine.ahead import Ahead
-from orchestra.training.health import measure
-from orchestra.training.spent import StepSpending
+from orchestra.training.grpo.branching.means import ChoiceMeans
+from orchestra.training.grpo.branching.plan import Plan, first_turns, tried
+from orchestra.training.grpo.branching.plan import plan as branches
+from orchestra.training.grpo.engine.ahead import Ahead
+from orchestra.training.grpo.health import measure
+from orchestra.training.grpo.spent import StepSpending
 from orchestra.types import Category, Episode, Example, Price, add_up
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from orchestra.rollout.policies.transformers import TransformersPolicy
     from orchestra.rollout.render import Codec
     from orchestra.tools.toolkit import Toolkit
-    from orchestra.training.engine.sync import RolloutEngine
+    from orchestra.training.grpo.engine.sync import RolloutEngine
 
 Row = tuple[list[Episode], tuple[list[Reward], dict[str, float]], Plan | None]
 """A group: its episodes, its rewards with the weights P behind them, and its plan where it was branched."""

@@ -1,0 +1,1 @@
+"""GRPO: how groups are played, judged, trained on and watched."""
