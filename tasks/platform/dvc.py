@@ -5,8 +5,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,9 @@ NOISE = re.compile(
 
 LOCK, LOCK_BEFORE = "dvc.lock", ".state/dvc.lock"
 """DVC empties its lock file and then writes it. While it works, a copy of what stood there is kept."""
+
+LOOK_S = 60.0
+"""Seconds between two looks at the inputs of a stage that runs."""
 
 StageOutcome = Literal["ran", "restored", "unchanged"]
 
@@ -158,8 +162,11 @@ def repro(
     """Run `dvc repro --single-item <name>` to its end, passing on what it prints.
 
     The child dies with the calling thread; when this function is left early (a time limit, a cancellation), it and all
-    below it are ended. Raises `StageKilled` when a signal ended the stage, `ChangedDuringRun` when its inputs are other
-    ones now, otherwise `StageError`.
+    below it are ended. A line tells of an input that changes while that can still be undone; `on_line` then gets it
+    from another thread, one call at a time.
+
+    Raises `StageKilled` when a signal ended the stage, `ChangedDuringRun` when its inputs are other ones now, otherwise
+    `StageError`.
     """
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), name]
     (root / FAILURE_KIND.format(name)).unlink(missing_ok=True)
@@ -169,6 +176,11 @@ def repro(
     write_bytes(root / LOCK_BEFORE, (root / LOCK).read_bytes() if (root / LOCK).is_file() else b"")
     outcome: StageOutcome = "ran"
     tail: deque[str] = deque(maxlen=40)
+    one_at_a_time = threading.Lock()
+
+    def say(line: str) -> None:
+        with one_at_a_time:
+            on_line(line)
 
     def read(line: str) -> None:
         nonlocal outcome
@@ -179,13 +191,15 @@ def repro(
         elif "is cached - skipping run" in line:
             outcome = "restored"
         if not NOISE.match(line):
-            on_line(line)
+            say(line)
 
     code, holds = -1, False
     try:
-        code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
-        if code == 0 and outcome != "unchanged":
-            _check_same(name, before, _inputs(root, name)[0], made)
+        with _watched(lambda: _changed(before, _inputs(root, name)[0], made), name, say):
+            code = run_child(command, cwd=root, env=stage_env(env), on_line=read)
+        if code == 0 and outcome != "unchanged" and (changed := _changed(before, _inputs(root, name)[0], made)):
+            what = f"code, data or parameters changed while it ran ({in_short(changed)}), so it is stale"
+            raise ChangedDuringRun(what, where=name, fix="orchestra rerun runs it again")
         holds = code == 0
     finally:
         if holds:
@@ -232,12 +246,34 @@ def _made_by(root: Path, name: str) -> set[str]:
     return set()
 
 
-def _check_same(name: str, before: dict[str, Any], now: dict[str, Any], made: set[str]) -> None:
-    """Raises `ChangedDuringRun` where inputs that it did not make are other ones now: DVC hashes them when it ends."""
-    changed = [one for one in sorted(before | now) if before.get(one) != now.get(one) and one not in made]
-    if changed:
-        what = f"code, data or parameters changed while it ran ({in_short(changed)}), so it is stale"
-        raise ChangedDuringRun(what, where=name, fix="orchestra rerun runs it again")
+def _changed(before: dict[str, Any], now: dict[str, Any], made: set[str]) -> list[str]:
+    """Inputs that the stage did not make and that are other ones now: DVC hashes them when it ends."""
+    return [one for one in sorted(before | now) if before.get(one) != now.get(one) and one not in made]
+
+
+@contextlib.contextmanager
+def _watched(changed: Callable[[], list[str]], name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """While the block lasts, tell of inputs that changed, and of inputs that are again what they were."""
+    ended = threading.Event()
+
+    def look() -> None:
+        told: list[str] = []
+        while not ended.wait(LOOK_S):
+            with contextlib.suppress(OrchestraError, OSError):  # Half-written: the next look, or the end, tells.
+                if (found := changed()) == told:
+                    continue
+                told = found
+                undo = "undo it before the stage ends, or it has to run again"
+                say(f"{name}: warning: {in_short(found)} changed while it runs: {undo}" if found else
+                    f"{name}: its inputs are again what they were when it began")  # fmt: skip
+
+    watcher = threading.Thread(target=look, name=f"inputs of {name}", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """What DVC decides, over a real repository of three stages that cost nothing."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,8 +49,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(root: Path, name: str, *, force: bool = False) -> tuple[str, list[str]]:
-    said: list[str] = []
+def run(root: Path, name: str, *, force: bool = False, said: list[str] | None = None) -> tuple[str, list[str]]:
+    said = [] if said is None else said
     return repro(root, name, env={}, on_line=said.append, force=force), said
 
 
@@ -244,7 +246,9 @@ EDITS: dict[str, tuple[str, str, str]] = {
 """Stage, file and its new text, by what is told to have changed."""
 
 
-def run_while(root: Path, name: str, edit: Callable[[], object], *, force: bool = False) -> str:
+def run_while(
+    root: Path, name: str, edit: Callable[[], object], *, force: bool = False, said: list[str] | None = None
+) -> str:
     """Run a stage, and edit something when it has read what it needs."""
     (root / "wait").touch()
     ended = threading.Event()
@@ -258,7 +262,7 @@ def run_while(root: Path, name: str, edit: Callable[[], object], *, force: bool 
     editor = threading.Thread(target=write, daemon=True)
     editor.start()
     try:
-        return run(root, name, force=force)[0]
+        return run(root, name, force=force, said=said)[0]
     finally:
         ended.set()
         editor.join()
@@ -295,6 +299,26 @@ def test_a_first_run_whose_parameters_change_leaves_no_record(root: Path) -> Non
     assert run(root, "first")[0] == "ran" and (root / "first.txt").read_text() == "2"
 
 
+def test_a_change_while_a_stage_runs_is_told_in_time_to_be_undone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dvc, "LOOK_S", 0.05)
+    (root / "step.py").write_text(WAITING)
+    said: list[str] = []
+
+    def edit() -> None:
+        for content, told in ((2, r"warning: params\.yaml: first changed while it runs: undo it"), (1, "again what")):
+            (root / "params.yaml").write_text(f"first: {content}\nmiddle: 1\n")
+            while not any(re.search(told, line) for line in said):
+                time.sleep(0.02)
+
+    assert run_while(root, "first", edit, said=said) == "ran"
+    undo = "undo it before the stage ends, or it has to run again"
+    assert [line for line in said if "its inputs" in line or "warning" in line] == [
+        f"first: warning: params.yaml: first changed while it runs: {undo}",
+        "first: its inputs are again what they were when it began",
+    ]
+    assert stages(root)["first"] == [] and hashes(root, "first").params == {"first": 1}
+
+
 HARMLESS: dict[str, Callable[[Path], object]] = {
     "a parameter of another stage": lambda root: (root / "params.yaml").write_text("first: 1\nmiddle: 2\n"),
     "byte code": lambda root: (root / "code/__pycache__/a.pyc").write_text("2"),
@@ -322,8 +346,7 @@ def test_domains_that_synthesis_writes_are_no_change_from_outside(tmp_path: Path
     made = dvc._made_by(tmp_path, "synthesize")
     assert made == {"data/domains"} and dvc._made_by(tmp_path, "sft") == set()
     before, now = {"data/domains": "1", "code": "1"}, {"data/domains": "2", "code": "1"}
-    dvc._check_same("synthesize", before, now, made)
+    assert dvc._changed(before, now, made) == []
     (tmp_path / "data/domains/library").mkdir(parents=True)
     assert dvc._made_by(tmp_path, "synthesize") == set()
-    with pytest.raises(dvc.ChangedDuringRun, match="data/domains"):
-        dvc._check_same("synthesize", before, now, set())
+    assert dvc._changed(before, now, set()) == ["data/domains"]
