@@ -78,8 +78,9 @@ def _write_whole(path: str, data: bytes, mode: int = 0o666) -> None:
         os.unlink(path)
 
 
-_write = vars(loader)["_write_atomic"]
-vars(loader)["_write_atomic"] = _write_whole
+if vars(loader)["_write_atomic"].__name__ != _write_whole.__name__:  # Not where this module is imported again.
+    _write = vars(loader)["_write_atomic"]
+    vars(loader)["_write_atomic"] = _write_whole
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,29 +12,20 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestra.accounting.budget import SpendingCap
 from orchestra.accounting.ledger import phase
 from orchestra.config.schema import Rollout
-from orchestra.errors import BudgetError, CallError, ToolError
+from orchestra.errors import BudgetError, CallError, ConfigError, ToolError
 from orchestra.rewards.judge import Judge, judge_of
 from orchestra.rewards.outcome import decide
 from orchestra.rollout.charges import least, paid_turns, spent_usd, worst_turn_usd
 from orchestra.rollout.parse import read_turn
 from orchestra.rollout.policies.base import UNFINISHED, Conversation, Generation, Policy
+from orchestra.rollout.run import waited_for
 from orchestra.rollout.turns import Turns, every
 from orchestra.rollout.users import ScriptedUser, UserSimulator, is_question
 from orchestra.text import digest
 from orchestra.tools.base import FAILED, readable
 from orchestra.tools.replay.cassette import scope
 from orchestra.tools.session import ToolSession
-from orchestra.types import (
-    Charge,
-    Episode,
-    Example,
-    Price,
-    StopReason,
-    ToolCall,
-    Turn,
-    Verdict,
-    add_up,
-)
+from orchestra.types import Charge, Episode, Example, Price, StopReason, ToolCall, Turn, Verdict, add_up
 
 if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
@@ -80,6 +71,12 @@ class RolloutOptions:
     does; the toolkit's ends the run."""
     user: UserSimulator | None = None
     """Answers the questions of policies where an example has a user; None: `ScriptedUser`."""
+
+    def __post_init__(self) -> None:
+        counts = [self.samples] if isinstance(self.samples, int) else self.samples
+        capped = self.budget_usd is None or (math.isfinite(self.budget_usd) and self.budget_usd >= 0)
+        if self.batch < 1 or min(counts, default=0) < 0 or not capped:
+            raise ConfigError("batch is below 1, or samples or budget_usd no number from 0", where="RolloutOptions")
 
     @cached_property
     def cap_usd(self) -> Decimal | None:
@@ -132,6 +129,8 @@ async def run_episodes(
         examples = [e.model_copy(update={"budget_usd": options.cap_of(e)}) for e in examples]
     rendered = list(given) if given is not None else [codec.prompt(example) for example in examples]
     counts = [options.samples] * len(examples) if isinstance(options.samples, int) else options.samples
+    if not len(examples) == len(rendered) == len(counts):
+        raise ConfigError("prompts or samples are not as many as the examples", where="RolloutOptions")
     jobs = [
         Conversation(example, prompt, sample, on_tokens=options.on_tokens)
         for example, prompt, count in zip(examples, rendered, counts, strict=True)
@@ -159,7 +158,7 @@ def rollout(
     examples: Sequence[Example], policy: Policy, codec: Codec, toolkit: Toolkit, options: RolloutOptions
 ) -> list[Episode]:
     """`run_episodes` for callers without an event loop."""
-    return asyncio.run(run_episodes(examples, policy, codec, toolkit, options))
+    return waited_for(run_episodes(examples, policy, codec, toolkit, options))
 
 
 async def _run_batch(lives: list[_Live], run: _Run) -> None:

@@ -27,3 +27,10 @@ def test_byte_code_that_was_cut_off_is_not_kept(tmp_path: Path) -> None:
     done = python(tmp_path, "import orchestra, large; print(large.name_7)")
     assert done.stdout == "text 7\n", done.stderr
     assert list(tmp_path.rglob("large*.pyc"))
+
+
+def test_the_package_can_be_imported_again(tmp_path: Path) -> None:
+    (tmp_path / "fresh.py").write_text("name = 'text'\n")
+    done = python(tmp_path, "import importlib, orchestra; importlib.reload(orchestra); import fresh; print(fresh.name)")
+    assert done.stdout == "text\n", done.stderr
+    assert list(tmp_path.rglob("fresh*.pyc"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config.schema import Grpo
+from orchestra.text import digest
 from orchestra.training.grpo.best_checkpoint import BestCheckpoint
 from orchestra.training.grpo.health import RECENT, is_good, reason_to_stop, trends
 from orchestra.training.grpo.rollouts import Rounds
@@ -19,11 +20,20 @@ HISTORY = "history.json"
 MEANS = "choices.json"
 """In each checkpoint: what the choices earned before it, where `grpo.branch.mean_of` asks for that."""
 
+TRAINING = "training.txt"
+"""In each checkpoint: whose it is (`identity`), so that no other training goes on from it."""
+
 Log = Callable[[dict[str, float], int], None]
-Evaluate = Callable[[Any], dict[str, float]]
-"""From the current model to the measures of a development check."""
+Evaluate = Callable[[Any], dict[str, float] | None]
+"""From the current model to the measures of a development check; None: there are none."""
 
 LOGGED = ("loss", "grad_norm", "entropy", "learning_rate", "step_time", "clip_ratio/region_mean")
+
+
+def identity(rounds: Rounds) -> str:
+    """The same for trainings with the same settings, limits and examples, by their ids."""
+    said = [rounds.settings.model_dump_json(), rounds.limits.model_dump_json(), *rounds.examples]
+    return digest(json.dumps(said))
 
 
 def watch(
@@ -76,7 +86,7 @@ def watch(
             if state.global_step % settings.eval_every == 0 or state.global_step == settings.steps:
                 with playable() as model:
                     if state.is_world_process_zero:
-                        log({f"dev/{k}": v for k, v in evaluate(model).items()}, state.global_step)
+                        log({f"dev/{k}": v for k, v in (evaluate(model) or {}).items()}, state.global_step)
 
         def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
             if not state.is_world_process_zero:
@@ -84,6 +94,7 @@ def watch(
             text = json.dumps(rounds.history)
             saved = checkpoints / f"checkpoint-{state.global_step}"
             (saved / HISTORY).write_text(text, encoding="utf-8")
+            (saved / TRAINING).write_text(identity(rounds), encoding="utf-8")
             if rounds.means is not None:
                 (saved / MEANS).write_text(json.dumps(rounds.means.state()), encoding="utf-8")
             self.best.propose(saved)

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Grpo, Rollout
-from orchestra.errors import TrainingError
+from orchestra.errors import ConfigError, DataError, TrainingError
 from orchestra.training.compute.arguments import common_arguments, on_one_gpu
 from orchestra.training.compute.lora import base_of
 from orchestra.training.distributed import settle, whole_weights
 from orchestra.training.grpo.budgets import with_budgets
-from orchestra.training.grpo.callbacks import HISTORY, MEANS, Log, watch
+from orchestra.training.grpo.callbacks import HISTORY, MEANS, TRAINING, Evaluate, Log, identity, watch
 from orchestra.training.grpo.health import declined
 from orchestra.training.grpo.passes import tree_attention
 from orchestra.training.grpo.passes.length_batching import ROWS, by_length
@@ -66,19 +67,21 @@ def train_grpo(
     settings: Grpo,
     limits: Rollout,
     price: Price,
-    work: Path,
+    work: Path | str,
     log: Log,
-    evaluate: Callable[[PreTrainedModel], dict[str, float]],
+    evaluate: Evaluate,
     deepspeed: Path | None = None,
     engine: RolloutEngine | None = None,
     spent: StepSpending | None = None,
 ) -> GrpoResult:
     """Train `model` in place, together with the other ranks if there are any.
 
-    `evaluate` measures it every `eval_every` steps, `log` gets everything by step: both on rank 0 alone. `deepspeed` is
-    the file with its settings, for the strategies zero2 and zero3. `engine` plays the episodes, and has the weights of
-    that step when `evaluate` is called; None: `model` plays. With `spent` each step logs its dollars, `spent_usd`; what
-    was played ahead for no step is logged with the last one.
+    Checkpoints in the folder `work` let a killed training continue exactly. Raises `ConfigError` where they are of one
+    with other settings, limits or examples, and `DataError` where two examples have one id. `evaluate` measures the
+    model every `eval_every` steps, `log` gets everything by step: both on rank 0 alone. `deepspeed` is the file with
+    its settings, for the strategies zero2 and zero3. `engine` plays the episodes, and has the weights of that step when
+    `evaluate` is called; None: `model` plays. With `spent` each step logs its dollars, `spent_usd`; what was played
+    ahead for no step is logged with the last one.
     """
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -88,15 +91,15 @@ def train_grpo(
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     logging.getLogger("trl.trainer.grpo_trainer").addFilter(_of_no_left_out_row)
     settings = settings.resolved()
-    examples = with_budgets(examples, settings.budget_share, settings.seed, limits, price)
+    work, by_id = Path(work), _by_id(with_budgets(examples, settings.budget_share, settings.seed, limits, price))
     policy = TransformersPolicy("", name="grpo", model=model, temperature=settings.temperature, eos_id=codec.eos_id)
-    rounds = Rounds({e.id: e for e in examples}, codec, toolkit, limits, price, settings, policy, engine, spent)
+    rounds = Rounds(by_id, codec, toolkit, limits, price, settings, policy, engine, spent)
     checkpoints = work / "checkpoints"
     checkpoint = last_complete(checkpoints)
     if checkpoint is not None:
         _take_up(rounds, checkpoint)
     arguments = _arguments(settings, limits, work, deepspeed)
-    rows = training_rows(examples, settings)
+    rows = training_rows(list(by_id.values()), settings)
     rounds.order = [row["prompt"][0]["example_id"] for row in rows]
 
     def whole() -> AbstractContextManager[PreTrainedModel]:
@@ -144,9 +147,24 @@ def train_grpo(
     )
 
 
+def _by_id(examples: Sequence[Example]) -> dict[str, Example]:
+    """Raises `DataError` where two have one id: what is trained on is named by it."""
+    counts = Counter(example.id for example in examples)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        what = f"{counts[twice[0]]} examples have the id {twice[0]!r:.80}"
+        raise DataError(what, where="train_grpo", fix="give each an id of its own; `question` takes one")
+    return {example.id: example for example in examples}
+
+
 def _take_up(rounds: Rounds, checkpoint: Path) -> None:
-    """Go on from what the rounds before that checkpoint left beside its weights."""
-    means = checkpoint / MEANS
+    """Go on from what the rounds before that checkpoint left beside its weights.
+
+    Raises `ConfigError` where they were another training's.
+    """
+    means, mark = checkpoint / MEANS, checkpoint / TRAINING
+    if not mark.is_file() or mark.read_text(encoding="utf-8") != identity(rounds):
+        what = "this checkpoint is of a training with other settings, limits or examples"
+        raise ConfigError(what, where=str(checkpoint), fix="name another work folder, or delete this one")
     rounds.resume(
         json.loads((checkpoint / HISTORY).read_text(encoding="utf-8")),
         json.loads(means.read_text(encoding="utf-8")) if means.is_file() else (),

@@ -2,13 +2,15 @@
 
 import asyncio
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.accounting.ledger import phase
 from orchestra.config.schema import Rollout
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.loop import RolloutOptions, rollout, run_episodes
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, StopReason
@@ -114,3 +116,29 @@ def test_14_an_outcome_that_cannot_be_known_is_no_zero(tools: Toolkit) -> None:
 def test_17_the_world_is_closed_when_something_breaks(tools: Toolkit) -> None:
     with pytest.raises(DataError, match="without a domain"):
         play(tools, says("x"), example(kind="database"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch": 0}, {"batch": -1}, {"samples": -1}, {"samples": [1, -1]}, {"budget_usd": Decimal("NaN")},
+        {"budget_usd": Decimal(-1)}, {"budget_usd": Decimal("Infinity")},
+    ],
+)  # fmt: skip
+def test_numbers_that_no_run_can_keep_to_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="RolloutOptions"):
+        RolloutOptions(LIMITS, PRICE, **wrong)
+
+
+@pytest.mark.parametrize("few", [{"samples": [1]}, {"prompts": [[1]]}])
+def test_samples_and_prompts_are_as_many_as_the_examples(tools: Toolkit, few: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="not as many as the examples"):
+        rollout([example(), example("e2")], says(RIGHT), codec(), tools, RolloutOptions(LIMITS, PRICE, **few))
+
+
+def test_a_caller_in_a_running_loop_waits_for_episodes_as_in_a_notebook(tools: Toolkit) -> None:
+    async def cell() -> Episode:
+        with phase("notebook"):
+            return rollout([example()], says(RIGHT), codec(), tools, RolloutOptions(LIMITS, PRICE))[0]
+
+    assert asyncio.run(cell()) == play(tools, says(RIGHT))

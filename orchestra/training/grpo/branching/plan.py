@@ -23,7 +23,6 @@ With `entropy` a choice also earns for being rare. Rewards of few groups differ 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 from collections import Counter, defaultdict
@@ -36,6 +35,7 @@ from orchestra.config.reward import Branch
 from orchestra.config.schema import Rollout
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.forced import Beginning
+from orchestra.rollout.run import waited_for
 from orchestra.training.grpo.branching import points
 from orchestra.types import Episode, Example, Turn
 
@@ -244,7 +244,7 @@ def first_turns(
 
     conversations = [Conversation(one, codec.prompt(one)) for one in examples]
     room = [max(1, min(limits.max_turn_tokens, limits.max_tokens - c.length)) for c in conversations]
-    turns = asyncio.run(generated()) if conversations else []
+    turns = waited_for(generated()) if conversations else []
     return {one.id: turn.ids if turn.stop == "stop" else [] for one, turn in zip(examples, turns, strict=True)}
 
 

@@ -1,5 +1,6 @@
 """GRPO through the real trainer: it runs, its filters count, and a killed run continues exactly."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel
 
 from orchestra.config.reward import Constraint
 from orchestra.config.schema import Grpo, Rollout
-from orchestra.errors import TrainingError
+from orchestra.errors import ConfigError, DataError, TrainingError
 from orchestra.rollout.render import Codec
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.grpo.health import WINDOW
@@ -26,6 +27,7 @@ SETTINGS = Grpo(
 )  # fmt: skip
 LIMITS = Rollout(max_turns=2, max_turn_tokens=24, max_tokens=200)
 CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
+FAST = Preference(kind="fast", words="", outcome=0.5, compute=0, latency=1)
 Logs = dict[tuple[int, str], dict[str, float]]
 
 
@@ -88,6 +90,13 @@ def test_a_killed_run_continues_exactly(tools: Toolkit, tmp_path: Path) -> None:
     assert (last.resumed_from, last.steps, last.history) == (4, 4, result.history)
     assert nothing == {}
     assert same(whole, done)
+    # Another training does not take this one's weights for its own.
+    for other in (
+        {"settings": SETTINGS.model_copy(update={"learning_rate": 0.001})},
+        {"items": [easy_example(f"z{i}", CHEAP) for i in range(8)]},
+    ):
+        with pytest.raises(ConfigError, match="checkpoint-4: this checkpoint is of a training with other settings"):
+            train(tools, tmp_path / "cut", **other)
 
 
 def test_dead_infrastructure_stops_a_run_that_goes_on_when_mended(tools: Toolkit, tmp_path: Path) -> None:
@@ -162,6 +171,23 @@ def test_another_number_of_processes_than_configured_is_refused_at_the_start(
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(TrainingError, match=r"started as 3 processes where grpo.processes is 1"):
         train(tools, tmp_path)
+
+
+def test_two_examples_with_one_id_are_refused(tools: Toolkit, tmp_path: Path) -> None:
+    twins = [easy_example("twin", CHEAP), easy_example("twin", FAST), easy_example("other", CHEAP)]
+    with pytest.raises(DataError, match="2 examples have the id 'twin'"):
+        train(tools, tmp_path, items=twins)
+
+
+def test_a_training_in_a_notebook_has_a_loop_around_it_and_may_measure_nothing(tools: Toolkit, tmp_path: Path) -> None:
+    """Its folder may be a text."""
+    settings = SETTINGS.model_copy(update={"steps": 2, "examples_per_step": 1, "group_size": 2})
+    arguments = (tools, examples(), settings, LIMITS, PRICE, str(tmp_path), lambda *_: None, lambda _: None)
+
+    async def cell() -> GrpoResult:
+        return train_grpo(warm_model(), codec(), *arguments)
+
+    assert asyncio.run(cell()).steps == 2
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 9])

@@ -1,5 +1,6 @@
 """Branched groups in rounds and in a whole training."""
 
+import asyncio
 import copy
 from collections import Counter
 from pathlib import Path
@@ -106,3 +107,10 @@ def test_even_starts_begin_with_each_choice_alike_however_the_policy_prefers_one
             drawn[codec().decode(list(beginning.ids)).replace("</think>", "").split()[-1]] += 1
     assert drawn.keys() == set(WORDS) and drawn.total() > 60
     assert all(count / drawn.total() == pytest.approx(1 / 3, abs=0.15) for count in drawn.values())
+
+
+def test_first_turns_are_the_same_in_a_notebook_which_has_a_loop_around_them() -> None:
+    async def cell() -> dict[str, list[int]]:
+        return first_turns([question()], policy(), codec(), LIMITS)
+
+    assert asyncio.run(cell()) == first_turns([question()], policy(), codec(), LIMITS)
