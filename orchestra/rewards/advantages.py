@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from orchestra.config.reward import PUBLISHED, RewardParams
+from orchestra.errors import ConfigError
 from orchestra.rewards.group import LIMIT, Reward
+from orchestra.rewards.registry import check_word
 
 EPSILON = 1e-4
 """Added to a standard deviation before dividing by it."""
@@ -59,7 +61,10 @@ def advantages(
     shape: RewardParams = PUBLISHED,
     shares: Sequence[float] | None = None,
 ) -> list[float]:
-    """A of one group that is a step by itself, see `step_advantages`."""
+    """A of one group that is a step by itself, see `step_advantages`.
+
+    `weighed` is needed where parts count on their own: with `normalise_then_sum`, and with `homogeneity` part.
+    """
     group = Group(rewards, weighed or {}, shares)
     return step_advantages([group], min_std=min_std, clip=clip, normalise=normalise, shape=shape)[0]
 
@@ -79,8 +84,12 @@ def step_advantages(
     weights P: how much a part counts is then P's to say, not the spread of the other parts. Of `shape`: `scale` names
     the divisor, `homogeneity` what is left out below `min_std`, `among` whose parts are in a mean, `batch_normalise`
     whether the advantages of the whole step are normalised at the end. With `shares` w, which add up to 1, means are
-    Σ w·x, and the advantage of one of n episodes is multiplied by n·w.
+    Σ w·x, and the advantage of one of n episodes is multiplied by n·w. Raises `ConfigError` for arguments that have no
+    meaning, and where a part counts that has no weight.
     """
+    check_word("normalise", normalise, get_args(Normalise))
+    if not (clip > 0 and min_std >= 0):
+        raise ConfigError(f"clip is {clip}, min_std {min_std}", where="advantages", fix="clip above 0, min_std from 0")
     columns = [_columns(group, min_std, normalise, shape) for group in groups]
     spread = _batch_stds(columns) if shape.scale == "batch" else {}
     found = [
@@ -97,6 +106,10 @@ def step_advantages(
 
 def _columns(group: Group, min_std: float, normalise: Normalise, shape: RewardParams) -> dict[str, _Column]:
     """What of a group is to be centred: its values as one column, or a column for each part; {} when it is left out."""
+    lacking = {name for reward in group.rewards for name in reward.parts} - group.weighed.keys()
+    if lacking and (normalise == "normalise_then_sum" or shape.homogeneity == "part"):
+        fix = "hand in `weights` of the same preference and switches as the rewards"
+        raise ConfigError(f"the part {min(lacking)} has no weight", where="advantages", fix=fix)
     kept = [index for index, reward in enumerate(group.rewards) if reward.value is not None]
     values = [reward.value for reward in group.rewards if reward.value is not None]
     shares = _shares(group, kept)

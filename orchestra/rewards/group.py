@@ -1,12 +1,14 @@
 """Rewards of a group of episodes of one example: Eq. 1-2 of the method (arXiv 2511.21689), and their switches."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import orchestra.rewards.parts  # noqa: F401  (registers the reward parts)
 from orchestra.config.reward import PUBLISHED, RewardParams
+from orchestra.errors import ConfigError
 from orchestra.rewards.limits import Limit
-from orchestra.rewards.registry import Ends, Parts, Term, terms
+from orchestra.rewards.registry import Ends, Parts, Term, check_word, terms
 from orchestra.types import Episode, Preference, ToolSpec
 
 NO_TOOLS: tuple[ToolSpec, ...] = ()
@@ -22,6 +24,11 @@ class Reward:
     """Weighted, normalised features by name: outcome, compute, latency, tool:<name>; they add up to the value."""
     reason: str = ""
     """Why the value is None or 0."""
+
+    def __post_init__(self) -> None:
+        for name, number in {"value": self.value, **self.parts}.items():
+            if number is not None and not math.isfinite(number):
+                raise ConfigError(f"{name} is {number}", where="a reward", fix="give None to leave an episode out")
 
 
 def weights(
@@ -54,6 +61,7 @@ def group_rewards(
     With `shape.spent` all, dollars and seconds are losses p · (M[k] - high) / (high - low), without a bound, of failed
     episodes too. With a `limit` dollars count by its multiplier in place of compute, and for failed episodes too.
     """
+    check_word("malformed", malformed, ("drop", "zero"))
     counted = [term for term in _terms(preference, parts, shape, toolbox, limit) if term.weight > 0]
     left_out = [_left_out(episode, malformed) for episode in episodes]
     kept = [episode for episode, out in zip(episodes, left_out, strict=True) if not out]
@@ -94,7 +102,7 @@ def _ends(term: Term, kept: Sequence[Episode], shape: RewardParams) -> Ends | No
     if shape.unit != "group":
         return term.ends
     among = [episode for episode in kept if episode.solved or shape.among == "all" or not term.of_solved]
-    measured = [term.measure(episode) for episode in among]
+    measured = [term.value(episode) for episode in among]
     low, high = min(measured, default=0.0), max(measured, default=0.0)
     return (low, high) if high > low else None
 
@@ -102,13 +110,13 @@ def _ends(term: Term, kept: Sequence[Episode], shape: RewardParams) -> Ends | No
 def _earned(term: Term, episode: Episode, ends: Ends | None) -> float:
     """p · M̂ of one feature."""
     if term.name == LIMIT:
-        return term.weight * term.measure(episode)
+        return term.weight * term.value(episode)
     if ends is None:
         return 0.0
     low, high = ends
     if term.loss:
-        return term.weight * (term.measure(episode) - high) / (high - low)
-    return term.weight * (min(high, max(low, term.measure(episode))) - low) / (high - low)
+        return term.weight * (term.value(episode) - high) / (high - low)
+    return term.weight * (min(high, max(low, term.value(episode))) - low) / (high - low)
 
 
 def _left_out(episode: Episode, malformed: str) -> str:

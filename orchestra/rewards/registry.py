@@ -1,11 +1,13 @@
 """The register of reward parts: what each one measures, the weight of P that it has, and its ends."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from orchestra.config.reward import PUBLISHED, RewardParams
+from orchestra.errors import ConfigError
 from orchestra.types import Episode, Preference, ToolSpec
 
 Parts = Literal["outcome", "efficiency", "full"]
@@ -57,6 +59,14 @@ class Term:
     loss: bool = False
     """Whether every episode pays for it, solved or not."""
 
+    def value(self, episode: Episode) -> float:
+        """What is measured of the episode; raises `ConfigError` where that is not finite."""
+        found = self.measure(episode)
+        if not math.isfinite(found):
+            where = f"an episode of {episode.example_id!r:.80}"
+            raise ConfigError(f"the reward part {self.name} is {found}", where=where, fix="correct its function")
+        return found
+
 
 FEATURES: dict[str, Feature] = {}
 """By name, in the order in which their parts are added up."""
@@ -100,6 +110,7 @@ def terms(
     preference: Preference, parts: Parts = "full", shape: RewardParams = PUBLISHED, toolbox: Sequence[ToolSpec] = ()
 ) -> list[Term]:
     """M and P of a preference: every registered part that `parts` and the switches of `shape` count."""
+    check_word("parts", parts, LEVELS)
     found = []
     for one in FEATURES.values():
         off = one.when is not None and getattr(shape, one.when[0]) != one.when[1]
@@ -112,6 +123,12 @@ def terms(
             loss = one.spent and shape.spent == "all"
             found.append(Term(name, weight, measure, one.of_solved and not loss, ends, loss))
     return found
+
+
+def check_word(name: str, value: str, words: Sequence[str]) -> None:
+    """Raises `ConfigError` where an argument has none of its words."""
+    if value not in words:
+        raise ConfigError(f"{name} is {value!r}", where="the reward", fix=f"write one of: {', '.join(words)}")
 
 
 def unknown_weights(preference: Preference, shape: RewardParams) -> list[str]:

@@ -1,11 +1,14 @@
 """The advantages of Eq. 3, and of the other order: normalise every part, then sum."""
 
+import math
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from orchestra.config.reward import PUBLISHED, RewardParams
+from orchestra.errors import ConfigError
 from orchestra.rewards.advantages import Normalise, advantages
 from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.types import Preference
@@ -148,3 +151,30 @@ def test_a_homogeneous_group_carries_no_advantage(values: list[float], min_std: 
 
 def test_one_known_reward_is_no_group() -> None:
     assert advantages([Reward(3.0, {}), Reward(None, {})], min_std=0, clip=3) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_refused(bad: float) -> None:
+    for value, parts in ((bad, {}), (1.0, {"outcome": bad})):
+        with pytest.raises(ConfigError, match=r"a reward: (value|outcome) is -?(nan|inf)"):
+            Reward(value, parts)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"normalise": "normalize_then_sum"}, {"clip": -1.0}, {"clip": math.nan}, {"min_std": math.nan}]
+)
+def test_arguments_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"min_std": 0.01, "clip": 3.0, **wrong}
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        advantages([Reward(1.0, {}), Reward(0.0, {})], **given)
+
+
+@pytest.mark.parametrize("weighed", [None, {"outcome": 1.0, "tool:gpt-5": 0.3}])
+def test_parts_that_count_on_their_own_need_their_weights(weighed: dict[str, float] | None) -> None:
+    """They had no advantage, or a share of one, where `weights` was left out or made with other switches."""
+    rewards = [Reward(1.3, {"outcome": 1.0, "use:gpt-5": 0.3}), Reward(1.0, {"outcome": 1.0, "use:gpt-5": 0.0})]
+    assert advantages(rewards, weighed, min_std=0.01, clip=3.0)[0] > 0
+    for shape, order in ((PUBLISHED, "normalise_then_sum"), (RewardParams(homogeneity="part"), "sum_then_normalise")):
+        given: dict[str, Any] = {"shape": shape, "normalise": order}
+        with pytest.raises(ConfigError, match=r"the part \S+ has no weight"):
+            advantages(rewards, weighed, min_std=0.01, clip=3.0, **given)

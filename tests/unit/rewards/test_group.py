@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestra.errors import ConfigError
 from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.rewards.registry import Parts, terms
 from orchestra.types import Episode, Preference
@@ -184,3 +185,10 @@ def test_cost_and_latency_count_every_charge() -> None:
         "compute": -0.25,
         "latency": -3.0,
     }
+
+
+@pytest.mark.parametrize("wrong", [{"malformed": "Drop"}, {"parts": "outcomes"}])
+def test_a_misspelt_switch_is_refused(wrong: dict[str, Any]) -> None:
+    plain = Preference(kind="", words="", outcome=1, compute=0, latency=0)
+    with pytest.raises(ConfigError, match=rf"{next(iter(wrong))} is '.*write one of"):
+        group_rewards([episode()], plain, **wrong)

@@ -1,12 +1,13 @@
 """A new reward part is one decorated function with its weight's name, as CONTRIBUTING says, and no other file."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from orchestra.config.schema import load_params
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from orchestra.rewards.group import group_rewards, weights
 from orchestra.rewards.properties import check_weights
 from orchestra.rewards.registry import FEATURES, feature, of_no_toolbox
@@ -99,6 +100,16 @@ def test_a_part_that_pays_for_dollars_is_refused_as_the_fault_of_the_reward() ->
         DataError, match=r"^the reward: brief: .* becomes more expensive has .* — change the reward's keys"
     ):
         check_weights([spending], SETTINGS.model_copy(update={"unit": "group"}))
+
+
+@pytest.mark.usefixtures("brevity")
+@pytest.mark.parametrize("unit", ["group", "fixed"])
+def test_a_part_that_gives_no_finite_number_is_named(unit: str) -> None:
+    """NaN was paid as one of its ends."""
+    FEATURES["turns"] = replace(FEATURES["turns"], measure=lambda episode: math.nan)
+    shape = SETTINGS.model_copy(update={"unit": unit})
+    with pytest.raises(ConfigError, match="an episode of 'e1': the reward part turns is nan"):
+        group_rewards(GROUP, BRIEF, shape=shape)
 
 
 def test_a_weight_without_a_part_is_refused_before_a_training() -> None:
