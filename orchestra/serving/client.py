@@ -17,7 +17,7 @@ from orchestra.errors import ConfigError, ServiceError
 from orchestra.serving.releases.control_channel import gateways
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.keys import own_key
-from orchestra.text import one_line, plain
+from orchestra.text import is_text, one_line, plain
 from orchestra.types import Record
 
 PATH = "/v1/chat/completions"
@@ -107,6 +107,8 @@ def access(root: Path, url: str | None = None) -> tuple[str, dict[str, str], boo
     base = (url or gateway_url(root)).rstrip("/")
     own = base in {gateway.url for gateway in gateways(root)}
     key = os.environ.get("ORCHESTRA_API_KEY") or (own_key(root) if own else None)
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError("a character in it is in no key", where="ORCHESTRA_API_KEY", fix="set the key again")
     return base, {} if key is None else {"Authorization": f"Bearer {key}"}, not own
 
 
@@ -117,7 +119,7 @@ def ask(
     budget_usd: Decimal | None = None,
     max_turns: int | None = None,
     domain: str | None = None,
-    root: Path | None = None,
+    root: Path | str | None = None,
     url: str | None = None,
     timeout_s: float = TIMEOUT_S,
     check: bool = False,
@@ -127,9 +129,10 @@ def ask(
     Raises `ConfigError` when the request is at fault, `ServiceError` when a server or tool is. A model that could not
     answer is a reply without an answer.
     """
-    base, headers, verify = access(root or Path.cwd(), url)
+    root = Path(root or Path.cwd())
+    base, headers, verify = access(root, url)
     if check:
-        headers |= mark(root or Path.cwd(), question)
+        headers |= mark(root, question)
     body = _body(question, preference, budget_usd, max_turns, domain)
     # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names another
     # host.
@@ -160,6 +163,8 @@ async def ask_async(
 def _body(
     question: str, preference: str | None, budget_usd: Decimal | None, max_turns: int | None, domain: str | None
 ) -> dict[str, Any]:
+    if not all(map(is_text, (question, preference or "", domain or ""))):
+        raise ConfigError("half a surrogate pair is no text", where="the request", fix="leave that character out")
     budget = None if budget_usd is None else str(budget_usd)
     optional = {"preference": preference, "budget_usd": budget, "max_turns": max_turns, "domain": domain}
     asked = {"messages": [{"role": "user", "content": question}]}
@@ -171,7 +176,7 @@ def _reached(base: str) -> Iterator[None]:
     """Raises `ServiceError` where the request inside finds no server."""
     try:
         yield
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # The last: a name that no host can have.
         what = f"the gateway does not answer: {type(error).__name__}"
         raise ServiceError(what, where=base, fix="see .state/logs/gateway.log, or: orchestra release") from None
 
@@ -186,7 +191,7 @@ def _read(question: str, base: str, answer: httpx.Response) -> AskResponse:
             # The model's own failure is an outcome to look at: what it tried and what that cost.
             return AskResponse.of(question, "", found["orchestra"])
         message = f"{found['error']['message']}{charged(found)}"
-    except (ValueError, KeyError, IndexError, TypeError, ValidationError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, ValidationError):
         what = f"HTTP {answer.status_code} with a body that is no chat completion"
         raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None
     if answer.status_code < 500:

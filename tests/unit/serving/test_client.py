@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import Called, ask, gateway_url
+from orchestra.serving.client import Called, _read, ask, gateway_url
 from tests.support.serving_world import reply
 from tests.unit.rollout.policies.test_vllm import server
 
@@ -15,6 +16,8 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("ORCHESTRA_URL", raising=False)
     with pytest.raises(ServiceError, match="nothing serves here — make pipeline"):
         ask("x", root=tmp_path)
+    with pytest.raises(ServiceError, match="nothing serves here"):
+        ask("x", root=str(tmp_path))
     monkeypatch.setenv("ORCHESTRA_URL", "http://elsewhere:1/")
     assert gateway_url(tmp_path) == "http://elsewhere:1"
 
@@ -27,6 +30,7 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (503, {"error": {"message": "being loaded", "type": "service_unavailable"}}, ServiceError, "being loaded"),
         (502, {"error": {"message": "a tool failed", "type": "tool_error"}}, ServiceError, "a tool failed"),
         (502, {"error": {"message": "unreadable", "type": "model_error"}}, ServiceError, "no chat completion"),
+        (400, {"error": {"message": "m", "type": "t"}, "orchestra": "x"}, ServiceError, "no chat completion"),
         (400, {"error": {"message": "no domain x", "type": "invalid_request_error"}}, ConfigError, "no domain x"),
     ],
 )
@@ -34,6 +38,31 @@ def test_what_is_no_answer_is_an_error(status: int, body: dict[str, object], kin
     with server(lambda _: (status, body)) as url, pytest.raises(OrchestraError, match=words) as caught:
         ask("x", url=url)
     assert type(caught.value) is kind and "\n" not in str(caught.value)
+
+
+def test_a_reply_that_is_nested_too_deep_is_no_chat_completion() -> None:
+    deep = httpx.Response(200, content=b"[" * 200_000)
+    with pytest.raises(ServiceError, match="HTTP 200 with a body that is no chat completion"):
+        _read("x", "http://host", deep)
+
+
+def test_a_host_that_no_name_can_be_does_not_answer() -> None:
+    with pytest.raises(ServiceError, match="the gateway does not answer"):
+        ask("x", url=f"http://{'a' * 70}.de")
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "a\nb"])
+def test_a_key_that_no_header_can_hold_is_refused_without_its_text(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRA_API_KEY", key)
+    with pytest.raises(ConfigError, match=r"^ORCHESTRA_API_KEY: ") as caught:
+        ask("x", url="http://127.0.0.1:1")
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", [("\ud800",), ("x", "cheap \udc00")])
+def test_half_a_surrogate_pair_is_refused(asked: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="half a surrogate pair is no text"):
+        ask(*asked, url="http://127.0.0.1:1")
 
 
 def test_a_model_that_could_not_answer_is_a_reply() -> None:
