@@ -330,7 +330,18 @@ def test_an_editable_package_is_a_path_that_type_checkers_follow(tmp_path: Path)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, project)
     offline = ["--offline", "--no-cache", "--no-deps", "--no-build-isolation"]
-    command = [UV, "pip", "install", *offline, "--python", sys.executable, "--target", site, "--editable", "."]
+    command = [
+        str(UV),
+        "pip",
+        "install",
+        *offline,
+        "--python",
+        sys.executable,
+        "--target",
+        str(site),
+        "--editable",
+        ".",
+    ]
     done = subprocess.run(command, cwd=project, env=clean_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [file.read_text().strip() for file in site.glob("*.pth")] == [str(project)]
