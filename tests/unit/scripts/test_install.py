@@ -319,29 +319,3 @@ def test_make_setup_installs_again_what_has_other_pins(tmp_path: Path, target: s
 def test_make_help_shows_every_command_with_its_words() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "  make setup-tau2 " in listed and "##" not in listed
-
-
-def test_an_editable_package_is_a_path_that_type_checkers_follow(tmp_path: Path) -> None:
-    """Not an import hook, which mypy outside the repository does not know."""
-    project, site = tmp_path / "project", tmp_path / "site"
-    (project / "orchestra").mkdir(parents=True)
-    (project / "tasks").mkdir()
-    (project / "orchestra/__init__.py").touch()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, project)
-    offline = ["--offline", "--no-cache", "--no-deps", "--no-build-isolation"]
-    command = [
-        str(UV),
-        "pip",
-        "install",
-        *offline,
-        "--python",
-        sys.executable,
-        "--target",
-        str(site),
-        "--editable",
-        ".",
-    ]
-    done = subprocess.run(command, cwd=project, env=clean_environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [file.read_text().strip() for file in site.glob("*.pth")] == [str(project)]
