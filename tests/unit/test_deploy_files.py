@@ -21,7 +21,7 @@ from orchestra.serving.wire.connection import IDLE_S
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from tests.support.worlds import ROOT
 
-DEPLOY = ROOT / "deploy"
+DEPLOY, MONITORING = ROOT / "deploy", ROOT / "monitoring"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
 VLLM_ENDS_S = 30
@@ -154,6 +154,15 @@ def test_prometheus_reads_our_rules() -> None:
     jobs = [target for job in config["scrape_configs"] for one in job["static_configs"] for target in one["targets"]]
     targets = [target.partition(":")[0] for target in jobs]
     assert set(targets) <= set(compose()["services"])
+
+
+def test_every_prometheus_has_the_job_that_alerts_name() -> None:
+    rules = yaml.safe_load((MONITORING / "prometheus/rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    named = {job for rule in rules for job in re.findall(r'job="(\w+)"', rule["expr"])}
+    assert named == {"gateway"}
+    for file in (DEPLOY / "prometheus.yaml", MONITORING / "prometheus/prometheus.yaml"):
+        jobs = {job["job_name"] for job in yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]}
+        assert named <= jobs, file
 
 
 def test_alerts_reach_an_alertmanager() -> None:
