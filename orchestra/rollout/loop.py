@@ -24,17 +24,7 @@ from orchestra.text import digest
 from orchestra.tools.base import FAILED, readable
 from orchestra.tools.replay.cassette import scope
 from orchestra.tools.session import ToolSession
-from orchestra.types import (
-    Charge,
-    Episode,
-    Example,
-    Price,
-    StopReason,
-    ToolCall,
-    Turn,
-    Verdict,
-    add_up,
-)
+from orchestra.types import Charge, Episode, Example, Price, StopReason, ToolCall, Turn, Verdict, add_up
 
 if TYPE_CHECKING:
     from orchestra.rollout.render import Codec
@@ -226,6 +216,8 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
     observation: str | None = None
     if generation.stop != "stop":
         live.stop, error = UNFINISHED[generation.stop]
+        if generation.failure is not None:
+            live.session.failures.lost(generation.failure)
     else:
         try:
             parsed = read_turn(codec, generation.ids, text)
@@ -304,6 +296,7 @@ async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charg
         return f"{FAILED}{failure}", ()
     except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
+        live.session.failures.lost(failure)
         return None, failure.charges
     return outcome.text, (outcome.charge, *outcome.besides)
 
@@ -321,8 +314,9 @@ async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str 
     try:
         said, charge = await user.reply(example.user, example.instruction, answer)
         return readable(said), charge
-    except ToolError:
+    except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
+        live.session.failures.lost(failure)
         return None, None
 
 
@@ -330,7 +324,7 @@ def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, cap_usd: Decimal
     """Whether the call could cross the episode's cap, with all that it may cause; one that is refused costs nothing."""
     try:
         worst_usd = live.session.worst_usd(call)
-    except CallError:
+    except (CallError, ToolError):
         return False
     return add_up([spent_usd(live.conversation), written_usd, worst_usd]) > cap_usd
 

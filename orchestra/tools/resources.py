@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.errors import ConfigError
 from orchestra.tools.arguments import ArgumentCheck, checker, refusal
 from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.failure_log import FailureLog
 from orchestra.tools.rate_limits import RateLimiter
 from orchestra.types import ToolSpec
 
@@ -25,12 +26,13 @@ the gateway send any number."""
 
 
 class Resources:
-    """Domains, checks of arguments, providers and connections to MCP servers; each is made at its first use."""
+    """Domains, checks of arguments, providers and connections to MCP servers, each made at its first use; failures."""
 
     def __init__(self, catalogue: Catalogue, domain_folders: Mapping[str, Path]) -> None:
         self.catalogue, self.domain_folders = catalogue, domain_folders
         self.connections: dict[str, Connection] = {}
         """By the server's name in the catalogue."""
+        self.failures = FailureLog()
         self._domains: dict[str, Domain] = {}
         self._checks: OrderedDict[str, ArgumentCheck] = OrderedDict()
         self._providers: dict[str, RateLimiter] = {}

@@ -59,6 +59,7 @@ class ToolSession:
     ) -> None:
         self._toolkit, self._example, self._barred = toolkit, example, barred
         self._budget = budget or toolkit.budget
+        self.failures = toolkit.resources.failures
         self._specs = {spec.name: spec for spec in example.toolbox}
         self._notes: list[str] = []
         known = example.verifier
@@ -182,11 +183,13 @@ class ToolSession:
                 result = await self._toolkit.tool(name).call(arguments, context)
             except (ToolError, OSError) as error:
                 failure = error if isinstance(error, ToolError) else _broken(name, error)
+                failure.at(name)
                 spent += failure.charges
                 fallback = self._toolkit.catalogue.entry(name).fallback
                 if fallback is None or fallback in self._barred:
                     failure.charges = spent
                     raise failure from None
+                self.failures.warn(failure)
                 failed.append(spec.name)
                 name, spec = fallback, self._spec(fallback)
                 continue
