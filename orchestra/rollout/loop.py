@@ -62,7 +62,7 @@ class RolloutOptions:
     handed_over: frozenset[str] = frozenset()
     """Shown names of tools that the caller runs: a call of one ends the episode with `StopReason.HANDED_OVER`."""
     barred: frozenset[str] = frozenset()
-    """Catalogue names of tools that nothing may call, experts and fallbacks included."""
+    """Catalogue names of tools that nothing may call: neither the policy, nor an expert, nor as a fallback."""
     max_written: int | None = None
     """Tokens that the policy may write in an episode."""
     budget: SpendingCap | None = None

@@ -45,7 +45,7 @@ class ToolSession:
 
     What a call costs the episode is at the example's prices; what a provider bills is booked at its list price.
     `copy` is an untouched copy of the example's domain, used in place of a new one. `budget` stands in for the
-    toolkit's. Nothing calls a tool of the catalogue that is `barred`, an expert or a fallback included.
+    toolkit's. Nothing calls a tool of the catalogue that is `barred`: neither the policy, nor an expert, nor as a fallback.
     """
 
     def __init__(
@@ -143,12 +143,14 @@ class ToolSession:
         )
 
     def offered(self, call: ToolCall) -> ToolSpec:
-        """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""
+        """The tool that is called; raises `CallError` for one that is not offered or is barred, or bad arguments."""
         spec = self._specs.get(call.name)
         if spec is None:
             name, names = one_line(call.name[:40]), list(self._specs)
             more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             raise CallError(f"no tool named {name}; there are: {', '.join(names[:MAX_NAMED])}{more}")
+        if spec.tool in self._barred:
+            raise CallError(_refused(spec.name))
         self._toolkit.check(spec, call.arguments)
         return spec
 
@@ -201,7 +203,7 @@ class ToolSession:
     async def _help(self, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:
         """Another tool at work for an expert."""
         if name in self._barred:
-            raise CallError(f"{name} may not be called here")
+            raise CallError(_refused(name))
         spec = self._spec(name)
         self._toolkit.check(spec, arguments)
         result = await self._ask(name, spec, arguments)
@@ -212,6 +214,10 @@ class ToolSession:
         """A catalogue entry as this example is offered it; at its list price where it is not."""
         offered = (spec for spec in self._specs.values() if spec.tool == name)
         return next(offered, None) or self._toolkit.catalogue.spec(name)
+
+
+def _refused(name: str) -> str:
+    return f"{name} may not be called here"
 
 
 def _broken(tool: str, error: OSError) -> ToolError:
