@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
-from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable
+from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable, result_of
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.recording import Recording, is_recorded
 from orchestra.tools.replay.cassette import watched
@@ -45,7 +45,7 @@ class ToolSession:
 
     What a call costs the episode is at the example's prices; what a provider bills is booked at its list price.
     `copy` is an untouched copy of the example's domain, used in place of a new one. `budget` stands in for the
-    toolkit's. Nothing calls a tool of the catalogue that is `barred`: neither the policy, nor an expert, nor as a fallback.
+    toolkit's. Nothing calls a tool of the catalogue that is `barred`: not the policy, no expert, and as no fallback.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ToolSession:
                 self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help
             )
             try:
-                result = await self._toolkit.tool(name).call(arguments, context)
+                result = await result_of(self._toolkit.tool(name), arguments, context)
             except (ToolError, OSError) as error:
                 failure = error if isinstance(error, ToolError) else _broken(name, error)
                 failure.at(name)
