@@ -68,7 +68,7 @@ def test_a_tool_that_fails_is_named_and_records_hold_no_more(tmp_path: Any, capl
 def test_a_schema_that_is_none_ends_its_episode_with_and_without_a_budget(
     tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = catalogue().spec("calculator").model_copy(update={"parameters": {"type": "objekt"}})
+    spec = catalogue().spec("calculator").model_copy(update={"parameters": {"type": "no such type"}})
 
     def attempt(budget_usd: Decimal | None) -> Episode:
         options = RolloutOptions(LIMITS, PRICE, budget_usd=budget_usd)

@@ -215,5 +215,5 @@ def test_a_tool_of_the_caller_that_is_not_as_it_must_be_is_named(
 
 
 def test_a_tool_of_the_caller_has_an_entry(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pyton"):
-        toolkit(tmp_path, tools={"pyton": Counting()})
+    with pytest.raises(ConfigError, match="python9"):
+        toolkit(tmp_path, tools={"python9": Counting()})
