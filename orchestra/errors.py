@@ -118,6 +118,10 @@ class OrchestraError(Exception):
         """Take secrets out, whoever repeated them."""
         self._say(*(without(part, secrets) for part in (self.what, self.where, self.fix)))
 
+    def at(self, where: str) -> None:
+        """Say where it happened, unless it does."""
+        self._say(self.what, self.where or where, self.fix)
+
     def _say(self, what: str, where: str, fix: str) -> None:
         self.what, self.where, self.fix = what, where, fix
         parts = [f"{where}: {what}" if where else what]

@@ -45,6 +45,7 @@ def main(stage: Stage) -> None:
         verify_manifest(folder)
     with players(stage) as build:
         _measure(stage, examples, toolkit, folders, build)
+    tell_failures(stage, toolkit)
     tell(stage, budget, toolkit.cassette)
 
 
@@ -85,6 +86,12 @@ def _measure(stage: Stage, examples: list[Example], toolkit: Toolkit, folders: d
     stage.write_json("reports/evaluate.json", metrics)
     stage.log_artifact(Path(EVALUATION))
     print(markdown(comparison), flush=True)
+
+
+def tell_failures(stage: Stage, toolkit: Toolkit) -> None:
+    """Why most episodes have no verdict, where any has none."""
+    if (reason := toolkit.resources.failures.most_frequent) is not None:
+        stage.say(f"some episodes have no verdict; most frequent reason: {reason}")
 
 
 def in_turn(contenders: Sequence[Contender], build: Build) -> list[Contender]:

@@ -47,7 +47,9 @@ async def decide(example: Example, answer: str, session: "ToolSession", judge: "
         if same_text(answer, expected):
             return Verdict(solved=True, why="right")
         said = await judge(example.instruction, answer, expected)
-    except JudgeError:
+    except JudgeError as failure:
+        # Nobody expects a verdict where there is nothing to compare with.
+        session.failures.lost(failure, quiet=expected is None and session.recording is None)
         return None
     return Verdict(solved=said.solved, why="right" if said.solved else "wrong answer", judged=said)
 

@@ -63,7 +63,7 @@ class RolloutOptions:
     handed_over: frozenset[str] = frozenset()
     """Shown names of tools that the caller runs: a call of one ends the episode with `StopReason.HANDED_OVER`."""
     barred: frozenset[str] = frozenset()
-    """Catalogue names of tools that nothing may call, experts and fallbacks included."""
+    """Catalogue names of tools that nothing may call: neither the policy, nor an expert, nor as a fallback."""
     max_written: int | None = None
     """Tokens that the policy may write in an episode."""
     budget: SpendingCap | None = None
@@ -225,6 +225,8 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
     observation: str | None = None
     if generation.stop != "stop":
         live.stop, error = UNFINISHED[generation.stop]
+        if generation.failure is not None:
+            live.session.failures.lost(generation.failure)
     else:
         try:
             parsed = read_turn(codec, generation.ids, text)
@@ -303,6 +305,7 @@ async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charg
         return f"{FAILED}{failure}", ()
     except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
+        live.session.failures.lost(failure)
         return None, failure.charges
     return outcome.text, (outcome.charge, *outcome.besides)
 
@@ -320,8 +323,9 @@ async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str 
     try:
         said, charge = await user.reply(example.user, example.instruction, answer)
         return readable(said), charge
-    except ToolError:
+    except ToolError as failure:
         live.stop = StopReason.TOOL_FAILURE
+        live.session.failures.lost(failure)
         return None, None
 
 
@@ -329,7 +333,7 @@ def _crosses(live: _Live, call: ToolCall, written_usd: Decimal, cap_usd: Decimal
     """Whether the call could cross the episode's cap, with all that it may cause; one that is refused costs nothing."""
     try:
         worst_usd = live.session.worst_usd(call)
-    except CallError:
+    except (CallError, ToolError):
         return False
     return add_up([spent_usd(live.conversation), written_usd, worst_usd]) > cap_usd
 

@@ -83,10 +83,13 @@ class Turns(Generic[T]):
     async def _run(self, asked: Sequence[_Asked[T]]) -> None:
         try:
             found = await self._batch([one.episode for one in asked], [one.most for one in asked])
-        except Exception as error:
+            for one, result in zip(asked, found, strict=True):
+                if not one.answer.done():
+                    one.answer.set_result(result)
+        except BaseException as error:
+            # A cancelled batch too: those who wait would wait for ever.
             for one in asked:
-                one.answer.set_exception(error)
-            return
-        for one, result in zip(asked, found, strict=True):
-            if not one.answer.done():
-                one.answer.set_result(result)
+                if not one.answer.done():
+                    one.answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise

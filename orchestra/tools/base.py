@@ -3,10 +3,12 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from inspect import isawaitable
 from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
+from orchestra.errors import ConfigError
 from orchestra.text import as_text
 from orchestra.types import Charge, Component, Price, Record, Seconds, Turn, Usage, Usd
 
@@ -93,3 +95,15 @@ class Tool(Protocol):
     component: Component
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...
+
+
+async def result_of(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+    """What a call of the tool gives back; raises as the tool does, and `ConfigError` where it is not as `Tool` says."""
+    asked = tool.call(arguments, context)
+    if not isawaitable(asked):
+        raise ConfigError("the tool's call is not asynchronous", where=context.name, fix="write async def call")
+    result = await asked
+    if not isinstance(result, ToolResult):
+        what = f"the tool's call gave back {type(result).__name__}"
+        raise ConfigError(what, where=context.name, fix="return a ToolResult")
+    return result

@@ -1,14 +1,21 @@
 """Limits of one provider: calls at once and requests a minute, shared by all of its models."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Generic, TypeVar
 
 from pydantic import Field
 
 from orchestra.types import Record
 
 T = TypeVar("T")
+
+MINUTE_S = 60.0
 
 
 class ProviderLimits(Record):
@@ -45,24 +52,77 @@ class PerLoop(Generic[T]):
 
 
 class RateLimiter:
-    """Keeps the calls to one provider within its limits."""
+    """Keeps the calls to one provider within its limits, whatever event loops and threads make them."""
 
     def __init__(self, limits: ProviderLimits | None = None) -> None:
         self.limits = limits or ProviderLimits()
-        self._places = PerLoop(lambda: asyncio.Semaphore(self.limits.concurrency))
-        self._rate: PerLoop[Any] = PerLoop(self._limiter)
+        self._lock = threading.Lock()
+        self._free = self.limits.concurrency
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._full_until = 0.0
+        """When the requests so far no longer count: each counts for its share of a minute, one after the other."""
 
-    def place(self) -> asyncio.Semaphore:
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
         """One of the calls at once: `async with provider.place():`."""
-        return self._places.get()
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
 
     async def pace(self) -> None:
-        """Wait until one more request is allowed."""
-        if self.limits.requests_per_minute is not None:
-            await self._rate.get().acquire()
+        """Wait until one more request is allowed: a minute's requests may come at once, then one by one."""
+        if self.limits.requests_per_minute is None:
+            return
+        apart_s = MINUTE_S / self.limits.requests_per_minute
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                full_until = max(self._full_until, now) + apart_s
+                wait_s = full_until - now - MINUTE_S
+                if wait_s <= 0:
+                    self._full_until = full_until
+                    return
+            await asyncio.sleep(wait_s)
 
-    def _limiter(self) -> Any:
-        from aiolimiter import AsyncLimiter
+    async def _enter(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(mine)
+        try:
+            await mine
+        except BaseException:
+            with self._lock:
+                given = mine not in self._waiting
+                if not given:
+                    self._waiting.remove(mine)
+            if given:
+                self._leave()
+            raise
 
-        assert self.limits.requests_per_minute is not None
-        return AsyncLimiter(self.limits.requests_per_minute, 60)
+    def _leave(self) -> None:
+        """Give the place to the next that waits, in its own loop."""
+        with self._lock:
+            while self._waiting:
+                waiter = self._waiting.popleft()
+                try:
+                    waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+                except RuntimeError:  # Its loop is closed.
+                    continue
+                return
+            self._free += 1
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+@cache
+def limiter(vendor: str, limits: ProviderLimits) -> RateLimiter:
+    """The one of this process for a provider under these limits, whatever toolkits ask it."""
+    return RateLimiter(limits)

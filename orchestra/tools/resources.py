@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from orchestra.errors import ConfigError
 from orchestra.tools.arguments import ArgumentCheck, checker, refusal
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.tools.rate_limits import RateLimiter
+from orchestra.tools.failure_log import FailureLog
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter, limiter
 from orchestra.types import ToolSpec
 
 if TYPE_CHECKING:
@@ -25,15 +26,15 @@ the gateway send any number."""
 
 
 class Resources:
-    """Domains, checks of arguments, providers and connections to MCP servers; each is made at its first use."""
+    """Domains, checks of arguments, providers and connections to MCP servers, each made at its first use; failures."""
 
     def __init__(self, catalogue: Catalogue, domain_folders: Mapping[str, Path]) -> None:
         self.catalogue, self.domain_folders = catalogue, domain_folders
         self.connections: dict[str, Connection] = {}
         """By the server's name in the catalogue."""
+        self.failures = FailureLog()
         self._domains: dict[str, Domain] = {}
         self._checks: OrderedDict[str, ArgumentCheck] = OrderedDict()
-        self._providers: dict[str, RateLimiter] = {}
 
     def domain(self, name: str) -> Domain:
         """Loaded once; raises `ConfigError` for a name params.yaml lacks."""
@@ -59,8 +60,7 @@ class Resources:
 
     def provider(self, vendor: str) -> RateLimiter:
         """The limits and the state of a provider, which all of its models share."""
-        limits = self.catalogue.providers.get(vendor)
-        return self._providers.setdefault(vendor, RateLimiter(limits))
+        return limiter(vendor, self.catalogue.providers.get(vendor, ProviderLimits()))
 
     def connection(self, server: str) -> Connection:
         """The connection to an MCP server, which all of its tools share."""

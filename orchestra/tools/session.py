@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
-from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable
+from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable, result_of
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.recording import Recording, is_recorded
 from orchestra.tools.replay.cassette import watched
@@ -45,7 +45,7 @@ class ToolSession:
 
     What a call costs the episode is at the example's prices; what a provider bills is booked at its list price.
     `copy` is an untouched copy of the example's domain, used in place of a new one. `budget` stands in for the
-    toolkit's. Nothing calls a tool of the catalogue that is `barred`, an expert or a fallback included.
+    toolkit's. Nothing calls a tool of the catalogue that is `barred`: not the policy, no expert, and as no fallback.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class ToolSession:
     ) -> None:
         self._toolkit, self._example, self._barred = toolkit, example, barred
         self._budget = budget or toolkit.budget
+        self.failures = toolkit.resources.failures
         self._specs = {spec.name: spec for spec in example.toolbox}
         self._notes: list[str] = []
         known = example.verifier
@@ -142,12 +143,14 @@ class ToolSession:
         )
 
     def offered(self, call: ToolCall) -> ToolSpec:
-        """The tool that is called; raises `CallError` for one that the example does not offer, or bad arguments."""
+        """The tool that is called; raises `CallError` for one that is not offered or is barred, or bad arguments."""
         spec = self._specs.get(call.name)
         if spec is None:
             name, names = one_line(call.name[:40]), list(self._specs)
             more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             raise CallError(f"no tool named {name}; there are: {', '.join(names[:MAX_NAMED])}{more}")
+        if spec.tool in self._barred:
+            raise CallError(_refused(spec.name))
         self._toolkit.check(spec, call.arguments)
         return spec
 
@@ -179,14 +182,16 @@ class ToolSession:
                 self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help
             )
             try:
-                result = await self._toolkit.tool(name).call(arguments, context)
+                result = await result_of(self._toolkit.tool(name), arguments, context)
             except (ToolError, OSError) as error:
                 failure = error if isinstance(error, ToolError) else _broken(name, error)
+                failure.at(name)
                 spent += failure.charges
                 fallback = self._toolkit.catalogue.entry(name).fallback
                 if fallback is None or fallback in self._barred:
                     failure.charges = spent
                     raise failure from None
+                self.failures.warn(failure)
                 failed.append(spec.name)
                 name, spec = fallback, self._spec(fallback)
                 continue
@@ -198,7 +203,7 @@ class ToolSession:
     async def _help(self, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:
         """Another tool at work for an expert."""
         if name in self._barred:
-            raise CallError(f"{name} may not be called here")
+            raise CallError(_refused(name))
         spec = self._spec(name)
         self._toolkit.check(spec, arguments)
         result = await self._ask(name, spec, arguments)
@@ -209,6 +214,10 @@ class ToolSession:
         """A catalogue entry as this example is offered it; at its list price where it is not."""
         offered = (spec for spec in self._specs.values() if spec.tool == name)
         return next(offered, None) or self._toolkit.catalogue.spec(name)
+
+
+def _refused(name: str) -> str:
+    return f"{name} may not be called here"
 
 
 def _broken(tool: str, error: OSError) -> ToolError:

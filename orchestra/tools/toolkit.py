@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -49,8 +49,9 @@ class Toolkit:
 
         `root` is what the folders of indexes in the catalogue are relative to. `cassette` records or replays every call
         that is not the same twice. `budget` books and caps every call and the policy's own tokens. `tools` are
-        implementations of your own by catalogue name. `resources` are those of another toolkit over the same catalogue.
-        `judge` is the model behind the verdicts that no rule can reach.
+        implementations of your own by catalogue name, recorded where their entry's implementation would be. `resources`
+        are those of another toolkit over the same catalogue. `judge` is the model behind the verdicts that no rule can
+        reach.
         """
         for entry in catalogue.entries.values():
             IMPLEMENTATIONS.find(entry.implementation)  # An unknown one is an error before anything is called.
@@ -64,7 +65,8 @@ class Toolkit:
         self.judge: Final = judge
         self._index, self._book = index, book
         self._own: Final = dict(tools or {})
-        self._tools = dict(self._own)
+        self._as_given: dict[str, Tool] = {}
+        self._tools = {name: self._taped(name, partial(self._own.__getitem__, name)) for name in self._own}
 
     @classmethod
     def from_params(
@@ -117,14 +119,17 @@ class Toolkit:
         return self._again(index=index, book=book)
 
     def with_tools(self, tools: Mapping[str, Tool]) -> Self:
-        """The same tools, these implementations in place of others, by catalogue name; all else is shared."""
-        return self._again(tools={**self._own, **tools})
+        """The same tools, these implementations in place of others, by catalogue name; all else is shared.
+
+        They may call the tools that they replace, so the cassette records no call of theirs a second time.
+        """
+        return self._again(tools)
 
     def with_budget(self, budget: Budget, cassette: Cassette | None = None) -> Self:
         """The same tools under another budget; what they ask is recorded, unless it is already. All else is shared."""
         return self._again(budget=budget, cassette=self.cassette or cassette)
 
-    def _again(self, **changes: Any) -> Self:
+    def _again(self, as_given: Mapping[str, Tool] | None = None, /, **changes: Any) -> Self:
         same = {
             "root": self.root,
             "cassette": self.cassette,
@@ -135,7 +140,10 @@ class Toolkit:
             "resources": self.resources,
             "judge": self.judge,
         }
-        return type(self)(self.catalogue, self.domain_folders, self.data_dir, **(same | changes))
+        made = type(self)(self.catalogue, self.domain_folders, self.data_dir, **(same | changes))
+        made._as_given = {**self._as_given, **(as_given or {})}
+        made._tools |= made._as_given
+        return made
 
     @cached_property
     def judge_chat(self) -> PaidChat:
@@ -189,11 +197,7 @@ class Toolkit:
     def tool(self, name: str) -> Tool:
         """The implementation behind a catalogue entry, made at its first use."""
         if name not in self._tools:
-            entry = self.catalogue.entry(name)
-            if self.cassette is None or not IMPLEMENTATIONS.find(entry.implementation).taped:
-                self._tools[name] = self._make(name)
-            else:
-                self._tools[name] = TapedTool(lambda: self._make(name), entry, self.cassette)
+            self._tools[name] = self._taped(name, partial(self._make, name))
         return self._tools[name]
 
     async def aclose(self) -> None:
@@ -202,6 +206,13 @@ class Toolkit:
             close = getattr(tool, "aclose", None)
             if close is not None:
                 await close()
+
+    def _taped(self, name: str, make: Callable[[], Tool]) -> Tool:
+        """The tool, its calls recorded and replayed where its entry's implementation may not be the same twice."""
+        entry = self.catalogue.entry(name)
+        if self.cassette is None or not IMPLEMENTATIONS.find(entry.implementation).taped:
+            return make()
+        return TapedTool(make, entry, self.cassette)
 
     def _make(self, name: str) -> Tool:
         entry = self.catalogue.entry(name)

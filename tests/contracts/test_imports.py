@@ -12,7 +12,7 @@ from scripts.imports import CODE, ROOT, circle, files, imports, module_graph
 HEAVY = (
     "torch", "trl", "transformers", "datasets", "accelerate", "mlflow", "prefect", "dvc", "great_expectations",
     "litellm", "faiss", "mcp", "pandas", "numpy", "scipy", "matplotlib", "fastapi", "bm25s",
-    "openai", "sentence_transformers", "tenacity", "aiolimiter",
+    "openai", "sentence_transformers", "tenacity",
 )  # fmt: skip
 PLATFORM = {"prefect", "dvc", "mlflow", "great_expectations"}
 SLOW = {*PLATFORM, "trl", "transformers", "datasets", "accelerate", "litellm", "faiss", "mcp"}

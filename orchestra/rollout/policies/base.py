@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from orchestra.errors import ToolError
 from orchestra.types import Example, StopReason, Turn, Usage
 
 UNFINISHED = {
@@ -57,6 +58,8 @@ class Generation:
     """How long the endpoint took; None: modelled from the number of tokens."""
     replayed: bool = False
     """Whether a cassette gave it: it was paid for when it was recorded."""
+    failure: ToolError | None = None
+    """Why the endpoint gave no turn."""
 
 
 class Policy(Protocol):

@@ -67,7 +67,7 @@ class ChatPolicy(KeepsNothing):
                 reply = await self._chat.ask(body)
             except EndpointError as error:
                 usage, seconds = _sum(error.lost, worst), error.seconds
-                return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=any(asked))
+                return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=any(asked), failure=error)
         usage = _sum((*reply.lost, reply.usage if reply.counted else None), worst)
         ended: Literal["stop", "length"] = "length" if reply.cut else "stop"
         ids = self._encode(turn_text(reply))

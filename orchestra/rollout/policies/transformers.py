@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.inference.contexts import Contexts, open_contexts
 from orchestra.rollout.policies.base import Conversation, Generation
 
@@ -90,14 +90,24 @@ class TransformersPolicy:
         return self._name
 
     def begin(self, conversations: Sequence[Conversation]) -> None:
-        """Compute each distinct prompt once (a group shares its prompt), then give every conversation its own row."""
+        """Compute each distinct prompt once (a group shares its prompt), then give every conversation its own row.
+
+        Raises `ConfigError` while another batch is open.
+        """
+        if self._rows:
+            fix = "run one after the other, or make a TransformersPolicy for each with the same model="
+            raise ConfigError("the policy plays another batch", where=self._name, fix=fix)
+        self._rows = {id(c): row for row, c in enumerate(conversations)}
         prompts = list(dict.fromkeys(tuple(c.prompt_ids) for c in conversations))
         where = {prompt: row for row, prompt in enumerate(prompts)}
-        with self._evaluating():
-            # All but the last token: generation starts by feeding that one, which gives the first logits.
-            prompt_of = [where[tuple(c.prompt_ids)] for c in conversations]
-            self._contexts = open_contexts(self.model, [p[:-1] for p in prompts], prompt_of)
-        self._rows = {id(c): row for row, c in enumerate(conversations)}
+        try:
+            with self._evaluating():
+                # All but the last token: generation starts by feeding that one, which gives the first logits.
+                prompt_of = [where[tuple(c.prompt_ids)] for c in conversations]
+                self._contexts = open_contexts(self.model, [p[:-1] for p in prompts], prompt_of)
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> None:
         self._contexts, self._rows = None, {}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pydantic import JsonValue
 
 from orchestra.errors import CallError, ToolError
-from orchestra.tools.base import Tool, ToolContext, ToolResult
+from orchestra.tools.base import Tool, ToolContext, ToolResult, result_of
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.failures import Failure
 from orchestra.tools.replay.cassette import Cassette
@@ -29,7 +29,7 @@ class TapedTool:
             return ToolResult.model_validate(slot.found.reply)
         self._tool = self._tool or self._make()
         try:
-            result = await self._tool.call(arguments, context)
+            result = await result_of(self._tool, arguments, context)
         except (CallError, ToolError) as error:
             slot.keep(Failure.of(error))
             raise

@@ -134,7 +134,7 @@ def train_grpo(
     if rounds.unlogged_usd and trainer.is_world_process_zero():
         log({f"ahead/{name}": usd for name, usd in rounds.logged().items()}, trainer.state.global_step)
     stopped = watcher.stopped[0] if watcher.stopped else None
-    _refuse_failed(stopped, rounds)
+    _refuse_failed(stopped, rounds, toolkit.resources.failures.most_frequent)
     good = (watcher.best.last() or (0, None)) if declined(stopped) else (trainer.state.global_step, None)
     return GrpoResult(
         steps=trainer.state.global_step,
@@ -171,9 +171,10 @@ def _take_up(rounds: Rounds, checkpoint: Path) -> None:
     )
 
 
-def _refuse_failed(stopped: str | None, rounds: Rounds) -> None:
-    """Raises `TrainingError` where no weights of the training are worth keeping."""
+def _refuse_failed(stopped: str | None, rounds: Rounds, failure: str | None) -> None:
+    """Raises `TrainingError` where no weights of the training are worth keeping; `failure`: the most frequent one."""
     if stopped is not None and stopped.startswith("infrastructure"):
+        stopped += "" if failure is None else f"; most frequent: {failure}"
         raise TrainingError(stopped, where="grpo", fix="fix the tools, then run the stage again: it continues")
     if not all(math.isfinite(row["reward"]) for row in rounds.history):
         raise TrainingError("a reward is not finite", where="grpo", fix="check prices and preferences in the data")

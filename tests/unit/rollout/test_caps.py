@@ -141,3 +141,12 @@ def test_a_simulated_service_fails_always_at_the_same_questions(tools: Toolkit) 
 
     found = [fails(f"q{n}") for n in range(300)]
     assert sum(found) / 300 == pytest.approx(0.3, abs=0.08) and found == [fails(f"q{n}") for n in range(300)]
+
+
+def test_the_policy_cannot_call_a_barred_tool_either(tools: Toolkit) -> None:
+    item, policy = example(instruction="who wrote Opal?", answer="Tesk"), says(call("gpt-5"), RIGHT)
+    for budget_usd in (None, Decimal(1)):
+        options = RolloutOptions(LIMITS, PRICE, barred=frozenset({"gpt-5"}), budget_usd=budget_usd)
+        (made,) = rollout([item], policy, codec(), tools, options)
+        assert made.turns[0].observation == "error: gpt-5 may not be called here" and made.tool_counts == {}
+        assert made.stop is StopReason.ANSWERED

@@ -108,3 +108,27 @@ def test_nothing_is_left_running_after_a_cancellation() -> None:
         return asyncio.all_tasks() == {asyncio.current_task()}
 
     assert asyncio.run(body())
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_batch_whose_own_task_is_cancelled_leaves_nobody_waiting(together: bool) -> None:
+    world = World([2, 2], [0, 0], together=together)
+
+    async def closed(numbers: Sequence[int], allowed: Sequence[int]) -> list[str]:
+        asked = asyncio.ensure_future(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(asked.cancel)
+        await asked
+        return []
+
+    world.turns._batch = closed
+    assert [type(error) for error in world.run()] == [asyncio.CancelledError] * 2
+
+
+def test_a_batch_of_too_few_results_leaves_nobody_waiting() -> None:
+    world = World([2, 2], [0, 0], together=True)
+
+    async def short(numbers: Sequence[int], allowed: Sequence[int]) -> list[str]:
+        return []
+
+    world.turns._batch = short
+    assert [type(error) for error in world.run()] == [ValueError] * 2

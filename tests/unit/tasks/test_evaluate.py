@@ -10,10 +10,11 @@ import torch
 from orchestra.config.engine import PlayServer
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Rollout
+from orchestra.errors import ToolError
 from orchestra.evaluation.run import Contender, evaluate
 from orchestra.serving.engines import checkpoints
 from orchestra.serving.engines.server import Server
-from tasks.evaluate import checkpoint, data_hash, in_turn
+from tasks.evaluate import checkpoint, data_hash, in_turn, tell_failures
 from tasks.platform.stage import Stage
 from tests.support.serving_world import params, workspace
 from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, warm_model
@@ -63,6 +64,17 @@ def test_each_checkpoint_has_one_server_and_the_trained_one_still_has_it_afterwa
     assert playing[-1].name == "grpo" and started == ["sft", "random", "grpo"]
     here = in_turn(contenders(checkpoints.in_process), checkpoints.in_process)
     assert tuple(one.name for one in here) == names
+
+
+def test_the_most_frequent_reason_of_failures_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kit, stage = toolkit(tmp_path), Stage("evaluate", params(), tmp_path)
+    tell_failures(stage, kit)
+    assert capsys.readouterr().out == ""
+    for what in ("no licence", "gone", "no licence"):
+        kit.resources.failures.lost(ToolError(what, where="search"))
+    tell_failures(stage, kit)
+    told = "evaluate: some episodes have no verdict; most frequent reason: ToolError: search: no licence\n"
+    assert capsys.readouterr().out == told
 
 
 def test_the_judge_is_part_of_the_data_hash(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from orchestra.errors import CallError, ConfigError, DataError, ToolError
 from orchestra.tools.arguments import ArgumentCheck, checker
-from orchestra.tools.base import UNSURE, ToolResult
+from orchestra.tools.base import UNSURE, Tool, ToolContext, ToolResult
+from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.resources import MOST_CHECKS, Resources
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
@@ -140,3 +141,79 @@ def test_checks_of_schemas_that_strangers_send_are_forgotten(monkeypatch: pytest
             resources.check(own, {})
     assert len(resources._checks) == MOST_CHECKS
     assert made.count(own.name) == 1, "what is used stays"
+
+
+class Counting:
+    """A tool of the caller's own, whose result is never the same twice."""
+
+    component = Component.SEARCH
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        self.calls += 1
+        return ToolResult(text=f"call {self.calls}", cost_usd=context.price.per_call)
+
+
+def test_a_cassette_replays_tools_of_the_caller_where_their_entry_s_are_recorded(tmp_path: Path) -> None:
+    own, item = Counting(), example(toolbox=[catalogue().spec(name) for name in ("python", "calculator")])
+
+    def ask(mode: Mode) -> list[str]:
+        kit = toolkit(tmp_path, tools={"python": own, "calculator": own}, cassette=Cassette(tmp_path / "tape", mode))
+        kit = kit.with_data(None, kit.book)
+        codes, sums = {"code": "print(1)"}, {"expression": "1"}
+        return [call(kit, item, name, given).text for name, given in (("python", codes), ("calculator", sums))]
+
+    assert ask("record") == ["call 1", "call 2"]
+    assert ask("replay") == ["call 1", "call 3"]
+
+
+def test_what_stands_in_for_a_tool_records_nothing_twice(tmp_path: Path) -> None:
+    class Shouting(Counting):
+        def __init__(self, tool: Tool) -> None:
+            self.tool = tool
+
+        async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+            result = await self.tool.call(arguments, context)
+            return result.model_copy(update={"text": result.text.upper()})
+
+    tape = tmp_path / "tape"
+    kit = toolkit(tmp_path, tools={"python": Counting()}, cassette=Cassette(tape, "auto"))
+    loud = kit.with_tools({"python": Shouting(kit.tool("python"))}).with_data(None, kit.book)
+    item = example(toolbox=[catalogue().spec("python")])
+    assert call(loud, item, "python", {"code": "print(1)"}).text == "CALL 1"
+    assert len(tape.read_text(encoding="utf-8").splitlines()) == 1
+
+
+@pytest.mark.parametrize("taped", [False, True])
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "python: the tool's call gave back NoneType — return a ToolResult"),
+        ("hi", "python: the tool's call gave back str — return a ToolResult"),
+        ({"text": "hi"}, "python: the tool's call gave back dict — return a ToolResult"),
+        (ToolResult(text="hi"), "python: the tool's call is not asynchronous — write async def call"),
+    ],
+)
+def test_a_tool_of_the_caller_that_is_not_as_it_must_be_is_named(
+    tmp_path: Path, result: Any, said: str, taped: bool
+) -> None:
+    class Odd:
+        component = Component.SANDBOX
+
+        def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+            async def later() -> Any:
+                return result
+
+            return result if isinstance(result, ToolResult) else later()
+
+    kit = toolkit(tmp_path, tools={"python": Odd()}, cassette=Cassette(tmp_path / "tape", "auto") if taped else None)
+    with pytest.raises(ConfigError) as error:
+        call(kit, example(toolbox=[catalogue().spec("python")]), "python", {"code": "print(1)"})
+    assert str(error.value) == said
+
+
+def test_a_tool_of_the_caller_has_an_entry(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="python9"):
+        toolkit(tmp_path, tools={"python9": Counting()})

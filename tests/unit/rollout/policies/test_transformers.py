@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.transformers import TransformersPolicy
 from orchestra.types import Turn
@@ -203,3 +203,29 @@ def test_a_folder_without_weights_is_one_line(tmp_path: Any) -> None:
     with pytest.raises(DataError) as caught:
         TransformersPolicy(tmp_path, name="t")
     assert "\n" not in str(caught.value)
+
+
+def test_a_second_batch_is_refused_while_one_is_open_and_the_first_goes_on() -> None:
+    policy = TransformersPolicy("", name="t", model=tiny_model(), eos_id=EOS)
+    first, second = conversations(2), conversations(3, seed=1)
+
+    async def both() -> list[Any]:
+        policy.begin(first)
+        with pytest.raises(ConfigError, match="t: the policy plays another batch"):
+            policy.begin(second)
+        made = await policy.generate(first, [4, 4])
+        policy.end()
+        policy.begin(second)
+        policy.end()
+        return made
+
+    assert len(asyncio.run(both())) == 2
+
+
+def test_a_batch_that_could_not_be_opened_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = TransformersPolicy("", name="t", model=tiny_model(), eos_id=EOS)
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestra.rollout.policies.transformers.open_contexts", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            policy.begin(conversations(2))
+    policy.begin(conversations(2))

@@ -3,9 +3,13 @@
 import asyncio
 import gzip
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +21,10 @@ from orchestra.tools.chat.retries import retry_after_s
 from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError, ReplyError, RequestError
 from orchestra.tools.http_body import MAX_BYTES, PACKED, TOO_DEEP, TOO_LONG
 from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
+from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Usage
 from tests.support.endpoint import answer, serving
+from tests.support.worlds import catalogue
 
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "who?"}]}
 
@@ -168,6 +174,52 @@ def test_no_more_requests_a_minute_than_allowed() -> None:
         return [await one() for _ in range(3)]
 
     assert asyncio.run(paced()) == asyncio.run(paced()) == [True, True, False]
+
+
+def test_a_provider_s_requests_a_minute_hold_over_event_loops_and_toolkits(tmp_path: Path) -> None:
+    limits = ProviderLimits(requests_per_minute=600)
+    world = replace(catalogue(), providers={"paced": limits})
+    kits = [Toolkit(world, {}, tmp_path) for _ in range(2)]
+
+    async def ask_often(provider: RateLimiter, times: int) -> None:
+        for _ in range(times):
+            await provider.pace()
+
+    began = time.monotonic()
+    for kit in kits:
+        asyncio.run(ask_often(kit.resources.provider("paced"), 300))
+    at_once_s = time.monotonic() - began
+    asyncio.run(ask_often(kits[0].resources.provider("paced"), 3))
+    assert at_once_s < 5 and 0.25 < time.monotonic() - began - at_once_s < 5
+
+
+def test_a_provider_s_places_hold_over_threads() -> None:
+    provider = RateLimiter(ProviderLimits(concurrency=2))
+    now, most, lock = 0, 0, threading.Lock()
+
+    async def hold() -> None:
+        nonlocal now, most
+        async with provider.place():
+            with lock:
+                now += 1
+                most = max(most, now)
+            try:
+                await asyncio.sleep(0.01)
+            finally:
+                with lock:
+                    now -= 1
+
+    async def several(number: int) -> None:
+        held = [asyncio.ensure_future(hold()) for _ in range(8)]
+        await asyncio.sleep(0.005)
+        held[number].cancel()  # While it waits or has its place.
+        held[number + 4].cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: asyncio.run(several(number)), range(4)))
+    asyncio.run(asyncio.wait_for(several(0), 5))
+    assert most == 2 and not provider._waiting and provider._free == 2
 
 
 def test_what_is_cancelled_may_be_billed_and_leaves_the_endpoint_usable() -> None:

@@ -107,6 +107,7 @@ def test_dead_infrastructure_stops_a_run_that_goes_on_when_mended(tools: Toolkit
     dead = examples(verifier=verifier.model_copy(update={"kind": "judge", "answer": "x"}))
     with pytest.raises(TrainingError, match="infrastructure: 100% of episodes failed") as caught:
         train(tools, tmp_path, settings, items=dead)
+    assert "most frequent: JudgeError: no judge is configured" in str(caught.value)
     assert "it continues" in str(caught.value)
     _, result, _ = train(tools, tmp_path, settings)
     assert (result.resumed_from, result.steps, result.stopped) == (WINDOW, WINDOW + 2, None)
