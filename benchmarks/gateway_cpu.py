@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def table(found: dict[tuple[Path, int], list[Cost]], checkouts: list[Path]) -> s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway_cpu", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway_cpu", description=__doc__)
     parser.add_argument("--requests", type=int, default=200, help="of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--stream", action="store_true")
@@ -242,8 +243,12 @@ def main() -> None:
     elif args.serve is not None:
         serve(args.serve, args.port, args.model)
     else:
+        # Here: a child runs over another checkout, which may not know it.
+        from benchmarks.command import run_benchmark
+
         checkouts = [Path.cwd(), *([args.baseline] if args.baseline else [])]
-        print(table(measure(checkouts, args.requests, args.rounds, stream=args.stream), checkouts))
+        found = partial(measure, checkouts, args.requests, args.rounds, stream=args.stream)
+        run_benchmark(lambda _: print(table(found(), checkouts)))
 
 
 if __name__ == "__main__":
