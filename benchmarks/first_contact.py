@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.command import judge, run_benchmark, usage
 from orchestra.config.schema import load_params
+from orchestra.errors import ConfigError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
@@ -81,9 +82,17 @@ def asked(samples: Sequence[First], toolkit: Toolkit, experts: int) -> list[Exam
 
 
 def from_gateway(url: str, samples: Iterable[First]) -> list[FirstReply]:
-    """Ask a running gateway as any client does, one question after the other."""
-    replies = (client.ask(one.ask, root=ROOT, url=url) for one in samples)
-    return [FirstReply(one.answer, [f"{call.name} {call.arguments}" for call in one.tool_calls]) for one in replies]
+    """Ask a running gateway as any client does, one question after the other; a refused one has no answer."""
+    replies = []
+    for one in samples:
+        try:
+            reply = client.ask(one.ask, root=ROOT, url=url)
+        except ConfigError as error:
+            print(f"{one.ask!r} was refused: {error}")
+            replies.append(FirstReply(None, []))
+            continue
+        replies.append(FirstReply(reply.answer, [f"{call.name} {call.arguments}" for call in reply.tool_calls]))
+    return replies
 
 
 def from_checkpoint(model: Path, samples: Sequence[First]) -> list[FirstReply]:

@@ -11,10 +11,10 @@ from orchestra.serving.gateway import Gateway
 from tests.support.real_gateway import listening
 from tests.support.serving_world import backend
 
-ASKED = [("what is 37*24?", "888"), ("what is 1/0?", "cannot know"), ("what is 2+2?", "4"), ("what is 3+4?", "7")]
+ASKED = [("what is 37*24?", "888"), ("what is 1/0?", "cannot know"), ("what is 2+2?", "4"), ("  ", "stays calm")]
 
 
-@pytest.mark.parametrize(("bar", "code", "said"), [("0.75", 0, "bar: met"), ("0.76", 1, "bar: missed (76% fit)")])
+@pytest.mark.parametrize(("bar", "code", "said"), [("0.5", 0, "bar: met"), ("0.51", 1, "bar: missed (51% fit)")])
 def test_a_gateway_is_asked_over_http_and_held_to_the_bar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bar: str, code: int, said: str
 ) -> None:
@@ -24,7 +24,8 @@ def test_a_gateway_is_asked_over_http_and_held_to_the_bar(
         given = ["--url", f"http://127.0.0.1:{port}", "--samples", str(samples), "--bar", bar]
         assert first_contact.main(given) == code
     out = capsys.readouterr().out
-    assert "number: 3 of 3\ncannot know: 0 of 1\nall: 75.0 %\n" in out and out.endswith(f"{said}\n")
+    assert "number: 2 of 2\ncannot know: 0 of 1\nstays calm: 0 of 1\nall: 50.0 %\n" in out and out.endswith(f"{said}\n")
+    assert "'  ' was refused: " in out
     assert "'what is 1/0?': expected cannot know, said " in out and "calculator {'expression': '1/0'}" in out
 
 
