@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestra.errors import ServiceError
 from orchestra.system.environment import cores, quiet
 from tasks.platform.commands import run_command
 
@@ -31,8 +33,19 @@ def usage(about: str | None) -> argparse.ArgumentParser:
 
 
 def run_benchmark(main: Callable[[Sequence[str]], int | None]) -> None:
-    """Run a benchmark on its arguments and end with its exit code; an `OrchestraError` is one line and exit code 2."""
-    run_command(lambda given: sys.exit(main(given)))
+    """Run a benchmark on its arguments and end with its exit code.
+
+    An `OrchestraError` is one line and exit code 2, and so is a process of the benchmark that failed.
+    """
+
+    def ended(given: list[str]) -> None:
+        try:
+            sys.exit(main(given))
+        except subprocess.CalledProcessError as error:
+            what = f"a process of the benchmark ended with exit code {error.returncode}"
+            raise ServiceError(what, where=" ".join(error.cmd[:4]), fix="see its message above") from None
+
+    run_command(ended)
 
 
 def judge(bars: Mapping[str, bool]) -> int:

@@ -140,6 +140,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if (chosen.model is None) == (chosen.url is None):
         parser.error("name a checkpoint's folder or --url, one of the two")
     samples = read_jsonl(chosen.samples, First)
+    if not samples:
+        parser.error(f"{chosen.samples} has no question")
     replies = from_checkpoint(chosen.model, samples) if chosen.url is None else from_gateway(chosen.url, samples)
     share = counted(samples, replies)
     return judge({} if chosen.bar is None else {f"{chosen.bar:.0%} fit": share >= chosen.bar})

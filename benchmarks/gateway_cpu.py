@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestra.errors import ServiceError
 from orchestra.system.processes import free_port, kill_tree, spawn
 from orchestra.types import ToolCall
 
@@ -166,7 +167,7 @@ async def ask(port: int, pid: int, conversations: int, requests: int, *, stream:
                 text = await reply.text()
             walls.append(time.perf_counter() - began)
             if reply.status != 200 or "888" not in text:
-                raise RuntimeError(f"HTTP {reply.status}: {text[:300]}")
+                raise ServiceError(f"HTTP {reply.status}: {text[:300]}", where="benchmarks.gateway_cpu")
 
     connector = aiohttp.TCPConnector(limit=conversations)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as http:
@@ -191,7 +192,7 @@ def child(checkout: Path, port: int, *arguments: str) -> Iterator[subprocess.Pop
                 break
             time.sleep(0.2)
         if process.poll() is not None:
-            raise RuntimeError(f"{arguments[0]} ended with {process.returncode}")
+            raise ServiceError(f"it ended with {process.returncode}", where=arguments[0], fix="see above")
         yield process
     finally:
         kill_tree(process.pid)

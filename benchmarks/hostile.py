@@ -26,6 +26,7 @@ import httpx
 
 from benchmarks.clock import process_cpu_s, resident
 from benchmarks.command import judge, run_benchmark, usage
+from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
@@ -302,7 +303,7 @@ def started(folder: Path) -> tuple[subprocess.Popen[str], int]:
             httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5)
             return child, port
         time.sleep(0.2)
-    raise RuntimeError(f"the gateway ended with {child.returncode}")
+    raise ServiceError(f"the gateway ended with {child.returncode}", where="benchmarks.hostile", fix="see above")
 
 
 def measure(seconds: float, callers: int = CALLERS) -> tuple[Found, Found, float, float]:

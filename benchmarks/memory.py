@@ -124,7 +124,7 @@ def main(given: Sequence[str] | None = None) -> int:
     for case in CASES:
         command = [sys.executable, "-m", "benchmarks.memory", "--case", case.name]
         env = {**os.environ, **RETURNING}
-        measured = int(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout)
+        measured = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=env).stdout)
         told = training(case.shape, case.plan)
         off[case.name] = told.total / measured - 1
         print(f"| {case.name} | {told.total / MIB:.0f} | {measured / MIB:.0f} | {off[case.name]:+.1%} |")

@@ -1,6 +1,7 @@
 """How benchmarks are asked and end: one usage text, exit code 1 below a bar, an error in one line."""
 
 import runpy
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,3 +59,14 @@ def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         run_benchmark(main)
     assert ended.value.code == 2 and capsys.readouterr().err == "error: heldout.jsonl: no such file — make pipeline\n"
+
+
+def test_a_process_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def main(given: Sequence[str]) -> None:
+        subprocess.run(["sh", "-c", "exit 3"], check=True)
+
+    monkeypatch.setattr(sys, "argv", ["rollout.py"])
+    with pytest.raises(SystemExit) as ended:
+        run_benchmark(main)
+    said = "error: sh -c exit 3: a process of the benchmark ended with exit code 3 — see its message above\n"
+    assert ended.value.code == 2 and capsys.readouterr().err == said
