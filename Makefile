@@ -69,13 +69,12 @@ faults: .venv/.stamp  ## commit faults against the micro pipeline and write docs
 	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.faults
 
 bench: .venv/.stamp  ## measure the speed of rollouts, of a GRPO step and of data
-	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout
-	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.grpo_step
-	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.shared_prefix
-	@OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.rollout_latency
-	@.venv/bin/python -m benchmarks.domains
-	@.venv/bin/python -m benchmarks.synthesis
-	@.venv/bin/python -m benchmarks.validation --rows 20000
+	@missed=0; \
+	for one in rollout grpo_step shared_prefix rollout_latency; do \
+		OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.$$one || missed=1; \
+	done; \
+	for one in domains synthesis "validation --rows 20000"; do .venv/bin/python -m benchmarks.$$one || missed=1; done; \
+	exit $$missed
 
 lint: .venv/.stamp  ## check style, types and words with ruff, mypy and codespell
 	.venv/bin/ruff check .

@@ -4,7 +4,6 @@ Exact chances under the model, the thought before the choice given. A base that 
 which of them is the greatest is arbitrary, so greedy answers would not show that it is flat.
 """
 
-import argparse
 import math
 import random
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.choices import CHOICES, KINDS, options
+from benchmarks.command import run_benchmark, usage
 from benchmarks.reckoning import questions
 from orchestra.config.schema import load_params
 from orchestra.rollout.render import Codec
@@ -100,15 +100,15 @@ def line(kind: str, one: Chances, neutral: Chances) -> str:
     return f"| {kind} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} | {one.mass:.2f} | {each} |"
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Print a row for each wish."""
     from orchestra.rollout.policies.transformers import load_model
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--seed", type=int, default=13)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     root = Path(__file__).parents[1]
     rows = questions(load_params(root / "params.yaml"), root, arguments.examples, arguments.seed)
     model, codec = load_model(arguments.model), Codec.load(arguments.model)
@@ -120,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

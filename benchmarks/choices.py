@@ -5,7 +5,6 @@ user's preference and what is known so far. It tells in a minute whether a rewar
 and which ones a network could hope to find. All chances are even at first, so that every effect is learned.
 """
 
-import argparse
 import math
 import random
 from collections import Counter, defaultdict
@@ -15,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
+from benchmarks.command import run_benchmark, usage
 from benchmarks.reckoning import Asked, questions
 from orchestra.config.schema import Grpo, load_params
 from orchestra.evaluation.outcomes import Unit, outcome, utility
@@ -292,16 +292,16 @@ def likeliest(table: Table, kinds: Sequence[str] = KINDS[:4]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Print a row for each reward."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rate", type=float, default=0.03)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--choices", action="store_true", help="print the likeliest choices as well")
     parser.add_argument("--optimum", action="store_true", help="print the best table instead (about three minutes)")
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     root = Path(__file__).parents[1]
     params = load_params(root / "params.yaml")
     rows, aside = (questions(params, root, count, seed) for count, seed in ((2000, 11), (600, 12)))
@@ -332,4 +332,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -4,10 +4,11 @@ Plays held-out examples and prints, for several values, the share of solved and 
 turn. A value is chosen here, on questions of the model's own world, and never on those that it is to refuse.
 """
 
-import argparse
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.command import run_benchmark, usage
 from orchestra.config.schema import load_params
 from orchestra.files.examples import read_examples
 from orchestra.rollout.loop import RolloutOptions, rollout
@@ -29,14 +30,14 @@ def share(values: list[float], below: float) -> str:
     return f"{100 * sum(value < below for value in values) / len(values):.1f}" if values else "—"
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Print a table."""
     from orchestra.rollout.policies.transformers import TransformersPolicy
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--examples", type=int, default=512)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     root = Path(__file__).parents[1]
     params = load_params(root / "params.yaml")
     toolkit, codec = Toolkit.from_params(params, root), Codec.load(arguments.model)
@@ -54,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -1,22 +1,22 @@
 """What an episode's own copy of a domain costs, and the verdict on it: `python -m benchmarks.domains`.
 
-The mock domain with as many books as make it 1 MB; the largest shipped one beside it.
+The mock domain with as many books as make it 1 MB; the largest shipped one beside it. Every figure is a median.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.bench import ROOT
+from benchmarks.command import Row, run_benchmark, show
 from orchestra.domains.compare import _golden, judge
 from orchestra.domains.engine import Domain, Session, load_domain
-from orchestra.system.environment import cores, quiet
 from orchestra.types import ToolCall
 
 BYTES = 1_000_000
@@ -77,34 +77,28 @@ def _median(prepare: Callable[[], object], work: Callable[..., None]) -> tuple[f
     return 1000 * statistics.median(wall), 1000 * statistics.median(cpu)
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """What was measured, its figure and the bar."""
+def rows() -> list[Row]:
+    """The bars are of processor time: other work on the machine does not count."""
     with tempfile.TemporaryDirectory() as folder:
         domain = grown(Path(folder) / "mock")
     size = f"{len(domain.image) / 1e6:.2f} MB"
     shipped = max((load_domain(path) for path in DOMAINS.iterdir()), key=lambda one: len(one.image))
-
-    def figure(found: tuple[float, float]) -> str:
-        return f"{found[0]:.2f} ms, of CPU {found[1]:.2f}"
-
     verdict = f"verdict, {len(GOLDEN)} golden calls replayed, {{}} more rows written, {size}"
     few, many = WRITTEN
+    name = f"an episode's own copy, {shipped.name}, {len(shipped.image) / 1e6:.2f} MB"
     return [
-        (f"an episode's own copy, {size}", figure(copy_ms(domain)), f"≤ {BARS_MS['copy']:g} ms"),
-        (verdict.format(few), figure(verdict_ms(domain, few)), f"≤ {BARS_MS['verdict']:g} ms"),
-        (verdict.format(many), figure(verdict_ms(domain, many)), "—"),
-        (f"an episode's own copy, {shipped.name}, {len(shipped.image) / 1e6:.2f} MB", figure(copy_ms(shipped)), "—"),
+        timed_row(f"an episode's own copy, {size}", copy_ms(domain), BARS_MS["copy"]),
+        timed_row(verdict.format(few), verdict_ms(domain, few), BARS_MS["verdict"]),
+        timed_row(verdict.format(many), verdict_ms(domain, many)),
+        timed_row(name, copy_ms(shipped)),
     ]
 
 
-def main() -> int:
-    quiet()
-    print(f"{cores()} cores, load {os.getloadavg()[0]:.1f}; medians of {REPEATS}\n")
-    print("| what | measured | bar |\n|---|---|---|")
-    for row in rows():
-        print("| " + " | ".join(row) + " |")
-    return 0
+def timed_row(what: str, found: tuple[float, float], bar_ms: float | None = None) -> Row:
+    """A row of medians of `REPEATS`, in milliseconds by the clock and of the processor."""
+    row = Row(what, f"{found[0]:.2f} ms, of CPU {found[1]:.2f}")
+    return row if bar_ms is None else row._replace(bar=f"≤ {bar_ms:g} ms", met=found[1] <= bar_ms)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_benchmark(partial(show, __doc__, rows))

@@ -3,13 +3,13 @@
 `--judged`: the same of dollars per solved request, over a sample of requests with a verdict.
 """
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from benchmarks.command import run_benchmark, usage
 from monitoring.drift import MIN_EPISODES, WINDOW, Sample, drift
 from monitoring.spending import JUDGED_WINDOW, Judged, cost_per_solved
 
@@ -148,15 +148,15 @@ PER_SOLVED = Alarm(
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(given: Sequence[str] | None = None) -> None:
+    parser = usage(__doc__)
     parser.add_argument("--months", type=int, default=6)
     parser.add_argument("--requests", type=int, default=43_200, help="a month: one a minute")
     parser.add_argument("--every", type=int, default=5, help="requests from one check to the next")
     parser.add_argument("--trials", type=int, default=40, help="of each shift")
     parser.add_argument("--judged", action="store_true", help="dollars per solved, over --verdicts a month")
     parser.add_argument("--verdicts", type=int, default=4_320, help="a month: a tenth of one request a minute")
-    told = parser.parse_args()
+    told = parser.parse_args(given)
     alarm, shifts, count, every = (
         (PER_SOLVED, JUDGED_SHIFTS, told.verdicts, 1) if told.judged else (USUAL, SHIFTS, told.requests, told.every)
     )
@@ -170,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

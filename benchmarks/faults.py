@@ -7,17 +7,17 @@ goes to docs/explanation/faults.md as soon as its case ended. With the defaults 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from benchmarks.command import run_benchmark, usage
 from benchmarks.fault_cases import (
     FaultOutcome,
     Reference,
@@ -122,13 +122,13 @@ def commit(case: Case, template: Path, folder: Path, reference: Reference) -> Fa
     return outcome
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(given: Sequence[str] | None = None) -> int:
+    parser = usage(__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which processes are killed")
     parser.add_argument("--jobs", type=int, default=1, help="faults at once; the first run is alone")
     parser.add_argument("--only", default="", help="cases whose name contains one of these, a comma between two")
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     every = list(cases(options.seed))
     wanted = [case for case in every if any(part in case.name for part in options.only.split(","))]
     if options.list or not wanted:
@@ -172,4 +172,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_benchmark(main)

@@ -30,6 +30,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.clock import process_cpu_s, waited_s
+from benchmarks.command import judge, run_benchmark, usage
 from benchmarks.ending import cleaned_up
 from benchmarks.gateway_clock import HEADER, RequestClock, serve
 from orchestra.config.schema import load_params
@@ -187,6 +188,11 @@ def overhead(
     )
 
 
+def bars(rows: Sequence[Overhead]) -> dict[str, bool]:
+    """By number of conversations, whether both are met."""
+    return {f"{row.conversations} conversations": row.met for row in rows}
+
+
 def table(rows: Sequence[Overhead]) -> str:
     """For people, with the bars."""
     heads = (
@@ -258,17 +264,17 @@ def gateway_process(root: Path, serving: Serving) -> Iterator[tuple[str, subproc
             kill_tree(process.pid)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=main.__doc__)
+def main(given: Sequence[str] | None = None) -> int:
+    parser = usage(__doc__)
     parser.add_argument("--questions", type=int, default=120, help="held-out questions at each number")
     parser.add_argument("--checkpoint", type=Path, default=Path("models/grpo"))
     parser.add_argument("--serve", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     root = Path.cwd()
     if args.serve is not None:
         serve(root, args.serve.parent, Serving.model_validate_json(args.serve.read_text(encoding="utf-8")), args.port)
-        return
+        return 0
     examples = read_jsonl(root / "data/validated/heldout.jsonl", Example, fix="make pipeline")[: args.questions]
     with cleaned_up():
         service = launch(root, root / args.checkpoint)
@@ -283,9 +289,10 @@ def main() -> None:
                     rows.append(asyncio.run(measure(url, process.pid, service, examples, conversations)))
                     print(rows[-1], flush=True)
             print(table(rows))
+            return judge(bars(rows))
         finally:
             stop_services(root, NAME)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

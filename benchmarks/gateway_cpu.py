@@ -22,9 +22,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestra.errors import ServiceError
 from orchestra.system.processes import free_port, kill_tree, spawn
 from orchestra.types import ToolCall
 
@@ -165,7 +167,7 @@ async def ask(port: int, pid: int, conversations: int, requests: int, *, stream:
                 text = await reply.text()
             walls.append(time.perf_counter() - began)
             if reply.status != 200 or "888" not in text:
-                raise RuntimeError(f"HTTP {reply.status}: {text[:300]}")
+                raise ServiceError(f"HTTP {reply.status}: {text[:300]}", where="benchmarks.gateway_cpu")
 
     connector = aiohttp.TCPConnector(limit=conversations)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as http:
@@ -190,7 +192,7 @@ def child(checkout: Path, port: int, *arguments: str) -> Iterator[subprocess.Pop
                 break
             time.sleep(0.2)
         if process.poll() is not None:
-            raise RuntimeError(f"{arguments[0]} ended with {process.returncode}")
+            raise ServiceError(f"it ended with {process.returncode}", where=arguments[0], fix="see above")
         yield process
     finally:
         kill_tree(process.pid)
@@ -227,7 +229,7 @@ def table(found: dict[tuple[Path, int], list[Cost]], checkouts: list[Path]) -> s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway_cpu", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway_cpu", description=__doc__)
     parser.add_argument("--requests", type=int, default=200, help="of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--stream", action="store_true")
@@ -242,8 +244,12 @@ def main() -> None:
     elif args.serve is not None:
         serve(args.serve, args.port, args.model)
     else:
+        # Here: a child runs over another checkout, which may not know it.
+        from benchmarks.command import run_benchmark
+
         checkouts = [Path.cwd(), *([args.baseline] if args.baseline else [])]
-        print(table(measure(checkouts, args.requests, args.rounds, stream=args.stream), checkouts))
+        found = partial(measure, checkouts, args.requests, args.rounds, stream=args.stream)
+        run_benchmark(lambda _: print(table(found(), checkouts)))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ needs; this project's server runs in .venv-vllm.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import ROOT, open_world
+from benchmarks.command import run_benchmark, usage
 from benchmarks.gpu_step_trl import Timed, Work, peak_gib
 from orchestra.config.compute import Lora
 from orchestra.config.engine import RolloutServer
@@ -162,7 +161,7 @@ def table(found: dict[str, Figures], told: float) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("base", type=Path, help="folder of a checkpoint")
     parser.add_argument("--trl", type=Path, help="an interpreter with TRL and vLLM; without it ours is measured alone")
     for one in fields(Work):
@@ -205,4 +204,4 @@ def theirs(python: Path, base: Path, work: Work, prompts: Sequence[Sequence[int]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_benchmark(main)

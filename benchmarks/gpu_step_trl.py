@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -153,5 +154,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_step_trl", description=__doc__)
+    parser.add_argument("file", type=Path, help="the task of benchmarks.gpu_step; the figures replace it")
+    file = parser.parse_args().file
     file.write_text(json.dumps(measure(json.loads(file.read_text()))))

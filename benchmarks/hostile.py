@@ -25,6 +25,8 @@ from statistics import quantiles
 import httpx
 
 from benchmarks.clock import process_cpu_s, resident
+from benchmarks.command import judge, run_benchmark, usage
+from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
@@ -262,6 +264,17 @@ def who_stays(port: int) -> None:
     httpx.post(f"http://127.0.0.1:{port}{PATH}", json=asked("expert"), timeout=120, trust_env=False)
 
 
+def bars(alone: Found, beside: Found, paid: float, control: float) -> dict[str, bool]:
+    """By name, whether each is met."""
+    return {
+        "without a right answer": not alone.failed and not beside.failed,
+        "p95": beside.p95_s <= P95_BAR * alone.p95_s,
+        "memory, largest growth": beside.grown_mb <= MEMORY_BAR,
+        "memory, kept": beside.kept_mb <= MEMORY_BAR,
+        "paid for callers who had left": paid <= PAID_BAR < control,
+    }
+
+
 def report(alone: Found, beside: Found, paid: float, control: float) -> str:
     """For people, with the bars. `control`: dollars of one who stayed, which shows that they are counted."""
     ratio = beside.p95_s / alone.p95_s
@@ -290,7 +303,7 @@ def started(folder: Path) -> tuple[subprocess.Popen[str], int]:
             httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5)
             return child, port
         time.sleep(0.2)
-    raise RuntimeError(f"the gateway ended with {child.returncode}")
+    raise ServiceError(f"the gateway ended with {child.returncode}", where="benchmarks.hostile", fix="see above")
 
 
 def measure(seconds: float, callers: int = CALLERS) -> tuple[Found, Found, float, float]:
@@ -309,17 +322,19 @@ def measure(seconds: float, callers: int = CALLERS) -> tuple[Found, Found, float
             kill_tree(child.pid)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=main.__doc__)
+def main(given: Sequence[str] | None = None) -> int:
+    parser = usage(__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of each of the two runs")
     parser.add_argument("--serve", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     if args.serve is not None:
         serve(args.serve, args.port)
-    else:
-        print(report(*measure(args.seconds)))
+        return 0
+    found = measure(args.seconds)
+    print(report(*found))
+    return judge(bars(*found))
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

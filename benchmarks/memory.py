@@ -4,15 +4,18 @@ Each shape trains in a process of its own, after a tiny one has loaded every lib
 there to its peak is what the step needs. Linux only, since the kernel tells the peak.
 """
 
+import argparse
 import gc
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.clock import resident
+from benchmarks.command import judge, run_benchmark, usage
 from orchestra.system.memory import ModelShape, TrainingPlan, training
 
 BAR = 0.15
@@ -103,22 +106,30 @@ def measure(name: str) -> int:
     return resident("VmHWM") - before
 
 
-def main() -> int:
-    """Print a row for each case; exit code 1 when a forecast is off by more than the bar."""
+def bars(off: dict[str, float]) -> dict[str, bool]:
+    """By case, whether its forecast is off by no more than it may be."""
+    return {name: abs(share) <= BAR for name, share in off.items()}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print a row for each case."""
+    parser = usage(__doc__)
+    parser.add_argument("--case", choices=[case.name for case in CASES], help=argparse.SUPPRESS)
+    chosen = parser.parse_args(given)
+    if chosen.case is not None:
+        print(measure(chosen.case))
+        return 0
     print("| shape | forecast, MiB | measured, MiB | off by |\n| --- | --- | --- | --- |")
-    off = []
+    off: dict[str, float] = {}
     for case in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory", case.name]
+        command = [sys.executable, "-m", "benchmarks.memory", "--case", case.name]
         env = {**os.environ, **RETURNING}
-        measured = int(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout)
+        measured = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=env).stdout)
         told = training(case.shape, case.plan)
-        off.append(told.total / measured - 1)
-        print(f"| {case.name} | {told.total / MIB:.0f} | {measured / MIB:.0f} | {off[-1]:+.1%} |")
-    return int(max(map(abs, off)) > BAR)
+        off[case.name] = told.total / measured - 1
+        print(f"| {case.name} | {told.total / MIB:.0f} | {measured / MIB:.0f} | {off[case.name]:+.1%} |")
+    return judge(bars(off))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(measure(sys.argv[1]))
-    else:
-        sys.exit(main())
+    run_benchmark(main)

@@ -3,12 +3,12 @@
 The experts' real replies to the questions of a seed, with the toolboxes and prices that training would see.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.command import run_benchmark, usage
 from orchestra.config.schema import Params, load_params
 from orchestra.evaluation.outcomes import Outcome, Unit, utility
 from orchestra.synthesis.dataset.generate import generate
@@ -285,12 +285,12 @@ def routers(rows: Sequence[Asked], unit: Unit, *, knows_hard: bool) -> dict[str,
     return best
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=11)
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     root = Path(__file__).parents[1]
     rows = questions(load_params(root / "params.yaml"), root, options.examples, options.seed)
     strongest = played(always_strongest, rows)
@@ -305,4 +305,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -9,11 +9,9 @@ SIGTERM or Ctrl-C it ends its servers first.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.command import run_benchmark, usage
 from benchmarks.ending import cleaned_up
 from benchmarks.load import UserLoad
 from orchestra.config.schema import Params, load_params
@@ -230,13 +229,13 @@ def table(rows: Sequence[CaseRow]) -> str:
     return "\n".join([*lines, *(f"{row.case}: {note}" for row in rows for note in row.notes)])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.releases", description=__doc__)
+def main(given: Sequence[str] | None = None) -> int:
+    parser = usage(__doc__)
     parser.add_argument("--engine", choices=("vllm", "in_process"), default="vllm")
     parser.add_argument("--releases", type=int, default=20)
     parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="four releases, two users")
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     count, users = (4, 2) if args.quick else (args.releases, args.users)
     if args.engine == "vllm" and vllm.interpreter(ROOT) is None:
         print("vLLM is not installed: bash scripts/setup_vllm.sh, or --engine in_process")
@@ -250,4 +249,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_benchmark(main)

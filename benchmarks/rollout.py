@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, machine, open_bench, timed
 from benchmarks.clock import Spent
+from benchmarks.command import judge, run_benchmark, usage
 from benchmarks.shapes import SHAPES
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.system.environment import quiet
@@ -123,6 +123,12 @@ def greedy_equal(bench: Bench, episodes: Sequence[Episode]) -> int:
     return agreed
 
 
+def bars(result: Comparison, clock: str) -> dict[str, bool]:
+    """By name, whether ours is as many times faster as it must be."""
+    ratios, at = result.ratios(clock), f"temperature {result.temperature:g}"
+    return {f"{TITLES[name]}, {at}": ratios[name] >= bar for name, bar in BARS.items()}
+
+
 def table(result: Comparison, clock: str) -> str:
     """One comparison in Markdown."""
     what = "greedy" if result.temperature == 0 else f"temperature {result.temperature:g}"
@@ -147,7 +153,7 @@ def table(result: Comparison, clock: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("--examples", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8, help="episodes of each example, at least 2")
     parser.add_argument("--temperature", type=float, nargs="*", default=[0.0, 1.0])
@@ -170,8 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.json is not None:
         figures = [asdict(r) | {"ratios": r.ratios(clock)} for r in results]
         chosen.json.write_text(json.dumps({"machine": machine(chosen.device), "runs": figures}, indent=1) + "\n")
-    return 0
+    return judge({name: met for result in results for name, met in bars(result, clock).items()})
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_benchmark(main)

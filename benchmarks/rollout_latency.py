@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
 import random
@@ -13,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from benchmarks.bench import ROOT
+from benchmarks.command import judge, run_benchmark, usage
 from orchestra.config.schema import Rollout
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.parse import format_answer, format_call
@@ -130,6 +130,15 @@ def _example(name: str, spec: ToolSpec) -> Example:
     )  # fmt: skip
 
 
+def bars(result: Result) -> dict[str, bool]:
+    """By name, whether each is met."""
+    return {
+        "faster": result.faster >= FASTER,
+        "the slowest episode's share": result.near >= NEAR,
+        "every episode once and whole": result.whole,
+    }
+
+
 def report(result: Result) -> str:
     return "\n".join(
         [
@@ -148,13 +157,14 @@ def report(result: Result) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--calls", type=int, default=12)
     chosen = parser.parse_args(arguments)
-    print(report(measure(chosen.episodes, chosen.calls)))
-    return 0
+    result = measure(chosen.episodes, chosen.calls)
+    print(report(result))
+    return judge(bars(result))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_benchmark(main)

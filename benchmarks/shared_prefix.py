@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import tempfile
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench import Bench, machine, open_bench, timed
+from benchmarks.command import judge, run_benchmark, usage
 from orchestra.system.environment import quiet
 
 if TYPE_CHECKING:
@@ -116,6 +116,16 @@ def compare(bench: Bench, steps: Sequence[Batch]) -> list[Line]:
     return found
 
 
+def faster(lines: Sequence[Line]) -> float:
+    """How many times, over all steps."""
+    return sum(one.plain_s for one in lines) / sum(one.shared_s for one in lines)
+
+
+def bars(lines: Sequence[Line]) -> dict[str, bool]:
+    """By name, whether each is met."""
+    return {"faster": faster(lines) >= BAR, "same gradients": max(one.difference for one in lines) <= NOISE}
+
+
 def report(lines: Sequence[Line], what: str) -> str:
     """A row a step in Markdown, and whether the bars are met."""
     rows = [what, "", "| rows | tokens | computed | plain, s | shared, s | faster | gradients differ by |"]
@@ -125,20 +135,20 @@ def report(lines: Sequence[Line], what: str) -> str:
         f"{one.plain_s / one.shared_s:.1f} x | {one.difference:.1e} |"
         for one in lines
     ]
-    faster = sum(one.plain_s for one in lines) / sum(one.shared_s for one in lines)
     worst = max(one.difference for one in lines)
     return "\n".join(
         [
             *rows,
             "",
-            f"Faster: {faster:.1f} x (bar: {BAR} x). Gradients differ by {worst:.1e} at most (bar: {NOISE:.0e}).",
+            f"Faster: {faster(lines):.1f} x (bar: {BAR} x). "
+            f"Gradients differ by {worst:.1e} at most (bar: {NOISE:.0e}).",
         ]
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args(arguments)
@@ -148,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = bench.params.grpo
     what = f"{settings.examples_per_step} examples x {settings.group_size} samples, CPU time; {machine()}"
     print(report(lines, what))
-    return 0
+    return judge(bars(lines))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_benchmark(main)

@@ -7,7 +7,6 @@ release, and at the end no connection, task or process is left over and memory h
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -25,6 +24,7 @@ import httpx
 import uvicorn
 
 from benchmarks.clock import resident
+from benchmarks.command import run_benchmark, usage
 from benchmarks.ending import cleaned_up
 from benchmarks.gateway import open_serving
 from benchmarks.load import ask
@@ -179,14 +179,14 @@ def _workspace(root: Path, folder: Path) -> None:
         (folder / name).symlink_to(root / name)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=main.__doc__)
+def main(given: Sequence[str] | None = None) -> int:
+    parser = usage(__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--conversations", type=int, default=32)
     parser.add_argument("--failing", type=float, default=0.1, help="share of the tool calls that fail")
     parser.add_argument("--releases", type=int, default=20, help="releases and rollbacks meanwhile")
     parser.add_argument("--checkpoint", type=Path, default=Path("models/grpo"))
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     workspace = Path.cwd()
     examples = read_jsonl(workspace / "data/validated/heldout.jsonl", Example, fix="make pipeline")
     max_len = load_params(workspace / "params.yaml").rollout.max_tokens
@@ -225,4 +225,4 @@ def version(serving: Serving, number: int) -> Serving:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_benchmark(main)

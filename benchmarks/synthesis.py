@@ -6,7 +6,6 @@ cores would give.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench import ROOT
+from benchmarks.command import judge, run_benchmark, usage
 from orchestra.system.environment import cores, quiet
 
 BAR = 1_000
@@ -61,6 +61,11 @@ def measure(examples: int, workers: int, *options: str) -> Line:
     return Line(examples, workers, wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
+def bars(lines: Sequence[Line]) -> dict[str, bool]:
+    """By number of examples, whether two idle cores would make as many a second as they must."""
+    return {f"{line.examples:,} examples": line.idle_rate >= BAR for line in lines if line.workers == 2}
+
+
 def table(lines: Sequence[Line]) -> str:
     """The figures in Markdown."""
     rows = [
@@ -82,16 +87,17 @@ def table(lines: Sequence[Line]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = usage(__doc__)
     parser.add_argument("--examples", type=int, nargs="*", default=SIZES, help="sizes that two workers make")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of orchestra synthesize")
     chosen = parser.parse_args(arguments)
     options = [word for assignment in chosen.set for word in ("--set", assignment)]
-    print(f"{cores()} cores, load {os.getloadavg()[0]:.1f}; bar: {BAR:,} a second on two cores\n", flush=True)
+    print(f"{cores()} cores, load {os.getloadavg()[0]:.1f}; bar: {BAR:,} a second on two idle cores\n", flush=True)
     wanted = [(chosen.examples[0], 1), *((examples, 2) for examples in chosen.examples)]
-    print(table([measure(examples, workers, *options) for examples, workers in wanted]))
-    return 0
+    lines = [measure(examples, workers, *options) for examples, workers in wanted]
+    print(table(lines))
+    return judge(bars(lines))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_benchmark(main)

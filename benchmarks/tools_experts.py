@@ -4,8 +4,10 @@ import asyncio
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+from benchmarks.command import Row, run_benchmark, show
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.tools.replay.cassette import Cassette
@@ -17,8 +19,8 @@ SECONDS = 0.05
 """What the double takes to answer in the run of many at once."""
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """What was measured, the figure, and the bar (none is set for experts)."""
+def rows() -> list[Row]:
+    """Without bars: none is set for experts."""
     with serving([(200, answer(), 0.0)]) as double:
         single_s, cpu_s = asyncio.run(_one_by_one(double.url))
     with serving([(200, answer(), SECONDS)]) as double:
@@ -27,14 +29,13 @@ def rows() -> list[tuple[str, str, str]]:
     replay_s = _replay()
     ideal_s = CALLS / AT_ONCE * SECONDS
     return [
-        ("expert call, local double: median over the wire", f"{single_s * 1000:.1f} ms", "-"),
-        ("expert call, local double: processor, client and double", f"{cpu_s * 1000:.1f} ms", "-"),
-        (
+        Row("expert call, local double: median over the wire", f"{single_s * 1000:.1f} ms"),
+        Row("expert call, local double: processor, client and double", f"{cpu_s * 1000:.1f} ms"),
+        Row(
             f"{CALLS} calls of {SECONDS * 1000:.0f} ms, {AT_ONCE} at once",
             f"{many_s:.2f} s (at best {ideal_s:.2f}), {connections} connections",
-            "-",
         ),
-        ("calls replayed from a cassette", f"{1 / replay_s:,.0f} /s", "-"),
+        Row("calls replayed from a cassette", f"{1 / replay_s:,.0f} /s"),
     ]
 
 
@@ -82,11 +83,5 @@ def _body(number: int) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": f"what is {number}+1?"}]}
 
 
-def main() -> None:
-    """Print the table."""
-    for what, figure, bar in rows():
-        print(f"| {what} | {figure} | {bar} |")
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(partial(show, __doc__, rows))

@@ -11,7 +11,9 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
+from benchmarks.command import Row, run_benchmark, show
 from orchestra.system.processes import free_port
 from orchestra.tools.mcp.session import Connection
 from orchestra.tools.mcp.spec import McpServer, McpTool
@@ -51,8 +53,8 @@ async def _measure(server: McpServer, *, kill: bool) -> tuple[float, float, floa
     return opened, statistics.median(took), again
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """What, the figure measured, the bar."""
+def rows() -> list[Row]:
+    """Without bars."""
     opened, call_ms, again = asyncio.run(_measure(McpServer(command=COMMAND), kill=True))
     port = free_port()
     process = subprocess.Popen([*COMMAND, str(port)], stderr=subprocess.DEVNULL)
@@ -65,20 +67,13 @@ def rows() -> list[tuple[str, str, str]]:
         process.kill()
         process.wait()
     return [
-        ("MCP over stdio: a call, median", f"{call_ms:.1f} ms", "none"),
-        ("MCP over stdio: start a server of the SDK and list its tools", f"{opened:.1f} s", "none"),
-        ("MCP over stdio: first call after the server was killed", f"{again:.1f} s", "none"),
-        ("MCP over streamable HTTP: a call, median", f"{http_ms:.1f} ms", "none"),
-        ("MCP over streamable HTTP: open a session and list", f"{http_opened:.2f} s", "none"),
+        Row("MCP over stdio: a call, median", f"{call_ms:.1f} ms"),
+        Row("MCP over stdio: start a server of the SDK and list its tools", f"{opened:.1f} s"),
+        Row("MCP over stdio: first call after the server was killed", f"{again:.1f} s"),
+        Row("MCP over streamable HTTP: a call, median", f"{http_ms:.1f} ms"),
+        Row("MCP over streamable HTTP: open a session and list", f"{http_opened:.2f} s"),
     ]
 
 
-def main() -> None:
-    busy = os.getloadavg()[0]
-    print(f"{os.cpu_count()} cores, load {busy:.1f}")
-    for what, figure, bar in rows():
-        print(f"{what:<65} {figure:>10}   bar: {bar}")
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(partial(show, __doc__, rows))

@@ -53,7 +53,7 @@ def ask(
     print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
     from orchestra.cli.welcome import welcome
 
-    for line in welcome(workspace()):
+    for line in welcome(workspace(), url):
         print(line, file=sys.stderr)
 
 
@@ -64,14 +64,14 @@ def chat(
 ) -> None:
     """Talk with the served model, and see its tool calls and answers as they come."""
     from orchestra.serving import client
-    from orchestra.serving.chat import HELP, TerminalChat
+    from orchestra.serving.chat import TerminalChat
 
     root = workspace()
     base, headers, verify = client.access(root, url)
     usd = None if budget is None else f"{parse_usd(budget, '--budget'):f}"
     write = partial(print, end="", flush=True)
     talk = TerminalChat(base, headers, write, preference, usd, verify, goes_on=sys.stdin.isatty())
-    print(HELP)
+    talk.greet()
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while talk.say(input("> ")):
             pass

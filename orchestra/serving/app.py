@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
+from orchestra.serving.demonstration import demonstration
 from orchestra.serving.page import HEADERS, PAGE
 from orchestra.serving.shared import checks, leases
 from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_request, from_orchestra
@@ -126,14 +127,14 @@ def _routes(gateway: Gateway) -> APIRouter:
     @router.get("/v1/models")
     async def models(request: Request) -> dict[str, Any]:
         gateway.caller(request.headers.get("authorization", ""))
-        return {"object": "list", "data": [_card(gateway.active)]}
+        return {"object": "list", "data": [await _card(gateway, gateway.active)]}
 
     @router.get("/v1/models/{name}")
     async def model(name: str, request: Request) -> dict[str, Any]:
         gateway.caller(request.headers.get("authorization", ""))
         backend = gateway.active
         backend.check_model(name)
-        return _card(backend)
+        return await _card(gateway, backend)
 
     @router.get("/openapi.json")
     async def openapi() -> JSONResponse:
@@ -155,10 +156,11 @@ def _routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-def _card(backend: Backend) -> dict[str, Any]:
-    """OpenAI's description of a model, with the lengths that fit."""
+async def _card(gateway: Gateway, backend: Backend) -> dict[str, Any]:
+    """OpenAI's description of a model, with the lengths that fit, and what it is where it is a demonstration."""
     card = {"id": MODEL, "object": "model", "created": 0, "owned_by": "orchestra", "version": backend.serving.version}
-    return {**card, **backend.card()}
+    told = await asyncio.to_thread(demonstration, gateway.root, backend.serving)
+    return {**card, **backend.card(), **told}
 
 
 async def _chat(gateway: Gateway, request: Request) -> Response:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import httpx
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import Called, charged
+from orchestra.serving.client import Called, charged, model_card
 from orchestra.text import one_line, plain
 
-HELP = "/preference WORDS, /budget USD, /new (forget the conversation), /quit"
+HELP = (
+    "/preference WORDS, /budget USD, /new (forget the conversation), /quit,\n"
+    "/compare QUESTION (beside the answer, the strongest expert's own reply; each side has half of the dollars)"
+)
 
 Write = Callable[[str], None]
+
+
+def halved(usd: str) -> str:
+    """Half of the dollars; what is no number stays, for the gateway to refuse."""
+    try:
+        return f"{Decimal(usd) / 2:f}"
+    except InvalidOperation:
+        return usd
 
 
 @dataclass
@@ -34,6 +47,13 @@ class TerminalChat:
     """After a failure, which a person sees; where nobody types, it ends the conversation."""
     messages: list[dict[str, str]] = field(default_factory=list)
 
+    def greet(self) -> None:
+        """The commands and, of a demonstration model, what it is. A gateway that is silent is told of at a question."""
+        self.write(f"{HELP}\n")
+        with contextlib.suppress(ServiceError):
+            notes = model_card(self.url, self.headers, self.verify).notes()
+            self.write("".join(f"{note}\n" for note in notes))
+
     def say(self, line: str) -> bool:
         """A line of the user: a command, or a message that is answered. False where it ends the conversation."""
         word, _, rest = line.strip().partition(" ")
@@ -48,24 +68,34 @@ class TerminalChat:
                 self.preference = rest.strip() or None
             case "/budget":
                 self.budget_usd = rest.strip() or None
+            case "/compare" if rest.strip():
+                self._ask(rest.strip(), compare=True)
             case _ if word.startswith("/"):
                 self.write(f"{HELP}\n")
             case _:
                 self._ask(line.strip())
         return True
 
-    def _ask(self, question: str) -> None:
-        """Asks, writes what comes, and remembers it; a failure is told, and the question forgotten.
+    def _ask(self, question: str, *, compare: bool = False) -> None:
+        """Asks, writes what comes, and remembers it; a failure is told, and a question without an answer forgotten.
 
-        Raises `OrchestraError` where the conversation does not go on.
+        `compare`: then the strongest expert's own reply. Raises `OrchestraError` where the conversation does not go on.
         """
         asked = [*self.messages, {"role": "user", "content": question}]
         body: dict[str, Any] = {"messages": asked, "stream": True}
-        body |= {"preference": self.preference} if self.preference else {}
-        body |= {"budget_usd": self.budget_usd} if self.budget_usd else {}
         try:
             try:
-                answer = self._told(body)
+                expert = self._strongest() if compare else None
+                # Both sides of a comparison spend: together no more than was typed.
+                body |= (
+                    {"budget_usd": halved(self.budget_usd) if compare else self.budget_usd} if self.budget_usd else {}
+                )
+                answer = self._told(body | ({"preference": self.preference} if self.preference else {}))
+                if answer:
+                    self.messages = [*asked, {"role": "assistant", "content": answer}]
+                if expert is not None:
+                    self.write(f"{one_line(expert)}'s own reply:\n")
+                    self._told(body | {"preference": {"tools_allowed": [expert], "prefer": [expert]}}, expert)
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.write("\n")
                 raise ServiceError("the answer is no chat completion", where=self.url) from None
@@ -73,31 +103,40 @@ class TerminalChat:
             if not self.goes_on:
                 raise
             self.write(f"error: {error}\n")
-            return
-        if answer:
-            self.messages = [*asked, {"role": "assistant", "content": answer}]
 
-    def _told(self, body: dict[str, Any]) -> str:
-        """Writes each event as it comes; the whole answer."""
-        answer = ""
+    def _strongest(self) -> str:
+        """Raises `ConfigError` where the gateway names none."""
+        expert = model_card(self.url, self.headers, self.verify).strongest_expert
+        if expert is None:
+            raise ConfigError("the catalogue has no expert, so that nothing can be compared", where=self.url)
+        return expert
+
+    def _told(self, body: dict[str, Any], expert: str | None = None) -> str:
+        """Writes each event as it comes; the whole answer. With `expert`, its own reply stands for the answer."""
+        answer, none = "", "no answer"
+        if expert is not None:
+            none = "no reply: the small model did not call it, or the call failed"
         for event in self._events(body):
             if "error" in event:
                 self.write("\n" if answer else "")
                 raise ServiceError(f"{event['error']['message']}{charged(event)}", where=self.url)
             cut_off = ""
             for choice in event["choices"]:
-                text = choice["delta"].get("content") or ""
+                text = "" if expert else choice["delta"].get("content") or ""
                 answer += text
                 self.write(plain(text))
-                cut_off = " … cut off" if answer and choice.get("finish_reason") == "length" else cut_off
+                cut_off = " … cut off" if answer and not expert and choice.get("finish_reason") == "length" else cut_off
             made = event.get("orchestra") or {}
             if "tool_call" in made:
                 call = Called.model_validate(made["tool_call"])
                 took = f"${call.cost_usd:.6f}, {call.latency_s:.1f} s"
                 self.write(f"   {one_line(call.name)} → {call.result[:100]}  [{took}]\n")
+                if call.name == expert and call.observation and not call.observation.startswith("error: "):
+                    self.write("\n" * bool(answer) + plain(call.observation))
+                    answer = call.observation
             elif made:
                 stop = f" ({one_line(made['stop'])})"
-                self.write(cut_off + stop if cut_off else "" if answer else f"no answer{stop}")
+                self.write(cut_off + stop if cut_off else "" if answer else none + stop)
                 dropped = made["dropped_messages"]
                 cut = f", {dropped} earlier messages left out" if dropped else ""
                 self.write(f"\n   ${made['cost_usd']:.6f}, {made['wall_s']:.1f} s by the clock{cut}\n")

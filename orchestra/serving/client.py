@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
-from pydantic import JsonValue, ValidationError
+from pydantic import ConfigDict, JsonValue, ValidationError
 
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.serving.releases.control_channel import gateways
@@ -23,6 +23,7 @@ from orchestra.types import Record
 PATH = "/v1/chat/completions"
 TIMEOUT_S = 300.0
 """Seconds that an answer may take."""
+CARD_TIMEOUT_S = 10.0
 
 
 class Called(Record):
@@ -81,6 +82,23 @@ class AskResponse(Record):
         simulated = ", simulated experts" if self.simulated else ""
         bill = f"{calls}, ${self.cost_usd:.6f}, {self.latency_s:.1f} s by the ledger, {self.wall_s:.1f} s by the clock"
         return [*shown, f"   {bill}; version {one_line(self.version)}, {one_line(self.engine)}{simulated}"]
+
+
+class ModelCard(Record):
+    """What a gateway says of its model; every other field of its card is left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    notice: str | None = None
+    """What the model is, where it is a demonstration."""
+    to_try: tuple[str, ...] = ()
+    strongest_expert: str | None = None
+
+    def notes(self, written: Callable[[str], str] = str) -> list[str]:
+        """Plain lines for a newcomer; `written`: how a question is asked here. None without a notice."""
+        if self.notice is None:
+            return []
+        return [f"note: {one_line(text)[:500]}" for text in (self.notice, *(f"try: {written(q)}" for q in self.to_try))]
 
 
 def charged(body: dict[str, Any]) -> str:
@@ -158,6 +176,17 @@ async def ask_async(
         async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=verify) as http:
             answer = await http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
+
+
+def model_card(base: str, headers: dict[str, str], verify: bool) -> ModelCard:
+    """What serves there, for the three parts of `access`; raises `ServiceError`."""
+    with _reached(base), httpx.Client(timeout=CARD_TIMEOUT_S, trust_env=False, verify=verify) as http:
+        answer = http.get(f"{base}/v1/models", headers=headers)
+    try:
+        return ModelCard.model_validate(answer.json()["data"][0])
+    except (ValueError, KeyError, IndexError, TypeError):
+        what = f"HTTP {answer.status_code} with a body that is no list of models"
+        raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None
 
 
 def _body(

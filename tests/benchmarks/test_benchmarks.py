@@ -1,18 +1,21 @@
 """The benchmarks run, compare like with like, and their larger models act as the small one."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import domains, gpu_step, rollout_latency, shared_prefix
+from benchmarks import domains, gpu_step, grpo_step, memory, rollout, rollout_latency, shared_prefix, validation
 from benchmarks.bench import ROOT, Bench, open_bench
+from benchmarks.clock import Spent
 from benchmarks.gpu_step_trl import Timed, Work
 from benchmarks.grpo_step import BAR, OWN, Parts, measure, report
 from benchmarks.rollout import compare, table
 from benchmarks.shapes import SHAPES, grow
 from benchmarks.synthesis import Line
+from benchmarks.synthesis import bars as synthesis_bars
 from benchmarks.synthesis import table as synthesis_table
 from orchestra.rollout.policies.transformers import load_model
 
@@ -64,6 +67,62 @@ def test_an_episode_does_not_wait_for_the_tools_of_others() -> None:
     assert result.whole
     assert result.faster > 1.5
     assert "bar: 3 x" in rollout_latency.report(result)
+
+
+def test_the_bars_of_a_rollout_can_be_missed() -> None:
+    def line(name: str, cpu_s: float) -> rollout.Line:
+        return rollout.Line(name, 1000, Spent(cpu_s, cpu_s), 8)
+
+    lines = [line("ours", 1.0), line("trl", 9.9), line("one_by_one", 12.0), line("recomputed", 1.9)]
+    found = rollout.bars(rollout.Comparison(0.0, 8, {one.name: one for one in lines}, None), "cpu_s")
+    assert list(found.values()) == [False, True, False] and all("temperature 0" in name for name in found)
+
+
+@pytest.mark.parametrize(
+    ("result", "met"),
+    [
+        (rollout_latency.Result(6.0, 2.0, 1.9, 64, True), [True, True, True]),
+        (rollout_latency.Result(6.0, 2.1, 1.8, 64, False), [False, False, False]),
+    ],
+)
+def test_the_bars_of_slow_tools_can_be_missed(result: rollout_latency.Result, met: list[bool]) -> None:
+    assert list(rollout_latency.bars(result).values()) == met
+
+
+@pytest.mark.parametrize(("shared_s", "difference", "met"), [(0.5, 1e-5, [True, True]), (0.7, 2e-4, [False, False])])
+def test_the_bars_of_shared_prefixes_can_be_missed(shared_s: float, difference: float, met: list[bool]) -> None:
+    lines = [shared_prefix.Line(8, 100, 50, 1.0, shared_s, difference)]
+    assert list(shared_prefix.bars(lines).values()) == met
+
+
+@pytest.mark.parametrize(("rest_s", "met"), [(0.4, True), (0.5, False)])
+def test_the_bar_of_a_step_can_be_missed(rest_s: float, met: bool) -> None:
+    assert list(grpo_step.bars({OWN[0]: 0.5, OWN[1]: 0.25, OWN[2]: 0.25, "optimizer": rest_s}).values()) == [met]
+
+
+@pytest.mark.parametrize(("cpu_s", "met"), [(40.0, True), (40.1, False)])
+def test_the_bar_of_synthesis_is_of_two_idle_cores_and_can_be_missed(cpu_s: float, met: bool) -> None:
+    lines = [Line(20_000, workers, 99.0, cpu_s, 150.0) for workers in (1, 2)]
+    assert synthesis_bars(lines) == {"20,000 examples": met}
+
+
+@pytest.mark.parametrize(("wall_s", "memory_mb", "met"), [(60.0, 2000.0, [True, True]), (61.0, 2001.0, [False, False])])
+def test_the_bars_of_validation_are_of_one_size_and_can_be_missed(
+    wall_s: float, memory_mb: float, met: list[bool]
+) -> None:
+    found = validation.Figures(validation.BARRED_ROWS, 0, 2, wall_s, 99.0, memory_mb)
+    assert list(validation.bars(found).values()) == met
+    assert validation.bars(replace(found, rows=20_000)) == {}
+
+
+def test_the_bar_of_memory_can_be_missed_on_both_sides() -> None:
+    assert memory.bars({"a": 0.15, "b": -0.16, "c": 0.16}) == {"a": True, "b": False, "c": False}
+
+
+@pytest.mark.parametrize(("cpu_ms", "met"), [(2.0, True), (2.1, False)])
+def test_the_bar_of_a_domains_copy_is_of_processor_time_and_can_be_missed(cpu_ms: float, met: bool) -> None:
+    assert domains.timed_row("a copy", (9.0, cpu_ms), 2.0) == ("a copy", f"9.00 ms, of CPU {cpu_ms:.2f}", "≤ 2 ms", met)
+    assert domains.timed_row("a copy", (9.0, cpu_ms)).met is None
 
 
 def test_a_part_inside_another_counts_once() -> None:

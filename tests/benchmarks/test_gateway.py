@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from benchmarks.gateway import Machine, RequestTime, overhead, table
+from benchmarks.gateway import Machine, RequestTime, bars, overhead, table
 from benchmarks.gateway_clock import HEADER, RequestClock, told, watched
 from benchmarks.gateway_cpu import completion
 from benchmarks.vllm_clock import ClockHeaders
@@ -116,6 +116,7 @@ def test_the_bars_hold_for_what_is_neither_the_servers_nor_a_tools(own_s: float,
     # The counter knows 0.05 s a turn: the front end's 0.01 s are overhead to it.
     assert row.counter_p50_ms == pytest.approx(row.p50_ms + 10)
     assert ("missed" in table([row])) is not met
+    assert bars([row]) == {"8 conversations": met}
 
 
 STOPPED = """

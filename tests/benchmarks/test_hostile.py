@@ -20,3 +20,13 @@ def test_the_report_tells_both_runs_and_the_bars() -> None:
     text = hostile.report(alone, beside, 0.0, 0.06)
     assert "| p95 | 1.200 s | 1.500 s | ≤ 1.5 times | 1.25 times |" in text
     assert "| without a right answer | 0 | 2 | 0 |" in text and "7 hang-ups" in text
+    assert missed(hostile.bars(alone, beside, 0.0, 0.06)) == {"without a right answer"}
+    worse = Found(90, {}, 0.007, 1.1, 1.9, 99.0, 65.0, {})
+    every = {"p95", "memory, largest growth", "memory, kept", "paid for callers who had left"}
+    assert missed(hostile.bars(alone, worse, 0.01, 0.06)) == every
+    # Where nobody pays for anything, nothing was shown.
+    assert missed(hostile.bars(alone, alone, 0.0, 0.0)) == {"paid for callers who had left"}
+
+
+def missed(bars: dict[str, bool]) -> set[str]:
+    return {name for name, met in bars.items() if not met}

@@ -9,7 +9,7 @@ from tests.support.sandboxes import WORKING
 
 def test_the_sandbox_is_timed_cold_warm_and_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools_sandbox, "CALLS", 2)
-    found = {what: (figure, bar) for what, figure, bar in tools_sandbox.rows()}
+    found = {what: (figure, bar) for what, figure, bar, _ in tools_sandbox.rows()}
     for isolation in WORKING:
         for how in ("cold", "warm", "back to back"):
             assert found[f"sandbox, {isolation}: a call, {how}"][0].startswith("p50 ")

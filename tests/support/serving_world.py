@@ -14,6 +14,7 @@ from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Policy, ScriptedPolicy
 from orchestra.serving.backend import Backend
 from orchestra.serving.client import AskResponse
+from orchestra.serving.demonstration import EXAMPLES
 from orchestra.serving.releases.release import ReleaseCandidate
 from orchestra.serving.releases.state import Serving
 from orchestra.types import ToolCall
@@ -64,6 +65,20 @@ def workspace(root: Path) -> Path:
     generated = root / "data/generated"
     generated.mkdir(parents=True)
     toolkit(generated)
+    return root
+
+
+def questions(root: Path) -> Path:
+    """Held-out questions in that root, as a gateway offers them to newcomers."""
+    file = root / EXAMPLES
+    file.parent.mkdir(parents=True)
+    rows = [
+        {"category": "topic", "instruction": "Tell me the year of the Battle of Opal."},
+        {"category": "topic", "instruction": "When was the Battle of Opal?"},
+        {"category": "lookup", "instruction": "What is on invoice 3?"},
+        {"category": "arithmetic", "instruction": "What is 2 + 3?"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return root
 
 

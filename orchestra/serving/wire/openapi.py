@@ -68,7 +68,11 @@ FAILURE = {
 MODEL_CARD = {
     "type": "object",
     "required": ["id", "object", "version", "context_window", "max_input_tokens", "max_turns"],
-    "properties": {"id": TEXT, "object": {"const": "model"}, "version": TEXT, "context_window": COUNT},
+    "properties": {
+        **{"id": TEXT, "object": {"const": "model"}, "version": TEXT, "context_window": COUNT},
+        "notice": {"type": ["string", "null"]},
+        "to_try": {"type": "array", "items": TEXT},
+    },
 }
 MODEL_LIST = {
     "type": "object",

@@ -10,11 +10,12 @@ from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation
 from orchestra.serving.app import create_app
-from orchestra.serving.chat import TerminalChat
+from orchestra.serving.chat import HELP, TerminalChat, halved
+from orchestra.serving.demonstration import NOTICE
 from orchestra.serving.gateway import Gateway
-from orchestra.types import ToolCall
+from orchestra.types import ToolCall, ToolKind
 from tests.support.real_gateway import listening
-from tests.support.serving_world import MADE, backend
+from tests.support.serving_world import MADE, backend, questions
 from tests.support.worlds import codec
 
 
@@ -51,6 +52,58 @@ def test_a_conversation(tmp_path: Path) -> None:
     # After /new the history is gone; a question that failed is not in it.
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
     assert json.loads(json.dumps(chat.messages))[0]["content"] == "again?"
+
+
+@pytest.mark.parametrize("profile", ["embedded", "qwen3-8b"])
+def test_a_conversation_begins_with_what_the_gateways_model_is(tmp_path: Path, profile: str) -> None:
+    made = backend(tmp_path)
+    made.serving = made.serving.model_copy(update={"params": {**made.serving.params, "profile": profile}})
+    written: list[str] = []
+    with listening(create_app(Gateway(questions(tmp_path), backend=made), load=False)) as port:
+        TerminalChat(f"http://127.0.0.1:{port}", {}, written.append).greet()
+    notes = "".join(written[1:]).splitlines()
+    shown = [f"note: {NOTICE}", "note: try: What is 2 + 3?", "note: try: When was the Battle of Opal?"]
+    assert written[0] == f"{HELP}\n" and notes == (shown if profile == "embedded" else [])
+
+
+def test_a_silent_gateway_is_greeted_with_the_commands_alone() -> None:
+    written: list[str] = []
+    TerminalChat("http://127.0.0.1:1", {}, written.append).greet()
+    assert written == [f"{HELP}\n"]
+
+
+def test_beside_the_answer_stands_the_strongest_experts_own_reply(tmp_path: Path) -> None:
+    asked: list[Conversation] = []
+
+    def experts(conversation: Conversation) -> str:
+        asked.append(conversation)
+        if conversation.turns:
+            return format_answer("so they say")
+        offered = [spec.name for spec in conversation.example.toolbox if spec.kind is ToolKind.EXPERT]
+        if offered == ["gpt-5"]:
+            return format_call(ToolCall(name="gpt-5", arguments={"question": "who wrote Opal?"}))
+        return format_answer("Tesk")
+
+    written: list[str] = []
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, experts))
+    with listening(create_app(gateway, load=False)) as port:
+        chat = TerminalChat(f"http://127.0.0.1:{port}", {}, written.append, budget_usd="1.00")
+        assert chat.say("/compare who wrote Opal?") and chat.say("/compare")
+    left, _, right = "".join(written).partition("gpt-5's own reply:\n")
+    assert left.startswith("Tesk\n   $") and right.startswith("   gpt-5 → ")
+    reply = right.splitlines()[1]
+    assert reply and reply == asked[-1].turns[0].observation and "so they say" not in right
+    assert right.endswith(f"{HELP}\n") and {one.example.preference.kind for one in asked} == {"neutral"}
+    gateway.telemetry.close()
+    traces = [json.loads(line) for file in (tmp_path / ".state/traces").iterdir() for line in file.open()]
+    assert [one["request"]["budget_usd"] for one in traces] == ["0.50", "0.50"]
+    # The small model's answer is what the conversation goes on from.
+    assert [message["content"] for message in chat.messages] == ["who wrote Opal?", "Tesk"]
+
+
+@pytest.mark.parametrize(("usd", "half"), [("1.00", "0.50"), ("0.0001", "0.00005"), ("much", "much")])
+def test_both_sides_of_a_comparison_have_half_of_the_dollars(usd: str, half: str) -> None:
+    assert halved(usd) == half
 
 
 def test_no_gateway_is_one_line() -> None:

@@ -18,12 +18,13 @@ from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app, create_control
 from orchestra.serving.backend import Backend
+from orchestra.serving.demonstration import NOTICE
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import ToolCall
-from tests.support.serving_world import backend, calculate
+from tests.support.serving_world import backend, calculate, questions
 from tests.support.worlds import codec
 
 Ask = Callable[..., httpx.Response]
@@ -320,6 +321,18 @@ def test_only_the_control_port_with_its_token_loads(tmp_path: Path) -> None:
         assert asyncio.run(go(Authorization=wrong)).json()["error"]["code"] == "invalid_token"
     found = asyncio.run(go(Authorization="Bearer token"))
     assert found.status_code == 502 and "nothing was released" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("profile", "told"), [("embedded", NOTICE), ("qwen3-8b", None)])
+def test_models_tell_a_demonstration_with_questions_to_try_and_answers_do_not(
+    tmp_path: Path, profile: str, told: str | None
+) -> None:
+    made = backend(tmp_path)
+    made.serving = made.serving.model_copy(update={"params": {**made.serving.params, "profile": profile}})
+    (listed,) = call(made, questions(tmp_path), "GET", "/v1/models").json()["data"]
+    assert listed["notice"] == told
+    assert listed["to_try"] == (["What is 2 + 3?", "When was the Battle of Opal?"] if told else [])
+    assert "made-up" not in chat(made, tmp_path).text
 
 
 def test_models_tell_what_fits(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ function element(tag) {
     replaceChildren() { this.children = []; },
     addEventListener(name, listener) { this.listeners[name] = listener; },
     requestSubmit() { submit(); },
+    focus() {},
   };
 }
 
@@ -46,9 +47,12 @@ for (const [name, values] of Object.entries(set)) Object.assign(at(name), values
 for (const step of steps) {
   if (step === "submit") submit();
   else if (step === "stop") at("stop").listeners.click();
+  else if (step.try !== undefined) at("to-try").children[step.try].listeners.click();
   else at("question").listeners.keydown({ preventDefault() {}, ...step });
   await pause(0.05);
 }
 const shown = box => Object.fromEntries(box.children.map(part =>
   [part.className, part.tag === "ol" ? part.children.map(line => line.textContent) : part.textContent]));
-console.log(JSON.stringify({ sent, panels: at("answers").children.map(shown), stop: !at("stop").hidden }));
+const { hidden, textContent } = at("notice"), notice = hidden ? "" : textContent;
+const tries = at("to-try").children.map(button => button.textContent);
+console.log(JSON.stringify({ sent, panels: at("answers").children.map(shown), stop: !at("stop").hidden, notice, tries }));

@@ -116,6 +116,16 @@ def test_what_serves_is_asked_again_once_it_is_loaded() -> None:
     assert found["panels"][1]["error"] == "the catalogue has no expert" and found["sent"][0]["budget_usd"] == "0.10"
 
 
+def test_a_demonstration_says_so_and_offers_questions_to_try() -> None:
+    told = {**CARD, "notice": "a made-up world", "to_try": ["When was Opal?", ATTACK]}
+    answer = stream(said("1712"), ended("answered"))
+    found = played([answer], [{"try": 0}, "submit"], models=[{"text": json.dumps({"data": [told]})}])
+    assert found["notice"] == "Note: a made-up world. Questions to try:" and found["tries"] == told["to_try"]
+    assert found["sent"][0]["messages"][0]["content"] == "When was Opal?"
+    other = played([], [], models=[{"text": json.dumps({"data": [{**CARD, "notice": None, "to_try": []}]})}])
+    assert other["notice"] == "" and other["tries"] == []
+
+
 def test_what_was_said_and_spent_stays_after_a_stop() -> None:
     half = stream(called("gpt-5", "Ada"), said("The founder was "), hang=True)
     (shown,) = played([half], ["submit", "stop"])["panels"]

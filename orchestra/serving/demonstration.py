@@ -1,0 +1,34 @@
+"""What the shipped model is, said by the gateway that serves it: a demonstration, with three questions to try."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestra.files.jsonl import stream_lines
+from orchestra.serving.releases.state import Serving
+
+PROFILE = "embedded"
+NOTICE = "this is a demonstration model of a made-up world; it knows no news, no real people, no real places"
+EXAMPLES = "data/validated/heldout.jsonl"
+SORTS = ("arithmetic", "fact", "topic")
+"""The sorts of question to try, one each."""
+
+
+def demonstration(root: Path, serving: Serving) -> dict[str, Any]:
+    """`notice` and `to_try` of a model's card; null and [] for a model of another profile."""
+    if serving.params.get("profile") != PROFILE:
+        return {"notice": None, "to_try": []}
+    return {"notice": NOTICE, "to_try": to_try(root)}
+
+
+def to_try(root: Path) -> list[str]:
+    """One held-out question of each of `SORTS` that ends in a question mark; [] where there is no data."""
+    found: dict[str, str] = {}
+    file = root / EXAMPLES
+    for _, line in stream_lines(file) if file.is_file() else ():
+        row = json.loads(line)
+        if row["category"] in SORTS and row["instruction"].endswith("?"):
+            found.setdefault(row["category"], row["instruction"])
+        if len(found) == len(SORTS):
+            break
+    return [found[sort] for sort in SORTS if sort in found]
