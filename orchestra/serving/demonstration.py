@@ -1,9 +1,11 @@
 """What the shipped model is, said by the gateway that serves it: a demonstration, with three questions to try."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+from orchestra.errors import OrchestraError
 from orchestra.files.jsonl import stream_lines
 from orchestra.serving.releases.state import Serving
 
@@ -22,13 +24,13 @@ def demonstration(root: Path, serving: Serving) -> dict[str, Any]:
 
 
 def to_try(root: Path) -> list[str]:
-    """One held-out question of each of `SORTS` that ends in a question mark; [] where there is no data."""
+    """One held-out question of each of `SORTS` that ends in a question mark; fewer where the file is damaged."""
     found: dict[str, str] = {}
-    file = root / EXAMPLES
-    for _, line in stream_lines(file) if file.is_file() else ():
-        row = json.loads(line)
-        if row["category"] in SORTS and row["instruction"].endswith("?"):
-            found.setdefault(row["category"], row["instruction"])
-        if len(found) == len(SORTS):
-            break
+    with contextlib.suppress(OSError, OrchestraError, ValueError, KeyError, TypeError):
+        for _, line in stream_lines(root / EXAMPLES):
+            row = json.loads(line)
+            if row["category"] in SORTS and row["instruction"].endswith("?"):
+                found.setdefault(row["category"], row["instruction"])
+            if len(found) == len(SORTS):
+                break
     return [found[sort] for sort in SORTS if sort in found]

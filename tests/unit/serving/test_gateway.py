@@ -18,7 +18,7 @@ from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app, create_control
 from orchestra.serving.backend import Backend
-from orchestra.serving.demonstration import NOTICE
+from orchestra.serving.demonstration import EXAMPLES, NOTICE
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving, write
@@ -333,6 +333,16 @@ def test_models_tell_a_demonstration_with_questions_to_try_and_answers_do_not(
     assert listed["notice"] == told
     assert listed["to_try"] == (["What is 2 + 3?", "When was the Battle of Opal?"] if told else [])
     assert "made-up" not in chat(made, tmp_path).text
+
+
+@pytest.mark.parametrize("line", ["no JSON", '{"category": "fact"}', "[1]", '{"category": ["fact"], "instruction": 3}'])
+def test_models_are_told_beside_damaged_data(tmp_path: Path, line: str) -> None:
+    file = questions(tmp_path) / EXAMPLES
+    file.write_text("\n".join([*file.read_text(encoding="utf-8").splitlines()[:2], line]), encoding="utf-8")
+    made = backend(tmp_path)
+    made.serving = made.serving.model_copy(update={"params": {**made.serving.params, "profile": "embedded"}})
+    (listed,) = call(made, tmp_path, "GET", "/v1/models").json()["data"]
+    assert listed["to_try"] == ["When was the Battle of Opal?"]
 
 
 def test_models_tell_what_fits(tmp_path: Path) -> None:
