@@ -20,6 +20,8 @@ from tasks.rollback import promoted, switch
 from tasks.rollback import rollback as roll_back
 
 TIMEOUT_S = 1800
+WAITS = 4
+"""At most, for the last requests: of an earlier trial's candidate, of this one's, of the gateway and of the server."""
 PUSH_TIMEOUT_S = 6 * 3600
 
 screen = Screen()
@@ -60,8 +62,9 @@ def share(root: Path, journal: RunJournal) -> None:
 
 
 def limit_s(root: Path) -> float:
-    """Seconds that a release may take, its trial included."""
-    return TIMEOUT_S + 60 * load_params(root / "params.yaml").deploy.canary.minutes
+    """Seconds that a release may take, its trial and its waits for requests included."""
+    deploy = load_params(root / "params.yaml").deploy
+    return TIMEOUT_S + 60 * deploy.canary.minutes + WAITS * deploy.drain_s
 
 
 def check(rollback: bool, to: int | None, canary: float | None, shadow: float | None) -> None:

@@ -71,10 +71,11 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
             outcome=outcome,
             why=request.why,
             finding=finding,
+            drained=release.drain.told,
             seconds=spent,
         )
         try:
-            record(root, made, release.figures)
+            record(root, made, release.figures | release.drain.figures)
         except Exception as error:
             # The release is what counts: it stands, whether MLflow knows of it or not.
             stage.say(f"not recorded in MLflow: {type(error).__name__}: {error}")

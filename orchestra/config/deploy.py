@@ -121,6 +121,8 @@ class Deploy(Section):
     """0: any free port."""
     start_timeout_s: Annotated[int, Field(gt=0, le=86_400)]
     """Seconds that a server may take to start."""
+    drain_s: Positive = switch(1800)
+    """Seconds that a release waits for the requests of what served before; then they are cut."""
     smoke_examples: Positive
     """Held-out examples that a new server must end as the checkpoint does."""
     least_confidence: Annotated[float, Field(ge=-100, le=0)] | None = switch(None)

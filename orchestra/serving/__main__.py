@@ -20,6 +20,7 @@ from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving.app import ByPort, create_app, create_control
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import control_channel
+from orchestra.serving.releases.control import succeeded
 from orchestra.serving.releases.state import SERVING, gateway_code, read
 from orchestra.serving.wire.guard import LOCAL_NAMES
 from orchestra.system.environment import quiet, raise_file_limit
@@ -28,6 +29,8 @@ from orchestra.system.storage import storage_named
 from orchestra.system.workspace import check_surroundings
 from orchestra.text import PlainFormatter
 
+ENDS_S = 30
+"""Seconds that requests under way have when the gateway is told to end."""
 MAX_LOG = 16_000_000
 """Bytes of the log, after which it begins again; the log before is kept beside it as `<name>.1`."""
 
@@ -68,7 +71,7 @@ def _own_log(stream: TextIO, root: Path) -> Path | None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until told to end; requests under way are finished first (30 s at most)."""
+    """Serve until told to end; requests under way are finished (30 s at most; deploy.drain_s after a takeover)."""
     parser = argparse.ArgumentParser(prog="python -m orchestra.serving", description=main.__doc__)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the workspace")
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
@@ -114,7 +117,7 @@ def main(argv: list[str] | None = None) -> None:
             control_channel.address(at, sock.getsockname()[1], tls=certificate is not None)
             for at, sock in zip((host, LOCALHOST), sockets, strict=True)
         )
-        channel = control_channel.open_channel(root, control, public)
+        channel = control_channel.open_channel(root, control, public, args.vllm_url)
     except OrchestraError as error:
         sys.exit(f"Error: {error}")
     hosts = (*LOCAL_NAMES, host, *args.allow_host, *(() if deploy is None else deploy.hosts))
@@ -123,14 +126,17 @@ def main(argv: list[str] | None = None) -> None:
         http=BoundedProtocol,
         backlog=most_arriving(),
         ws="none",
-        timeout_graceful_shutdown=30,
         access_log=False,
         log_config=None,
         ssl_certfile=certificate and certificate[0],
         ssl_keyfile=certificate and certificate[1],
     )
+
+    def patience_s() -> int:
+        return deploy.drain_s if deploy is not None and succeeded(root) else ENDS_S
+
     try:
-        GracefulServer(config, takeover=args.takeover).run(sockets=sockets)
+        GracefulServer(config, takeover=args.takeover, patience_s=patience_s).run(sockets=sockets)
     finally:
         control_channel.close_channel(root)
 

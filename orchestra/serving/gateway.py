@@ -19,6 +19,7 @@ from orchestra.serving.episodes.admission import Places
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.events import StreamEvents, event
 from orchestra.serving.records.telemetry import TRACES, Telemetry
+from orchestra.serving.releases.replicas import asked_at
 from orchestra.serving.releases.state import SERVING, Serving, read
 from orchestra.serving.releases.supervisor import Supervisor
 from orchestra.serving.releases.traffic import Traffic
@@ -105,10 +106,7 @@ class Gateway:
             serving = read(self.root / self.config)
             if serving is None:
                 raise OrchestraError("nothing was released", where=self.config, fix="run the pipeline")
-            if self._vllm_urls:
-                first, *others = self._vllm_urls
-                elsewhere = {"engine": "vllm", "vllm_url": first, "vllm_replicas": tuple(others), "vllm_service": None}
-                serving = serving.model_copy(update=elsewhere)
+            serving = asked_at(self._vllm_urls, serving, None if self.backend is None else self.backend.serving)
             self._wanted = serving
             known = [self.backend, self.traffic.candidate if self.traffic is not None else None]
             found = next((one for one in known if one is not None and one.serving == serving), None)

@@ -34,6 +34,8 @@ class ReleaseRecord(Record):
     """What a person or a flow gave as the reason."""
     finding: str = ""
     """The verdict of a trial, or the error."""
+    drained: str = ""
+    """How the requests to what served before ended."""
     seconds: float = 0.0
 
 
@@ -66,4 +68,5 @@ def note(made: ReleaseRecord) -> str:
     who, wanted, after = (in_markdown(said(one, LONGEST_NAME)) for one in (actor(), made.wanted, made.after))
     serves = f"version {after} serves" if made.after else "nothing serves"
     parts = [f"{who}: {made.kind} of version {wanted}, {made.outcome}; {serves}."]
-    return " ".join([*parts, *(in_markdown(said(text, NOTED)) for text in (made.why, made.finding) if text)])
+    parts += [in_markdown(said(text, NOTED)) for text in (made.why, made.finding, made.drained) if text]
+    return " ".join(parts)

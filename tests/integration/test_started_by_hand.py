@@ -13,17 +13,19 @@ import yaml
 
 from flows.monitor import check_answer
 from flows.status import service_lines
-from orchestra.errors import ServiceError
+from orchestra.errors import OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.releases.control import health
 from orchestra.serving.releases.control_channel import live_channels
 from orchestra.serving.releases.deployment import Deployment
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.trial_run import TrialPlan
 from orchestra.system.processes import free_port, kill_tree, port_busy, services, spawn, stop_services
+from tests.support.model_server import ModelServer
 from tests.support.serving_world import SMOKE, checkpoint, params
 from tests.support.waiting import soon
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, example
 
 said: list[str] = []
 
@@ -125,3 +127,29 @@ def test_a_gateway_listens_on_ipv6(root: Path, first: ReleaseCandidate) -> None:
         stop_services(root)
         with socket.create_server(("::1", service.port), family=socket.AF_INET6):
             release(root, first, host="::1", gateway_port=service.port)
+
+
+def test_a_release_compares_the_model_servers_that_others_keep_up(root: Path, first: ReleaseCandidate) -> None:
+    port, second = free_port(), checkpoint(root, 4, "8")
+    url = f"http://127.0.0.1:{port}"
+    stop_services(root)
+    with ModelServer(first.folder) as server:
+        made = start(root, "--host", "127.0.0.1", "--port", str(port), "--vllm-url", server.url)
+        try:
+            assert release(root, first).url == url and health(url)["engine"] == "vllm"
+            before = read(root / SERVING)
+            with pytest.raises(ServiceError, match=r"canary failed.* with version 8's checkpoint, then release again"):
+                release(root, second)
+            assert (health(url)["version"], read(root / SERVING)) == ("1", before)
+            tried = Release(root, params(engine="in_process"), second, SMOKE, print, TrialPlan("canary", 0.1, SMOKE))
+            with pytest.raises(ServiceError, match="has one version at a time"):
+                tried.run()
+            server.serve(second.folder)
+            assert release(root, second).outcome == "released" and health(url)["version"] == "8"
+            # The servers have the new weights by now: the old version is not served with them.
+            lost = [example("e1", domain="mock", instruction=" ")]
+            with pytest.raises(OrchestraError):
+                Release(root, params(engine="in_process"), first, lost, print).run()
+            assert health(url)["version"] == "8"
+        finally:
+            kill_tree(made.pid)

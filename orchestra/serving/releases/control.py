@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,8 @@ from orchestra.system.processes import (
 
 LEAVING = "gateway-old"
 """Name of a gateway while its successor starts."""
+ENDING = "gateway-ending"
+"""Its name from then on, until it has answered its last request."""
 STOP_S = 35.0
 """vLLM and the gateway each finish what they work on for up to 30 s."""
 
@@ -41,7 +46,8 @@ STOP_S = 35.0
 def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
     """Start a gateway over what `.state/serving.json` names; its address once it serves.
 
-    One that runs already goes on answering until the new one does, on the same port, and also when that fails.
+    One that runs already goes on answering until the new one does, on the same port, and also when that fails. Then it
+    answers its last requests: see `Drain.gateway`.
     """
     # One that was started by hand is never ended.
     old = running(root, GATEWAY)
@@ -63,8 +69,19 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
         if old is None:
             stop_services(root, GATEWAY)
         raise
-    stop_services(root, LEAVING, grace_s=STOP_S)
+    if old is not None:
+        remember(root, replace(old, name=ENDING))
+        (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
+        # Itself alone: a child may run the tool of a request.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(old.pid, signal.SIGTERM)
     return service.url
+
+
+def succeeded(root: Path) -> bool:
+    """Whether this process is a gateway whose successor answers, so that it has `deploy.drain_s` to end."""
+    ending = running(root, ENDING)
+    return ending is not None and ending.pid == os.getpid()
 
 
 def settle(root: Path) -> None:
@@ -136,11 +153,54 @@ def reload(root: Path, service: Service, timeout_s: float) -> None:
             raise ServiceError(what, where=channel.url, fix="see its log")
 
 
-def drained(root: Path, fingerprint: str, timeout_s: float) -> bool:
-    """Wait until every gateway of this workspace has answered all that it works on with a release."""
-    return wait_until(
-        lambda: not any(fingerprint in _draining(channel) for channel in live_channels(root).values()), timeout_s
-    )
+@dataclass
+class Drain:
+    """The waits of one release: what served before ends with its last answer, or when `deploy.drain_s` is over."""
+
+    root: Path
+    limit_s: float
+    """Of each wait."""
+    say: Say
+    seconds: float = field(default=0.0, init=False)
+    """Waited, in all."""
+    cut: list[str] = field(default_factory=list, init=False)
+    """What still worked on requests when its wait was over."""
+
+    def server(self, fingerprint: str, name: str) -> None:
+        """Until every gateway of this workspace has answered all that it works on with a release."""
+        self._wait(lambda: not any(fingerprint in _draining(one) for one in live_channels(self.root).values()), name)
+
+    def gateway(self) -> None:
+        """Until the gateway whose port was taken over has ended."""
+        ending = running(self.root, ENDING)
+        if ending is not None:
+            self._wait(lambda: not ending.running, f"the gateway before (pid {ending.pid})")
+        stop_services(self.root, ENDING, grace_s=STOP_S)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """For the record."""
+        return {"drain.seconds": round(self.seconds, 3), "drain.cut": float(len(self.cut))}
+
+    @property
+    def told(self) -> str:
+        """A sentence for people; empty where nothing was waited for."""
+        if self.cut:
+            return f"Requests were cut after {self.limit_s:g} s: {', '.join(self.cut)}."
+        whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
+        return whole if self.seconds >= 1 else ""
+
+    def _wait(self, done: Callable[[], bool], name: str) -> None:
+        began = time.monotonic()
+        ended = wait_until(
+            done,
+            self.limit_s,
+            say=lambda spent: self.say(f"{name} answers its last requests ({spent:.0f} s of {self.limit_s:g} s)"),
+        )
+        self.seconds += time.monotonic() - began
+        if not ended:
+            self.cut.append(name)
+            self.say(f"{name} is still busy after {self.limit_s:g} s: its requests are cut (deploy.drain_s)")
 
 
 def _draining(channel: ControlChannel) -> dict[str, int]:

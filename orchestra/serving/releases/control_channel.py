@@ -9,10 +9,11 @@ import contextlib
 import ipaddress
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from orchestra.files import atomic
 from orchestra.system.processes import LOCALHOST, Service, alive, running, services, started_at, url_host
@@ -32,6 +33,8 @@ class ControlChannel(Record):
     """Where callers reach the gateway."""
     started: str = ""
     """Kernel start tick of its process: another process may get its number."""
+    model_servers: tuple[str, ...] = Field(default=(), exclude_if=lambda urls: not urls)
+    """Those that it asks and others keep up."""
 
 
 def address(host: str, port: int, *, tls: bool) -> str:
@@ -42,13 +45,19 @@ def address(host: str, port: int, *, tls: bool) -> str:
     return f"http{'s' if tls else ''}://{url_host(host)}:{port}"
 
 
-def open_channel(root: Path, url: str, address: str) -> ControlChannel:
+def open_channel(root: Path, url: str, address: str, model_servers: Sequence[str] = ()) -> ControlChannel:
     """Make this process's channel known to its user, and forget those of gateways that are gone."""
     for file in (root / FOLDER).glob("*.json"):
         if not file.stem.isdigit() or not alive(int(file.stem)):
             file.unlink(missing_ok=True)
     pid = os.getpid()
-    channel = ControlChannel(url=url, token=secrets.token_urlsafe(32), address=address, started=started_at(pid) or "")
+    channel = ControlChannel(
+        url=url,
+        token=secrets.token_urlsafe(32),
+        address=address,
+        started=started_at(pid) or "",
+        model_servers=tuple(model_servers),
+    )
     atomic.write_private(_file(root, pid), channel.model_dump_json())
     return channel
 

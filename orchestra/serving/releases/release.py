@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.client import ask
-from orchestra.serving.releases import vllm
+from orchestra.serving.releases import replicas, vllm
+from orchestra.serving.releases.colours import serving_already, start_beside
 from orchestra.serving.releases.control import (
     STOP_S,
-    drained,
+    Drain,
     gateway_service,
     health,
     of_other_code,
@@ -36,13 +36,8 @@ from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_c
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan, TrialRun
 from orchestra.system.machine import beside_gpu, check_room, torch_gpus
-from orchestra.system.processes import Service, free_port, port_busy, running, stop_services
+from orchestra.system.processes import Service, free_port, port_busy, stop_services
 from orchestra.types import Example
-
-COLOURS = ("vllm-blue", "vllm-green")
-DRAIN_S = 60.0
-VLLM = VllmServer().model_dump(mode="json")
-"""What a release without settings of vLLM was served with."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +73,10 @@ class Release:
     verdict: str = field(default="", init=False)
     """Of the trial."""
     figures: dict[str, float] = field(default_factory=dict, init=False)
+    drain: Drain = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drain = Drain(self.root, self.params.deploy.drain_s, self.say)
 
     def run(self) -> Deployment:
         """Serve the candidate; a shadow is only tried.
@@ -93,6 +92,9 @@ class Release:
             found = self._unchanged(engine)
             if found is not None:
                 return found
+            if self.plan is not None and (urls := replicas.model_servers(self.root)):
+                what, fix = f"a gateway asks {urls[0]}, which has one version at a time", "release it without a trial"
+                raise ServiceError(what, where=f"{self.plan.mode} trial", fix=fix)
             verify_manifest(self.candidate.folder)
             port = self._port()
             try:
@@ -242,40 +244,23 @@ class Release:
             if self.started is not None:
                 stop_services(self.root, self.started.name)
             self.started, serving = None, self._serving("in_process", fell_back=True)
-        if serving.engine == "in_process":
-            return serving, proof.summary, proof.question
-        assert serving.vllm_url is not None and serving.vllm_service is not None
-        key = vllm.api_key(self.root)
-        served = VllmPolicy(serving.vllm_url, vllm.SERVED_NAME, name=serving.vllm_service, api_key=key)
-        result = proof.check(served)
-        self.say(result)
-        return serving, f"{proof.summary}; {result}", proof.question
+        smoke = proof.summary
+        if serving.vllm_url is not None and serving.vllm_service is not None:
+            key = vllm.api_key(self.root)
+            served = VllmPolicy(serving.vllm_url, vllm.SERVED_NAME, name=serving.vllm_service, api_key=key)
+            result = proof.check(served)
+            self.say(result)
+            smoke = f"{smoke}; {result}"
+        compared = replicas.compare(self.root, proof, serving.version, self.say)
+        return serving.model_copy(update={"compared": compared}), smoke, proof.question
 
     def _launch(self) -> Serving:
         """Start vLLM beside the one that serves; the one that serves when it serves this checkpoint already."""
-        old = self.old
-        now = None if old is None or old.vllm_service is None else running(self.root, old.vllm_service)
-        if old is not None and now is not None and old.checkpoint_hash == self.candidate.checkpoint_hash:
-            # Compared as written: an older release may hold parameters that no longer parse.
-            deploy, vllm_now = old.params.get("deploy"), self.params.deploy.vllm.model_dump(mode="json")
-            same = old.params.get("rollout") == self.params.rollout.model_dump(mode="json")
-            same = same and (deploy.get("vllm", VLLM) if isinstance(deploy, dict) else VLLM) == vllm_now
-            if same and vllm.healthy(now.url):
-                return self._serving("vllm", now)
-        idle = [colour for colour in COLOURS if now is None or colour != now.name]
-        # What a killed release left behind.
-        stop_services(self.root, *idle)
-        port = self.params.deploy.vllm_port
-        if port and port_busy(port):
-            # Two servers run side by side during a release: a fixed port is free for every other one only.
-            port = 0
-        limits, settings = self.params.rollout, self.params.deploy.vllm
-        vllm.check_gpus(self.root, settings)
-        self.started = vllm.launch(
-            self.root, idle[0], self.candidate.folder, max_len=limits.max_tokens, port=port, settings=settings
-        )
-        self.say(f"{self.started.name} is loading version {self.candidate.version}")
-        return self._serving("vllm", self.started)
+        now = serving_already(self.root, self.params, self.candidate.checkpoint_hash, self.old)
+        if now is None:
+            now = self.started = start_beside(self.root, self.params, self.candidate.folder, self.old)
+            self.say(f"{now.name} is loading version {self.candidate.version}")
+        return self._serving("vllm", now)
 
     def _serving(self, engine: Engine, service: Service | None = None, *, fell_back: bool = False) -> Serving:
         return Serving(
@@ -329,11 +314,13 @@ class Release:
             if self.old is None:
                 (self.root / SERVING).unlink(missing_ok=True)
             elif read(self.root / SERVING) != self.old:
-                write(self.root, self.old)
+                # What was compared with the old weights may have others by now.
+                write(self.root, self.old.model_copy(update={"compared": ()}))
                 gateway = gateway_service(self.root)
                 if gateway is not None:
                     reload(self.root, gateway, self.params.deploy.start_timeout_s)
             if self.started is not None:
+                self.drain.server(self._fingerprint("vllm"), self.started.name)
                 stop_services(self.root, self.started.name, grace_s=STOP_S)
             if failed and self.old is not None and serves:
                 self.say(f"the release failed; version {self.old.version} goes on serving")
@@ -347,13 +334,14 @@ class Release:
         gateway = gateway_service(self.root)
         if there is not None and gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            drained(self.root, there.serving.fingerprint, DRAIN_S)
+            self.drain.server(there.serving.fingerprint, f"version {there.serving.version}")
 
     def _retire(self, serving: Serving) -> None:
-        """End the old server when its last request is answered."""
+        """End the old gateway and the old server when the last request of each is answered."""
+        self.drain.gateway()
         old = self.old
         if old is None or old.vllm_service is None or old.vllm_service == serving.vllm_service:
             return
-        ended = "drained and" if drained(self.root, old.fingerprint, DRAIN_S) else f"still busy after {DRAIN_S:.0f} s,"
+        self.drain.server(old.fingerprint, f"{old.vllm_service} (version {old.version})")
         stop_services(self.root, old.vllm_service, grace_s=STOP_S)
-        self.say(f"{old.vllm_service} (version {old.version}) {ended} stopped")
+        self.say(f"{old.vllm_service} (version {old.version}) stopped")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from orchestra.config.deploy import Deploy, VllmServer
 from orchestra.config.schema import Params, parse_params
@@ -36,6 +36,8 @@ class Serving(Record):
     vllm_url: str | None = None
     vllm_replicas: tuple[str, ...] = ()
     """Addresses of further servers of the same weights, which others keep up."""
+    compared: tuple[str, ...] = Field(default=(), exclude_if=lambda urls: not urls)
+    """Addresses of servers that others keep up, which the release compared with the checkpoint."""
     vllm_service: str | None = None
     """Name of the service behind `vllm_url` (see `orchestra.system.processes`)."""
     params: dict[str, JsonValue]
@@ -61,7 +63,7 @@ class Serving(Record):
 
 def gateway_code(deploy: Deploy) -> str:
     """Hash of the gateway's code and of the settings that its process reads once, as it starts."""
-    once = {"host", "hosts", "tls_certificate", "tls_key", "gateway", "tracing"}
+    once = {"host", "hosts", "tls_certificate", "tls_key", "gateway", "tracing", "drain_s"}
     return hashlib.sha256((code_hash("gateway") + deploy.model_dump_json(include=once)).encode()).hexdigest()
 
 

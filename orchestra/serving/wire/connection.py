@@ -11,6 +11,7 @@ import json
 import resource
 import socket
 import sys
+from collections.abc import Callable
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -250,10 +251,13 @@ class GracefulServer(Server):
 
     server_state: _ServerState
 
-    def __init__(self, config: Config, *, takeover: bool = False) -> None:
-        """`takeover`: from its start on, all new connections of its ports are its own."""
+    def __init__(
+        self, config: Config, *, takeover: bool = False, patience_s: Callable[[], int | None] | None = None
+    ) -> None:
+        """`takeover`: from its start on, all new connections of its ports are its own. `patience_s`: asked at its end,
+        how many seconds requests under way have; default: as configured."""
         super().__init__(config)
-        self.server_state, self._takeover = _ServerState(), takeover
+        self.server_state, self._takeover, self._patience_s = _ServerState(), takeover, patience_s
         self.steered: list[bool] | None = None
         """Of each socket of a takeover, whether the system sends it all; None before the start."""
 
@@ -262,6 +266,8 @@ class GracefulServer(Server):
         self.steered = [take_all(listening) for listening in sockets or []] if self._takeover else []
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._patience_s is not None:
+            self.config.timeout_graceful_shutdown = self._patience_s()
         loop = asyncio.get_running_loop()
         for listening in sockets or []:
             loop.remove_reader(listening)

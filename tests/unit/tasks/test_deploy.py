@@ -22,6 +22,8 @@ from tasks.deploy import ReleaseRequest, deploy
 from tasks.platform.aliases import aliases
 from tasks.platform.registry import CHAMPION, DECISION, PREVIOUS, ROLLED_BACK, Registry
 from tasks.platform.stage import Stage
+from tasks.platform.tracking import connect
+from tasks.records.releases import EXPERIMENT
 from tasks.rollback import Move, rollback, switch
 from tests.support.registries import make_workspace, register
 from tests.support.worlds import example
@@ -81,6 +83,21 @@ def test_a_version_that_its_canary_took_out_says_so_until_a_person_brings_it_bac
     assert switch(stage, 2).changed and rollback(stage).changed
     back = registry.version(2)
     assert back is not None and back.tags[DECISION] == "Promoted" and back.taken_out.startswith("a person ")
+
+
+def test_how_the_last_requests_to_the_old_version_ended_is_on_record(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def released(release: Release) -> Deployment:
+        release.drain.seconds, release.drain.cut = 1801.5, ["vllm-blue (version 1)"]
+        return Deployment(outcome="released")
+
+    monkeypatch.setattr(Release, "run", released)
+    deploy(stage)
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert (made.data.metrics["drain.seconds"], made.data.metrics["drain.cut"]) == (1801.5, 1)
+    assert made.data.tags["release.drained"] == "Requests were cut after 1800 s: vllm-blue (version 1)."
 
 
 @pytest.mark.parametrize("back", [rollback, lambda stage: switch(stage, 1)], ids=["rollback", "switch"])

@@ -1,0 +1,46 @@
+"""The model servers of releases, blue and green by turns: one starts beside the one that serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestra.config.deploy import VllmServer
+from orchestra.config.schema import Params
+from orchestra.serving.releases import vllm
+from orchestra.serving.releases.state import Serving
+from orchestra.system.processes import Service, port_busy, running, stop_services
+
+COLOURS = ("vllm-blue", "vllm-green")
+VLLM = VllmServer().model_dump(mode="json")
+"""What a release without settings of vLLM was served with."""
+
+
+def serving_already(root: Path, params: Params, checkpoint_hash: str, old: Serving | None) -> Service | None:
+    """The server of `old`, where it serves this checkpoint with these settings."""
+    now = _server(root, old)
+    if old is None or now is None or old.checkpoint_hash != checkpoint_hash:
+        return None
+    # Compared as written: an older release may hold parameters that no longer parse.
+    deploy, wanted = old.params.get("deploy"), params.deploy.vllm.model_dump(mode="json")
+    same = old.params.get("rollout") == params.rollout.model_dump(mode="json")
+    same = same and (deploy.get("vllm", VLLM) if isinstance(deploy, dict) else VLLM) == wanted
+    return now if same and vllm.healthy(now.url) else None
+
+
+def start_beside(root: Path, params: Params, folder: Path, old: Serving | None) -> Service:
+    """Start one of the checkpoint in `folder`, beside that of `old`; it is not yet healthy."""
+    now = _server(root, old)
+    idle = [colour for colour in COLOURS if now is None or colour != now.name]
+    # What a killed release left behind.
+    stop_services(root, *idle)
+    port = params.deploy.vllm_port
+    if port and port_busy(port):
+        # Two servers run side by side during a release: a fixed port is free for every other one only.
+        port = 0
+    settings = params.deploy.vllm
+    vllm.check_gpus(root, settings)
+    return vllm.launch(root, idle[0], folder, max_len=params.rollout.max_tokens, port=port, settings=settings)
+
+
+def _server(root: Path, old: Serving | None) -> Service | None:
+    return None if old is None or old.vllm_service is None else running(root, old.vllm_service)

@@ -1,0 +1,86 @@
+"""The last requests to what served before: they are waited for, as long as the settings say."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from orchestra.serving.releases.control import ENDING, Drain, succeeded
+from orchestra.serving.releases.control_channel import close_channel, open_channel
+from orchestra.system import processes
+from orchestra.system.processes import Service, remember, started_at
+from tests.support.serving_world import params
+
+
+class Gateway(ThreadingHTTPServer):
+    """Its control port: works on a request of the release `old` until `until`."""
+
+    until = 0.0
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Gateway
+
+    def do_GET(self) -> None:
+        raw = json.dumps({"draining": {"old": 1} if time.monotonic() < self.server.until else {}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    with Gateway(("127.0.0.1", 0), Handler) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        open_channel(tmp_path, f"http://127.0.0.1:{made.server_port}", "")
+        yield made
+        close_channel(tmp_path)
+        made.shutdown()
+
+
+def test_a_long_request_is_waited_for_and_told(
+    tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SAY_EVERY_S", 0.5)
+    said: list[str] = []
+    drain, gateway.until = Drain(tmp_path, 30, said.append), time.monotonic() + 1.5
+    drain.server("old", "vllm-blue")
+    assert time.monotonic() >= gateway.until and 1 <= drain.seconds < 10
+    assert drain.figures == {"drain.seconds": round(drain.seconds, 3), "drain.cut": 0.0}
+    assert drain.told.endswith("none was cut.") and said[0].startswith("vllm-blue answers its last requests (")
+
+
+def test_what_is_cut_is_told(tmp_path: Path, gateway: Gateway) -> None:
+    said: list[str] = []
+    drain, gateway.until = Drain(tmp_path, 1, said.append), time.monotonic() + 60
+    drain.server("old", "vllm-blue (version 3)")
+    assert drain.figures["drain.cut"] == 1 and drain.told == "Requests were cut after 1 s: vllm-blue (version 3)."
+    assert said == ["vllm-blue (version 3) is still busy after 1 s: its requests are cut (deploy.drain_s)"]
+
+
+def test_a_release_waits_for_longer_than_a_call_of_an_expert_may_take() -> None:
+    from orchestra.tools.catalogue.catalogue import read_catalogue
+    from tests.support.worlds import ROOT
+
+    files = [read_catalogue(ROOT / f"data/catalogue/{name}.yaml") for name in ("tools", "real")]
+    limits = [entry.deadline_s for file in files for entry in file.tools.values()]
+    assert params().deploy.drain_s > max(limits)
+
+
+def test_a_gateway_has_more_time_where_another_took_its_port(tmp_path: Path) -> None:
+    me = Service(ENDING, os.getpid(), started_at(os.getpid()) or "", 0, "", log="")
+    assert not succeeded(tmp_path)
+    remember(tmp_path, me)
+    assert succeeded(tmp_path)
+    remember(tmp_path, replace(me, pid=os.getppid(), started=started_at(os.getppid()) or ""))
+    assert not succeeded(tmp_path)
