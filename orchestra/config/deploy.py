@@ -19,7 +19,7 @@ def _address(text: str) -> str:
 
 
 class GatewayLimits(Section):
-    """What the gateway takes at once."""
+    """What the gateway takes at once, and for how long."""
 
     running: Positive = 64
     """Requests that are worked on."""
@@ -27,6 +27,8 @@ class GatewayLimits(Section):
     """Requests that wait for a place; all others are refused with 503 and Retry-After."""
     wait_s: Positive = 60
     """Seconds that a request waits for a place at most."""
+    request_s: Positive = 1800
+    """Seconds that a request may take, whatever its caller allows; the reply then has `stop: "time_limit"`."""
     trace_days: Positive = 30
     """Days that traces are kept."""
     trace_mb: Positive = 1024
@@ -130,7 +132,7 @@ class Deploy(Section):
     null: never. `python -m benchmarks.confidence` shows what a value keeps and what it refuses. Turns are then streamed
     whole."""
     gateway: GatewayLimits = switch(GatewayLimits())
-    """What the gateway takes at once."""
+    """What the gateway takes at once, and for how long."""
     vllm: VllmServer = switch(VllmServer())
     """How vLLM runs the checkpoint."""
     tracing: Tracing = switch(Tracing())

@@ -206,7 +206,7 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
             job = await gateway.ready(backend, asked, caller)
             if asked.stream:
                 # Before the answer begins: a caller that finds no place is refused by status, and tries again.
-                await _while_there(request, held.enter_async_context(gateway.places.place(asked.max_seconds)))
+                await _while_there(request, held.enter_async_context(gateway.places.place(job.seconds)))
                 return HeldStream(gateway.stream(backend, job, began, caller), held.pop_all())
             answer = JSONResponse(await _while_there(request, gateway.complete(backend, job, began, caller)))
             if name is not None:

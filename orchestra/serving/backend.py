@@ -25,6 +25,7 @@ from orchestra.serving.episodes.conversation import (
     question,
 )
 from orchestra.serving.episodes.frames import PromptFrames
+from orchestra.serving.episodes.job import Job
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving
 from orchestra.serving.toolbox import Shelf, ToolChoice, experts, known_tools, preference
@@ -46,30 +47,6 @@ SMALL = 8_000
 """Characters of messages and tools that are made into tokens at once; more are, in a thread."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """A request made ready: what the loop needs."""
-
-    trace_id: str
-    example: Example
-    prompt: list[int]
-    """(time,)"""
-    limits: Rollout
-    request: ChatRequest
-    own: frozenset[str] = frozenset()
-    """The caller's tools."""
-    barred: frozenset[str] = frozenset()
-    """Tools of the catalogue that nothing may call."""
-    digest: str = ""
-    """Of all that the model was given: see `PromptSetting.digest`."""
-    dropped: int = 0
-    """Messages that were left out of a long conversation."""
-
-    @property
-    def tools(self) -> frozenset[str]:
-        return frozenset(spec.name for spec in self.example.toolbox)
-
-
 @dataclass(eq=False)
 class Backend:
     """The backend that answers requests; immutable but for the count of those under way."""
@@ -88,12 +65,15 @@ class Backend:
     """`deploy.least_confidence` of the release."""
     _doubted: Sequence[int] = field(init=False)
     """The turn that stands in place of one that the policy is not sure of."""
+    _most_s: int = field(init=False)
+    """`deploy.gateway.request_s` of the release."""
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
         self._frames = PromptFrames(self.codec)
         self._shelf = Shelf(self.toolkit, self._frames)
-        self._least = self.serving.parsed.deploy.least_confidence
+        deploy = self.serving.parsed.deploy
+        self._least, self._most_s = deploy.least_confidence, deploy.gateway.request_s
         self._doubted = self.codec.turn(CANNOT_KNOW)
 
     @classmethod
@@ -142,7 +122,7 @@ class Backend:
 
     def card(self) -> dict[str, Any]:
         """What a caller should know: what fits, in tokens (the context, a prompt, and what the tools of a plain request
-        take), and the strongest expert."""
+        take), the seconds that a request may take, and the strongest expert."""
         specs = self._shelf.toolbox("", None, self.experts[True])
         taken = len(self.codec.messages_prompt([Message(role="user", content="")], specs))
         return {
@@ -152,6 +132,7 @@ class Backend:
             "max_message_tokens": max(0, self.prompt_limit - taken),
             "max_turn_tokens": self.limits.max_turn_tokens,
             "max_turns": self.limits.max_turns,
+            "max_seconds": self._most_s,
             "max_characters": self.prompt_limit * MAX_CHARACTERS,
             "strongest_expert": next(iter(experts(self.toolkit.catalogue, 1)), None),
         }
@@ -207,6 +188,7 @@ class Backend:
                 made.ids,
                 limits,
                 request,
+                min(self._most_s, request.max_seconds or self._most_s),
                 own=frozenset(spec.name for spec in own),
                 barred=choice.barred(self.toolkit.catalogue.entries),
                 digest=setting.digest(request.messages) if own else "",
@@ -249,7 +231,7 @@ class Backend:
     ) -> Episode:
         """One episode of the one loop; raises `OrchestraError` when the engine fails.
 
-        Where the caller's seconds or dollars are over, it is the episode of the turns until then; the seconds count
+        Where its seconds or the caller's dollars are over, it is the episode of the turns until then; the seconds count
         from where the clock began. Raises `BudgetError` where `budget` does not pay for the first turn.
         """
         from orchestra.rollout.loop import RolloutOptions, run_episodes
@@ -277,9 +259,7 @@ class Backend:
             max_written=job.request.max_written,
             budget=budget,
         )
-        left_s = job.request.max_seconds
-        if left_s is not None and clock is not None:
-            left_s -= clock.now()
+        left_s = job.seconds - (0 if clock is None else clock.now())
         try:
             async with asyncio.timeout(left_s) as limit, self._turnstile:
                 episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)

@@ -14,10 +14,11 @@ from typing import Any
 
 from orchestra.config.deploy import GatewayLimits, Tracing
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
-from orchestra.serving.backend import Backend, Job, describe, silent
+from orchestra.serving.backend import Backend, describe, silent
 from orchestra.serving.episodes.admission import Places
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.events import StreamEvents, event
+from orchestra.serving.episodes.job import Job
 from orchestra.serving.records.telemetry import TRACES, Telemetry
 from orchestra.serving.releases.replicas import asked_at
 from orchestra.serving.releases.state import SERVING, Serving, read
@@ -299,7 +300,7 @@ class Gateway:
 
     async def complete(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> dict[str, Any]:
         """A whole chat completion, from a place on; raises `ApiError` when there is no answer to give."""
-        async with self.places.place(job.request.max_seconds):
+        async with self.places.place(job.seconds):
             episode, orchestra = await self.attempt(backend, job, began, check=caller.checks, budget=caller.budget)
         return self._completion(job, episode, orchestra, int(time.time()), caller)
 

@@ -69,7 +69,7 @@ MODEL_CARD = {
     "type": "object",
     "required": ["id", "object", "version", "context_window", "max_input_tokens", "max_turns"],
     "properties": {
-        **{"id": TEXT, "object": {"const": "model"}, "version": TEXT, "context_window": COUNT},
+        **{"id": TEXT, "object": {"const": "model"}, "version": TEXT, "context_window": COUNT, "max_seconds": COUNT},
         "notice": {"type": ["string", "null"]},
         "to_try": {"type": "array", "items": TEXT},
     },

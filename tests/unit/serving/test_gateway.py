@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -441,17 +442,33 @@ def test_the_alert_that_nothing_serves_can_fire(tmp_path: Path) -> None:
     assert "orchestra_ready 0.0" in gateway.telemetry.render().decode()
 
 
-def test_seconds_end_an_episode_and_what_was_done_is_told(tmp_path: Path) -> None:
-    class Slow(ScriptedPolicy):
-        async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
-            if conversations[0].turns:
-                await asyncio.sleep(60)
-            return await super().generate(conversations, max_tokens)
+class Slow(ScriptedPolicy):
+    """Calls the calculator at once, and answers after a minute."""
 
-    made = backend(tmp_path, policy=Slow("slow", calculate, codec().turn))
+    def __init__(self) -> None:
+        super().__init__("slow", calculate, codec().turn)
+
+    async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+        if conversations[0].turns:
+            await asyncio.sleep(60)
+        return await super().generate(conversations, max_tokens)
+
+
+def test_seconds_end_an_episode_and_what_was_done_is_told(tmp_path: Path) -> None:
+    made = backend(tmp_path, policy=Slow())
     body = chat(made, tmp_path, max_seconds=0.5).json()
     assert body["orchestra"]["stop"] == "time_limit" and body["choices"][0]["finish_reason"] == "length"
     assert body["orchestra"]["tool_calls"][0]["observation"] == "888" and body["orchestra"]["cost_usd"] > 0
+
+
+@pytest.mark.parametrize("asked", [{}, {"max_seconds": 3600}, {"stream": True}])
+def test_the_operators_seconds_hold_whatever_the_caller_allows(tmp_path: Path, asked: dict[str, Any]) -> None:
+    made = backend(tmp_path, policy=Slow(), gateway={"request_s": 1})
+    reply = chat(made, tmp_path, **asked)
+    told = reply.text if "stream" in asked else json.dumps(reply.json()["orchestra"])
+    assert re.search(r'"stop": ?"time_limit"', told) and "888" in told
+    (card,) = call(made, tmp_path, "GET", "/v1/models").json()["data"]
+    assert card["max_seconds"] == 1
 
 
 def test_max_tokens_bounds_what_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""A request on its way through the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestra.config.schema import Rollout
+from orchestra.serving.wire.request import ChatRequest
+from orchestra.types import Example
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request made ready: what the loop needs."""
+
+    trace_id: str
+    example: Example
+    prompt: list[int]
+    """(time,)"""
+    limits: Rollout
+    request: ChatRequest
+    seconds: float
+    """That it may take: the operator's limit, or the caller's where that is smaller."""
+    own: frozenset[str] = frozenset()
+    """The caller's tools."""
+    barred: frozenset[str] = frozenset()
+    """Tools of the catalogue that nothing may call."""
+    digest: str = ""
+    """Of all that the model was given: see `PromptSetting.digest`."""
+    dropped: int = 0
+    """Messages that were left out of a long conversation."""
+
+    @property
+    def tools(self) -> frozenset[str]:
+        return frozenset(spec.name for spec in self.example.toolbox)
