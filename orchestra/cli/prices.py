@@ -61,19 +61,32 @@ def check(
 
 
 def reprice(
-    run: Annotated[str, typer.Argument(help="A report folder, an episodes file, or the id of an MLflow run.")],
-    as_of: Annotated[str, typer.Option("--as-of", metavar="DATE", help="The day whose prices to use: YYYY-MM-DD.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A report folder, an episodes file, the id of an MLflow run, or .state/traces (or a file of it)."
+        ),
+    ],
+    as_of: AsOf = None,
     examples: Annotated[
         Path | None, typer.Option(help="The run's examples; default: data/validated/heldout.jsonl.")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Show only this policy.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Show only this policy; of traces, this served version.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every figure exactly, as JSON.")] = False,
 ) -> None:
-    """Compute what a past run would have cost on another day, by component and policy."""
+    """Compute what a past run, or served requests, would have cost on another day.
+
+    A run's costs are shown by component and policy, those of traces by tool and model.
+    """
     here = Path.cwd()
     root = workspace()
-    day = parse_date(as_of)
+    day = date.today() if as_of is None else parse_date(as_of)
     chosen = here / examples if examples is not None else root / "data/validated/heldout.jsonl"
+    from orchestra.serving.records.repricing import are_traces, repriced_traces
+
+    if are_traces(here / run):
+        print(repriced_traces(root, here / run, day, policy, as_json=as_json))
+        return
     if not (here / run).exists():
         as_of = day.isoformat()
         hand_over("tasks.experiments.reprice", run, as_of=as_of, examples=chosen, policy=policy or None, json=as_json)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tracemalloc
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from orchestra.config.overrides import apply
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import write_jsonl
-from orchestra.types import Charge, Component, Episode, StopReason, Turn, Usage
+from orchestra.serving.records.traces import TraceWriter
+from orchestra.types import Charge, Component, Episode, StopReason, Turn, Usage, Verdict
 from tasks.platform.ledger import _spent, open_budget, run_ledger
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, connect, experiment
@@ -80,6 +82,51 @@ def test_a_report_folder_is_repriced_to_the_digit(workspace: Path) -> None:
     (folder / "episodes.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"episodes\.jsonl:1"):
         orchestra(*command)
+
+
+def served(workspace: Path) -> Path:
+    """Traces of two versions, as gateways leave them: judged or not, failed, and half-written."""
+    usage, known = Usage(input_tokens=400, output_tokens=6000), catalogue()
+    own, expert = (cost_of(price, usage) for price in (known.policy_price, known.spec("gpt-5").price))
+    spent = [
+        Charge(component=Component.POLICY, name="policy", usage=usage, cost_usd=own),
+        Charge(component=Component.EXPERT, name="gpt-5", usage=usage, cost_usd=expert),
+        Charge(component=Component.EXPERT, name="gpt-5", usage=usage),
+        Charge(component=Component.USER, name="user", cost_usd=Decimal("0.25")),
+    ]
+    turns = tuple(Turn(ids=(1,), text="", charges=(one,)) for one in spent)
+    episode = Episode(example_id="t", policy="7", prompt_ids=(1,), turns=turns, stop=StopReason.ANSWERED)
+    judged = episode.model_copy(update={"verdict": Verdict(solved=True, why="right")})
+    folder = workspace / ".state/traces"
+    writer = TraceWriter(folder, days=30, megabytes=1)
+    for version, one in (("7", episode), ("7", judged), ("8", episode), ("8", None)):
+        writer.put({"trace_id": "t", "version": version}, None, one)
+    writer.close()
+    (file,) = folder.iterdir()
+    with file.open("a", encoding="utf-8") as out:
+        out.write('{"time": "2026-01-01T00:00:00", "trace_id": "t", "ver')
+    return file
+
+
+def test_served_requests_are_repriced_by_tool_and_model(workspace: Path) -> None:
+    file = served(workspace)
+    with (workspace / "data/catalogue/prices.yaml").open("a", encoding="utf-8") as book:
+        book.write('  - {provider: openai, model: gpt-5, effective_from: 2026-01-01, output: "1", source: a test}\n')
+    said = orchestra("reprice", ".state/traces", "--as-of", "2026-02-01").splitlines()
+    assert said[0].startswith("3 served requests") and said[1].split()[:2] == ["calls", "charged"]
+    rows = {line.split()[0]: line.split()[1:] for line in said[2:6]}
+    # A replayed call was free, and is on any day.
+    assert rows["gpt-5"] == ["6", "0.1815", "0.1815", "0.0180", "-90.1%"]
+    assert rows["user"] == ["3", "0.7500", "0.7500", "0.7500", "+0.0%"] and rows["policy"][0] == "3"
+    assert said[6] == "3 calls of user as charged: the catalogue knows no price of it"
+    assert said[7].startswith("1 requests that ended with an error are left out")
+    found = json.loads(orchestra("reprice", str(file), "--as-of", "2026-02-01", "--policy", "7", "--json"))
+    assert (found["requests"], found["tools"]["gpt-5"]["after_usd"]) == (2, "0.012")
+    exact = [Decimal(found["tools"][name]["after_usd"]) for name in found["tools"]]
+    assert sum(exact) == Decimal(found["total"]["after_usd"])
+    with pytest.raises(DataError, match="version 9 answered nothing — one of: 7, 8"):
+        orchestra("reprice", ".state/traces", "--policy", "9")
+    assert f"list {date.today()}" in orchestra("reprice", ".state/traces"), "the day is today's"
 
 
 def test_the_stages_of_a_run_share_a_ledger_and_its_cap(workspace: Path) -> None:
