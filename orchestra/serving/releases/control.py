@@ -134,11 +134,12 @@ def _wait_ready(root: Path, service: Service, timeout_s: float, say: Say) -> Non
 def reload(root: Path, service: Service, timeout_s: float) -> None:
     """Let every running gateway of this workspace serve what `.state/serving.json` and `.state/trial.json` name now.
 
-    Raises `ServiceError` when one does not, or `service` has no channel.
+    Raises `ServiceError` when one does not, after all were told, or when `service` has no channel.
     """
     channels = live_channels(root)
     if service.pid not in channels:
         raise ServiceError("the gateway cannot be told to load", where=service.url, fix="orchestra stop gateway")
+    failures: list[ServiceError] = []
     for pid, channel in channels.items():
         try:
             reply = _ask(channel, "POST", "reload", timeout_s)
@@ -147,10 +148,13 @@ def reload(root: Path, service: Service, timeout_s: float) -> None:
                 # That one has ended, and another process has its number.
                 continue
             what = f"the gateway does not answer: {type(error).__name__}"
-            raise ServiceError(what, where=channel.url, fix="see its log") from None
+            failures.append(ServiceError(what, where=channel.url, fix="see its log"))
+            continue
         if reply.status_code != 200:
             what = f"the gateway did not take the release: {reply.text[:300]}"
-            raise ServiceError(what, where=channel.url, fix="see its log")
+            failures.append(ServiceError(what, where=channel.url, fix="see its log"))
+    if failures:
+        raise failures[0]
 
 
 @dataclass
@@ -168,7 +172,7 @@ class Drain:
 
     def server(self, fingerprint: str, name: str) -> None:
         """Until every gateway of this workspace has answered all that it works on with a release."""
-        self._wait(lambda: not any(fingerprint in _draining(one) for one in live_channels(self.root).values()), name)
+        self._wait(lambda: not any(_answers(one, fingerprint) for one in live_channels(self.root).values()), name)
 
     def gateway(self) -> None:
         """Until the gateway whose port was taken over has ended."""
@@ -203,10 +207,15 @@ class Drain:
             self.say(f"{name} is still busy after {self.limit_s:g} s: its requests are cut (deploy.drain_s)")
 
 
-def _draining(channel: ControlChannel) -> dict[str, int]:
-    """Requests under way, by release; none where the gateway has ended."""
-    draining = _health(channel).get("draining")
-    return draining if isinstance(draining, dict) else {}
+def _answers(channel: ControlChannel, fingerprint: str) -> bool:
+    """Whether the gateway still works on requests of a release. One that is too busy to say may."""
+    try:
+        draining = _ask(channel, "GET", "health", 5).json().get("draining")
+    except httpx.TimeoutException:
+        return True
+    except (httpx.HTTPError, ValueError):
+        return False
+    return isinstance(draining, dict) and fingerprint in draining
 
 
 def _health(channel: ControlChannel) -> dict[str, Any]:

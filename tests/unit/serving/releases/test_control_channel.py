@@ -13,7 +13,7 @@ import pytest
 from flows.status import other_code_lines, service_lines
 from orchestra.errors import ServiceError
 from orchestra.serving.client import access, gateway_url
-from orchestra.serving.releases.control import gateway_service, of_other_code
+from orchestra.serving.releases.control import gateway_service, of_other_code, reload
 from orchestra.serving.releases.control_channel import (
     FOLDER,
     ControlChannel,
@@ -67,6 +67,34 @@ def test_status_names_a_gateway_of_other_code(tmp_path: Path) -> None:
         said["code"] = gateway_code(params().deploy)
         assert other_code_lines(tmp_path, params().deploy) == []
         server.shutdown()
+
+
+def test_every_gateway_is_told_of_a_release_although_one_refuses_it(tmp_path: Path) -> None:
+    told, folder = list[int](), tmp_path / FOLDER
+    folder.mkdir(parents=True)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.server.server_address[1])
+            self.send_response(502)
+            self.end_headers()
+            self.wfile.write(b"not loaded")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer((LOCALHOST, 0), Handler) as one, HTTPServer((LOCALHOST, 0), Handler) as other:
+        for server, pid in ((one, os.getpid()), (other, os.getppid())):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            url = f"http://{LOCALHOST}:{server.server_port}"
+            channel = ControlChannel(url=url, token="t", started=started_at(pid) or "")
+            (folder / f"{pid}.json").write_text(channel.model_dump_json(), encoding="utf-8")
+        me = Service("gateway", os.getpid(), "", 0, "", log="")
+        with pytest.raises(ServiceError, match="did not take the release: not loaded"):
+            reload(tmp_path, me, 10)
+        assert sorted(told) == sorted([one.server_port, other.server_port])
+        one.shutdown()
+        other.shutdown()
 
 
 def test_a_channel_of_a_process_that_ended_leads_nowhere(tmp_path: Path) -> None:

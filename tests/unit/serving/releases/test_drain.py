@@ -22,12 +22,15 @@ class Gateway(ThreadingHTTPServer):
     """Its control port: works on a request of the release `old` until `until`."""
 
     until = 0.0
+    silent = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Gateway
 
     def do_GET(self) -> None:
+        if self.server.silent.is_set():
+            time.sleep(6)
         raw = json.dumps({"draining": {"old": 1} if time.monotonic() < self.server.until else {}}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(raw)))
@@ -66,6 +69,14 @@ def test_what_is_cut_is_told(tmp_path: Path, gateway: Gateway) -> None:
     drain.server("old", "vllm-blue (version 3)")
     assert drain.figures["drain.cut"] == 1 and drain.told == "Requests were cut after 1 s: vllm-blue (version 3)."
     assert said == ["vllm-blue (version 3) is still busy after 1 s: its requests are cut (deploy.drain_s)"]
+
+
+def test_a_gateway_that_is_too_busy_to_say_is_not_taken_for_drained(tmp_path: Path, gateway: Gateway) -> None:
+    gateway.silent = threading.Event()
+    gateway.silent.set()
+    drain = Drain(tmp_path, 1, print)
+    drain.server("old", "vllm-blue")
+    assert drain.cut
 
 
 def test_a_release_waits_for_longer_than_a_call_of_an_expert_may_take() -> None:

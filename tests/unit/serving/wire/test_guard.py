@@ -403,6 +403,33 @@ def test_connections_of_one_port_take_no_place_of_another(tmp_path: Path, monkey
     assert not serving.is_alive()
 
 
+@pytest.mark.parametrize(("patience_s", "answered"), [(30, True), (1, False)])
+def test_how_long_the_last_requests_have_is_asked_at_the_end(patience_s: int, answered: bool) -> None:
+    begun = threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await asyncio.sleep(3)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = Config(
+        app, http=BoundedProtocol, ws="none", log_level="critical", lifespan="off", timeout_graceful_shutdown=2
+    )
+    server = GracefulServer(config, patience_s=lambda: patience_s)
+    sock = server_socket()
+    sock.bind(("127.0.0.1", 0))
+    serving = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    serving.start()
+    assert soon(lambda: server.started, 20)
+    with connected(sock.getsockname()[1], b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as asking:
+        assert begun.wait(20)
+        server.should_exit = True
+        found = asking.recv(100)
+    serving.join(20)
+    assert found.startswith(b"HTTP/1.1 200") == answered and not serving.is_alive()
+
+
 @pytest.mark.parametrize(
     ("files", "most", "arriving"), [(-1, 1000, 2048), (1_048_576, 1000, 2048), (1024, 384, 128), (300, 75, 25)]
 )
