@@ -16,6 +16,8 @@ from flows import answer as answering
 from flows import notify
 from flows import retrain as module
 from flows._summary import RunSummary
+from flows.release import limit_s
+from orchestra.config.overrides import apply
 from orchestra.promotion.approval import Answer, request
 from orchestra.serving.releases.deployment import Deployment
 from orchestra.system.runs import RunJournal, runs
@@ -34,6 +36,13 @@ def returns(value: Any) -> Any:
         return SimpleNamespace(result=lambda: value) if more.get("return_state") else value
 
     return SimpleNamespace(with_options=lambda **_: call)
+
+
+def test_a_releases_time_limit_holds_its_trial_and_its_waits(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    before = limit_s(tmp_path)
+    apply(tmp_path / "params.yaml", ["deploy.drain_s=7200"])
+    assert limit_s(tmp_path) - before >= 2 * (7200 - 1800)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from flows.monitor import check_answer
 from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
 from orchestra.serving.client import ask, gateway_url
 from orchestra.serving.records.telemetry import TRACES, answered, served
-from orchestra.serving.releases.control import Drain
+from orchestra.serving.releases.control import Drain, reload
 from orchestra.serving.releases.control_channel import live_channels
 from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
 from orchestra.serving.releases.release import Release, ReleaseCandidate
@@ -188,7 +189,13 @@ def test_changed_code_takes_the_port_over_and_loses_no_request(
 ) -> None:
     # As if the code had changed since the gateway was started.
     monkeypatch.setattr("orchestra.serving.releases.release.gateway_code", lambda _: "other")
-    before = services(root)
+    before, told = services(root), set[int]()
+
+    def tell(*arguments: Any) -> None:
+        told.update(live_channels(root))
+        reload(*arguments)
+
+    monkeypatch.setattr("orchestra.serving.releases.release.reload", tell)
     done, answered, failures = threading.Event(), [], []
 
     def user() -> None:
@@ -208,6 +215,7 @@ def test_changed_code_takes_the_port_over_and_loses_no_request(
     assert made.outcome == "released" and made.url == deployed.url
     assert [s.name for s in services(root)] == ["gateway"] and services(root) != before
     assert answered and not failures
+    assert told == {services(root)[0].pid}, "the one that ends loads nothing more"
 
 
 def test_a_vllm_that_does_not_start(root: Path, first: ReleaseCandidate, deployed: Deployment) -> None:

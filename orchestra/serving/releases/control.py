@@ -21,6 +21,7 @@ from orchestra.serving.releases.control_channel import (
     GATEWAY,
     ControlChannel,
     address,
+    close_channel,
     live_channels,
     started_by_hand,
 )
@@ -72,6 +73,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
     if old is not None:
         remember(root, replace(old, name=ENDING))
         (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
+        close_channel(root, old.pid)
         # Itself alone: a child may run the tool of a request.
         with contextlib.suppress(ProcessLookupError):
             os.kill(old.pid, signal.SIGTERM)

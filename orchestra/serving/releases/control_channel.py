@@ -62,9 +62,10 @@ def open_channel(root: Path, url: str, address: str, model_servers: Sequence[str
     return channel
 
 
-def close_channel(root: Path) -> None:
+def close_channel(root: Path, pid: int | None = None) -> None:
+    """Of this process, or of another one that is told nothing any more."""
     with contextlib.suppress(OSError):
-        _file(root, os.getpid()).unlink()
+        _file(root, pid or os.getpid()).unlink()
 
 
 def live_channels(root: Path) -> dict[int, ControlChannel]:

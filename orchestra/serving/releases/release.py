@@ -320,6 +320,7 @@ class Release:
                 if gateway is not None:
                     reload(self.root, gateway, self.params.deploy.start_timeout_s)
             if self.started is not None:
+                self.drain.gateway()
                 self.drain.server(self._fingerprint("vllm"), self.started.name)
                 stop_services(self.root, self.started.name, grace_s=STOP_S)
             if failed and self.old is not None and serves:

@@ -75,7 +75,7 @@ def test_every_gateway_is_told_of_a_release_although_one_refuses_it(tmp_path: Pa
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.append(self.server.server_address[1])
+            told.append(self.connection.getsockname()[1])
             self.send_response(502)
             self.end_headers()
             self.wfile.write(b"not loaded")
