@@ -17,7 +17,7 @@ from orchestra.evaluation.benchmarks.base import Attempt, Step
 from orchestra.evaluation.benchmarks.hle import inspect_worker
 from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES
 from orchestra.evaluation.benchmarks.run import Evaluation
-from orchestra.evaluation.benchmarks.tau2.gateway import hosted
+from orchestra.evaluation.benchmarks.tau2.gateway import STATE, hosted
 from orchestra.system.environment import foreign, required
 from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
@@ -56,7 +56,7 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
         found = model.endpoint
         if found is None:
             budget = Budget(evaluation.folder / "inspect-ledger.jsonl", None, "benchmark")
-            url, name = stack.enter_context(hosted(model, budget)), GATEWAY_MODEL
+            url, name = stack.enter_context(hosted(model, budget, evaluation.folder / STATE)), GATEWAY_MODEL
         else:
             url, name = found["url"], found["model"] or GATEWAY_MODEL
         asked: dict[str, Any] = {

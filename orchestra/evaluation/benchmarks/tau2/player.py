@@ -19,8 +19,9 @@ from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES, Mo
 from orchestra.evaluation.benchmarks.models import KEY as MODEL_KEY
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2 import worker
-from orchestra.evaluation.benchmarks.tau2.gateway import hosted
+from orchestra.evaluation.benchmarks.tau2.gateway import STATE, hosted
 from orchestra.evaluation.benchmarks.tau2.proxy import Proxy, serving
+from orchestra.rewards.judge import REASONING
 from orchestra.system.environment import foreign, required
 from orchestra.tools.experts.judging import KEY, URL
 from orchestra.tools.replay.cassette import Cassette
@@ -29,6 +30,8 @@ from orchestra.types import Component, ToolCall
 LINE = 1 << 26
 """Bytes of the longest result."""
 USERS = ("model", "scripted", "solo")
+TEMPERATURE = 0.0
+"""Of a plain model, as the official agent sends it; its library too leaves it out for models that refuse one."""
 WHY = {"user_stop": "the user ended it", "agent_stop": "the agent ended it"}
 
 
@@ -40,7 +43,7 @@ class Tau2Player:
     settings: dict[str, Any]
     root: Path
     data: Path
-    agent: dict[str, str]
+    agent: dict[str, Any]
     user: str
     user_model: str
     proxy: Proxy
@@ -157,6 +160,7 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
     needed = user == "model" and not (cassette is not None and cassette.mode == "replay")
     url = required(URL, tool=f"user {judge.model}") if needed else os.environ.get(URL, "")
     stack, agents = ExitStack(), None
+    agent: dict[str, Any]
     try:
         price, most = model.price_of(judge.price), judge.max_output_tokens
         key = os.environ.get(KEY, "")
@@ -167,8 +171,10 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
         elif model.endpoint is not None:
             agents = stack.enter_context(serving(_agents(model, budget, cassette)))
             agent = {"kind": "endpoint", "model": model.endpoint["model"] or GATEWAY_MODEL}
+            if agents.price is not None and not REASONING.match(agent["model"]):
+                agent["temperature"] = TEMPERATURE
         else:
-            address = stack.enter_context(hosted(model, budget))
+            address = stack.enter_context(hosted(model, budget, evaluation.folder / STATE))
             agent = {"kind": "endpoint", "url": address, "model": GATEWAY_MODEL}
     except BaseException:
         stack.close()

@@ -23,13 +23,15 @@ Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], dict[str, An
 
 
 class AgentEndpoint:
-    """An OpenAI-compatible endpoint: the gateway."""
+    """An OpenAI-compatible endpoint: the gateway, or a plain model, which the official agent asks at temperature 0."""
 
-    def __init__(self, url: str, model: str, key: str, seed: int) -> None:
-        self.url, self.model, self.key, self.seed = url.rstrip("/"), model, key, seed
+    def __init__(self, url: str, model: str, key: str, seed: int, temperature: float | None = None) -> None:
+        self.url, self.model, self.key, self.seed, self.temperature = url.rstrip("/"), model, key, seed, temperature
 
     def __call__(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], required: bool) -> dict[str, Any]:
         body = {"model": self.model, "messages": messages, "tools": tools, "seed": self.seed}
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
         if required and self.model != GATEWAY:
             body["tool_choice"] = "required"  # The gateway's model chooses by itself.
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
@@ -105,7 +107,7 @@ def completion(text: str | None = None, calls: list[tuple[str, dict[str, Any]]] 
 
 
 def answer_of(said: dict[str, Any]) -> Any:
-    """A completion as the benchmark's message: text or tool calls, never both, with its dollars."""
+    """A completion as the benchmark's message, with its dollars; the evaluator reads the text beside tool calls too."""
     from tau2.data_model.message import AssistantMessage, ToolCall
 
     message = said["choices"][0]["message"]
@@ -118,7 +120,7 @@ def answer_of(said: dict[str, Any]) -> Any:
     told = said.get("orchestra") or {}
     return AssistantMessage(
         role="assistant",
-        content=None if calls else (message.get("content") or SORRY),
+        content=message.get("content") or (None if calls else SORRY),
         tool_calls=calls or None,
         cost=float(told.get("cost_usd") or 0.0),
         usage=said.get("usage"),
@@ -227,7 +229,9 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     chats: dict[str, Callable[[], Chat]] = {
         "golden": lambda: GoldenAgent(task, script),
         "idle": IdleAgent,
-        "endpoint": lambda: AgentEndpoint(agent["url"], agent["model"], os.environ.get(KEY, ""), seed),
+        "endpoint": lambda: AgentEndpoint(
+            agent["url"], agent["model"], os.environ.get(KEY, ""), seed, agent.get("temperature")
+        ),
     }
     # The judge of assertions has no address of its own: litellm reads this one.
     os.environ["OPENAI_API_BASE"] = user.get("url") or "http://127.0.0.1:9/v1"

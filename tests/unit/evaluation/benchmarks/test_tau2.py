@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +24,13 @@ from orchestra.evaluation.benchmarks.tau2.proxy import Proxy
 from orchestra.evaluation.benchmarks.tau2.proxy import serving as proxying
 from orchestra.evaluation.benchmarks.tau2.worker import (
     GO_ON,
+    SORRY,
     AgentEndpoint,
     GoldenAgent,
     IdleAgent,
     Script,
     WholeScript,
+    answer_of,
 )
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
@@ -186,6 +188,17 @@ def test_the_agent_sends_the_domains_tools_as_the_callers_own(monkeypatch: pytes
     assert double.asked[1]["tools"] == tools and "tool_choice" not in double.asked[1]
 
 
+def test_the_text_beside_tool_calls_stays_for_the_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tau2", "tau2.data_model", "tau2.data_model.message"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name in ("AssistantMessage", "ToolCall"):
+        monkeypatch.setattr(sys.modules["tau2.data_model.message"], name, SimpleNamespace, raising=False)
+    both, calls = answer_of(answer("It costs 42.", tool_calls=CALLS)), answer_of(answer(None, tool_calls=CALLS))
+    assert (both.content, [call.name for call in both.tool_calls]) == ("It costs 42.", ["reset"])
+    assert (calls.content, len(calls.tool_calls)) == (None, 1)
+    assert (answer_of(answer(None)).content, answer_of(answer(None)).tool_calls) == (SORRY, None)
+
+
 def test_a_simulation_becomes_an_attempt_with_the_official_reward() -> None:
     question = Question(id="retail/7", messages=(), question="retail/7", group="retail")
     made = {
@@ -208,7 +221,8 @@ import json, runpy, sys
 worker = runpy.run_path(sys.argv[1])
 for line in sys.stdin:
     asked = json.loads(line)
-    agent = worker["AgentEndpoint"](asked["agent"]["url"], asked["agent"]["model"], "", 300)
+    told = asked["agent"]
+    agent = worker["AgentEndpoint"](told["url"], told["model"], "", 300, told.get("temperature"))
     try:
         told = [agent([{{"role": "user", "content": "x"}}], [], False) for _ in range(4)]
         if asked["task"] == "broken":
@@ -266,6 +280,16 @@ def test_an_endpoint_is_capped_and_booked_at_its_price_also_where_a_simulation_f
         assert 0 < len(double.asked) - before < 8 and 0 < booked(again) <= first.cost_usd
         with pytest.raises(ConfigError, match="the model's price is unknown — name its row of the price book: --price"):
             replace(again, model=replace(again.model, price=None)).attempt(again.shards)
+
+
+@pytest.mark.usefixtures("all_alone")
+@pytest.mark.parametrize("name, sent", [("tested-1", {0.0}), ("o3-mini-2025-01-31", {None})])
+def test_a_plain_model_is_asked_at_temperature_0_where_it_takes_one(tmp_path: Path, name: str, sent: set[Any]) -> None:
+    with serving([(200, answer("x"), 0)]) as double:
+        made = dialogues(tmp_path, double.url, limit=1)
+        made = replace(made, model=replace(made.model, model=f"{name}@{double.url}"))
+        made.attempt(made.shards)
+    assert {one.get("temperature") for one in double.asked} == sent
 
 
 @pytest.mark.usefixtures("all_alone")
