@@ -21,7 +21,7 @@ from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.evaluation.benchmarks.endpoint import SPENT, EndpointModel
 from orchestra.evaluation.benchmarks.served import Served, served
-from orchestra.files.checkpoint import hash_dir, hash_file
+from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
@@ -40,8 +40,6 @@ KEY = "ORCHESTRA_MODEL_KEY"
 ENDPOINT = re.compile(r"(?:(?P<model>[^@\s]+)@)?(?P<url>https?://\S+)")
 """`MODEL@http://host/v1`; without a model it is one of our gateways."""
 GATEWAY_MODEL = "orchestrator"
-DATA = ("data/generated/answers.jsonl", "data/generated/corpus.jsonl")
-"""What simulated experts and the search know."""
 REFERENCES = ("golden", "idle")
 """In place of a model, where a benchmark has them: the known solution, and an agent that does nothing."""
 UNSCORED = frozenset({StopReason.TOOL_FAILURE, StopReason.CANCELLED})
@@ -171,9 +169,10 @@ class ModelSettings:
             # Not the address: a model has its name, and a gateway says what it serves.
             name = found["model"] or f"gateway/{self.release.fingerprint}"
             return f"{name}/{self.price}/{self.question_usd}/{self.max_tokens}"
-        world = self.params.world.model_dump_json() + self.params.rollout.model_dump_json()
-        data = [file for name in DATA if (file := self.root / name).is_file()]
-        return f"{self.checkpoint_hash}/{code_hash('gateway')}/{world}/{[hash_file(file) for file in data]}"
+        from orchestra.serving.releases.state import serving_fingerprint
+
+        served = serving_fingerprint(self.root, self.checkpoint_hash, "in_process", self.params)
+        return f"{served}/{code_hash('gateway')}"
 
     @cached_property
     def release(self) -> Served:

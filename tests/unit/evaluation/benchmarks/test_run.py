@@ -15,12 +15,14 @@ import pytest
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question
+from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation, decided
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
 from orchestra.types import Charge
 from tests.support.benchmarks import MODEL, ROOT, evaluation, pairs, player, published
 from tests.support.endpoint import answer, serving
+from tests.support.serving_world import params, workspace
 
 CHILD = """
 import sys
@@ -187,6 +189,25 @@ def test_a_gateway_states_its_dollars_and_calls(tmp_path: Path, monkeypatch: pyt
             unbounded.attempt(unbounded.shards)
     assert (attempt.cost_usd, attempt.latency_s, attempt.calls) == (Decimal("0.25"), 3.5, {"gpt-5": 1})
     assert attempt.simulated and attempt.steps[0].observation == "12" and attempt.solved
+
+
+@pytest.mark.parametrize("changed", ["data/catalogue/tools.yaml", "data/catalogue/prices.yaml"])
+def test_a_checkpoint_with_another_catalogue_or_price_book_gets_results_of_its_own(
+    tmp_path: Path, changed: str
+) -> None:
+    root, file = workspace(tmp_path / "workspace"), published("hle", tmp_path, pairs("hle")[:2])
+    (root / "models/grpo").mkdir(parents=True)
+    (root / "models/grpo/config.json").write_text("{}")
+
+    def folder() -> Path:
+        found = params()
+        return Evaluation(root, found, "hle", ModelSettings(root, found, "models/grpo"), (file,)).folder
+
+    before = folder()
+    assert folder() == before
+    with (root / changed).open("a") as grown:
+        grown.write("# another line\n")
+    assert folder() != before
 
 
 def test_what_cannot_be_evaluated_is_said_in_one_line(tmp_path: Path) -> None:

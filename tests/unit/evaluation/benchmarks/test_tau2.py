@@ -18,7 +18,9 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.base import Question
+from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
+from orchestra.evaluation.benchmarks.tau2.gateway import hosted
 from orchestra.evaluation.benchmarks.tau2.player import of_simulation, play
 from orchestra.evaluation.benchmarks.tau2.proxy import Proxy
 from orchestra.evaluation.benchmarks.tau2.proxy import serving as proxying
@@ -33,11 +35,16 @@ from orchestra.evaluation.benchmarks.tau2.worker import (
     answer_of,
 )
 from orchestra.files.jsonl import read_jsonl
+from orchestra.serving.mcp_server import InProcess
+from orchestra.serving.records.telemetry import TRACES
+from orchestra.serving.shared.database import STORE, Database
+from orchestra.serving.shared.keys import Keys
 from orchestra.tools.experts.judging import URL
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.types import Charge, Component, Price
 from tests.support.benchmarks import evaluation
 from tests.support.endpoint import Double, answer, serving
+from tests.support.serving_world import backend, params, workspace
 
 PRICE = Price(input_per_million=Decimal(2), output_per_million=Decimal(10))
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "reset", "arguments": "{}"}}]
@@ -49,7 +56,8 @@ BODY: dict[str, Any] = {
 
 
 def post(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=10) as reply:
             return reply.status, json.load(reply)
@@ -306,6 +314,22 @@ def test_another_gateway_is_booked_call_by_call_within_what_a_call_may_spend(tmp
             made.attempt(made.shards)
         assert {one["budget_usd"] for one in double.asked} == {"0.3"}
     assert [one.cost_usd for one in made.attempts()] == [Decimal(1)] * 2 and booked(made) == Decimal("2.25")
+
+
+def test_a_checkpoints_gateway_needs_no_key_of_the_workspace_and_leaves_it_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, state = workspace(tmp_path / "workspace"), tmp_path / "evaluation"
+    Keys(Database(root / STORE)).create("somebody")
+    scripted = InProcess(backend(tmp_path))
+    monkeypatch.setattr(InProcess, "load", lambda *_: scripted)
+    model, budget = ModelSettings(root, params(), "models/grpo"), Budget(tmp_path / "ledger.jsonl", None)
+    (root / "models/grpo").mkdir(parents=True)
+    (root / "models/grpo/config.json").write_text("{}")
+    with hosted(model, budget, state) as url:
+        status, said = post(url, {"model": "orchestrator", "messages": [{"role": "user", "content": "what is 2+3?"}]})
+    assert (status, said["choices"][0]["message"]["content"]) == (200, "5")
+    assert not (root / TRACES).exists() and any((state / TRACES).iterdir())
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
