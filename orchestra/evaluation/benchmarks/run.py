@@ -142,7 +142,11 @@ class Evaluation:
 
     @cached_property
     def shards(self) -> list[QuestionShard]:
-        return shards([question.id for question in self.questions])
+        """Those with a question that is asked, numbered over all questions: a part finds the attempts of the whole."""
+        asked = {question.id for question in self.questions}
+        every = shards([question.id for question in self.whole])
+        parts = [replace(shard, items=tuple(item for item in shard.items if item in asked)) for shard in every]
+        return [shard for shard in parts if shard.items]
 
     def missing(self, shard: QuestionShard) -> list[Key]:
         """The attempts of a shard that are not there yet, or have no verdict yet."""
