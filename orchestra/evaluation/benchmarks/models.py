@@ -20,7 +20,7 @@ from orchestra.config.schema import Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.evaluation.benchmarks.endpoint import SPENT, EndpointModel
-from orchestra.evaluation.benchmarks.served import Served, served
+from orchestra.evaluation.benchmarks.served import ANY, Served, served
 from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
@@ -178,8 +178,7 @@ class ModelSettings:
     def release(self) -> Served:
         """Of a gateway: asked once, also for the processes that this is sent to. Raises `ServiceError`."""
         found = self.endpoint
-        assert found is not None and found["model"] is None
-        return served(found["url"], self.cassette())
+        return ANY if found is None or found["model"] else served(found["url"], self.cassette())
 
     def cassette(self) -> Cassette | None:
         """What records or replays an evaluation, read again at each call; None: nothing does."""
@@ -219,7 +218,6 @@ class ModelSettings:
         if found is None:
             return CheckpointModel.load(self.checkpoint, self.params, self.root, budget)
         price = self.listed_price
-        release = self.release if found["model"] is None else Served(fingerprint="")
         chat = Chat(
             found["model"] or "gateway",
             model=found["model"] or GATEWAY_MODEL,
@@ -227,11 +225,11 @@ class ModelSettings:
             key=os.environ.get(KEY, ""),
             deadline_s=self.deadline_s,
             cassette=cassette,
-            entry=release.fingerprint,
+            entry=self.release.fingerprint,
             billed=SPENT if price is None else frozenset(),
         )
         limits = self.max_tokens, self.question_usd
-        return EndpointModel(chat, found["url"], price, budget, *limits, release.version)
+        return EndpointModel(chat, found["url"], price, budget, *limits, self.release.version)
 
     @property
     def listed_price(self) -> Price | None:

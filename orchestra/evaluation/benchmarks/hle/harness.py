@@ -14,6 +14,7 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.config.judge import JudgeSettings
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import Attempt, Step
+from orchestra.evaluation.benchmarks.endpoint import check_release
 from orchestra.evaluation.benchmarks.hle import inspect_worker
 from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES
 from orchestra.evaluation.benchmarks.run import Evaluation
@@ -70,6 +71,8 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
         }
         *samples, last = _run(python, asked)
     _answered(samples, last, asked)
+    for sample in samples:
+        check_release(sample["orchestra"], model.release.version)
     attempts = [attempt_of(sample, judge, model.price_of(judge.price), price) for sample in samples]
     return Harnessed(attempts, last["figures"], SCORER.format(**last["versions"]))
 

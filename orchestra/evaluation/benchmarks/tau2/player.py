@@ -189,5 +189,5 @@ def _agents(model: ModelSettings, budget: Budget, cassette: Cassette | None) -> 
     assert isinstance(found, EndpointModel)
     found.check_cap()
     key, most, call_usd = os.environ.get(MODEL_KEY, ""), found.max_tokens, found.question_usd
-    part = Component.POLICY
-    return Proxy(found.url, key, found.price, budget, cassette, part, max_tokens=most, call_usd=call_usd)
+    limits: dict[str, Any] = {"max_tokens": most, "call_usd": call_usd, "release": model.release}
+    return Proxy(found.url, key, found.price, budget, cassette, Component.POLICY, **limits)

@@ -20,7 +20,8 @@ from pydantic import JsonValue
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of, phase
 from orchestra.errors import BudgetError, ConfigError
-from orchestra.evaluation.benchmarks.endpoint import SPENT
+from orchestra.evaluation.benchmarks.endpoint import SPENT, check_release
+from orchestra.evaluation.benchmarks.served import ANY, Served
 from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.metered import worst_usage
@@ -62,12 +63,14 @@ class Proxy(ThreadingHTTPServer):
         *,
         max_tokens: int = MAX_TOKENS,
         call_usd: Decimal | None = None,
+        release: Served = ANY,
     ) -> None:
         """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit.
-        `call_usd`: what a gateway may spend on a call."""
+        `call_usd`: what a gateway may spend on a call. `release`: what a gateway must answer with."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.key, self.price, self.component = url.rstrip("/"), key, price, component
         self.budget, self.cassette, self.max_tokens, self.call_usd = budget, cassette, max_tokens, call_usd
+        self.release = release
         self.capped: dict[str, BudgetError | ConfigError] = {}
         """By name, why it stopped asking: a reason that the caller must act on."""
         self.cost_usd: dict[str, Decimal] = {}
@@ -80,12 +83,13 @@ class Proxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{self.token}/{quote(name)}/v1"
 
     def complete(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The completion, replayed or asked for; raises `BudgetError` before the cap and `OSError` without a reply."""
+        """The completion, replayed or asked for; raises `OSError` without a reply, `BudgetError` before the cap and
+        `ConfigError` after a reply of another release."""
         body, worst = self._bounded(body)
         slot = None
         if self.cassette is not None:
             with scope(name):
-                slot = self.cassette.slot(body, secrets=[self.key] if self.key else [])
+                slot = self.cassette.slot(body, self.release.fingerprint, secrets=[self.key] if self.key else [])
         if slot is not None and slot.found is not None and slot.found.reply is not None:
             said = dict(Completion.model_validate(slot.found.reply).body)
             self._count(name, self._charge(said, worst))
@@ -98,6 +102,8 @@ class Proxy(ThreadingHTTPServer):
                     self._book(name, worst)
                 raise
             self._book(name, self._charge(said, worst))
+        if isinstance(said, dict):
+            check_release(said.get("orchestra"), self.release.version)
         if slot is not None:
             slot.keep(Completion(body=said))
         return said

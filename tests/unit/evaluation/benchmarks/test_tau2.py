@@ -316,6 +316,25 @@ def test_another_gateway_is_booked_call_by_call_within_what_a_call_may_spend(tmp
     assert [one.cost_usd for one in made.attempts()] == [Decimal(1)] * 2 and booked(made) == Decimal("2.25")
 
 
+@pytest.mark.usefixtures("all_alone")
+def test_a_release_during_an_evaluation_ends_it_and_a_replay_is_of_one_release(tmp_path: Path) -> None:
+    def told(version: str) -> tuple[int, Any, float]:
+        return (200, answer("x") | {"orchestra": {"cost_usd": "0.1", "version": version}}, 0)
+
+    tape = ("auto", str(tmp_path / "tape.jsonl"))
+    with serving([*[told("3")] * 6, told("4")]) as double:
+        double.health = (200, {"fingerprint": "f3", "version": "3"})
+        made = dialogues(tmp_path, double.url, concurrency=1, tape=tape)
+        made = replace(made, model=replace(made.model, model=double.url, price=None))
+        with pytest.raises(ConfigError, match="it answers with version 4, and version 3 is measured"):
+            made.attempt(made.shards)
+        assert len(double.asked) == 7 and len(made.attempts()) == 1 and booked(made) == Decimal("0.7")
+        double.health = (200, {"fingerprint": "f4", "version": "4"})
+        other = replace(made, model=replace(made.model), limit=1)
+        other.attempt(other.shards)
+        assert len(double.asked) == 11, "another release is asked by itself"
+
+
 def test_a_checkpoints_gateway_needs_no_key_of_the_workspace_and_leaves_it_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
