@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import secrets
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -22,7 +23,7 @@ from orchestra.accounting.ledger import cost_of, phase
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.endpoint import SPENT, check_release
 from orchestra.evaluation.benchmarks.served import ANY, Served
-from orchestra.text import one_line
+from orchestra.text import one_line, without
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.replay.cassette import Cassette, scope
@@ -30,6 +31,8 @@ from orchestra.types import EXACT, Charge, Component, Price, Record
 
 MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
+SAID = 2000
+"""Bytes that are read of a refusal."""
 TIMEOUT_S = 590.0
 """A little less than the worker waits."""
 
@@ -77,6 +80,11 @@ class Proxy(ThreadingHTTPServer):
         """By name, what its calls cost, be they replayed."""
         self.token = secrets.token_urlsafe(32)
         """In every address: other programs of the machine, and pages in a browser, reach the port too."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silent where the program was killed while it waited for its reply."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def base(self, name: str) -> str:
         """The address for one attempt."""
@@ -181,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
             proxy.capped[name] = error
             status, body = 400, {"error": {"message": one_line(str(error))}}
         except urllib.error.HTTPError as error:
-            status, body = error.code, {"error": {"message": f"HTTP {error.code}"}}
+            status, body = error.code, {"error": {"message": _said(error, proxy.key)}}
         except (OSError, ValueError, HTTPException) as error:
             status, body = 502, {"error": {"message": one_line(str(error))}}
         data = json.dumps(body).encode()
@@ -193,6 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent."""
+
+
+def _said(error: urllib.error.HTTPError, key: str) -> str:
+    """What an endpoint says of a request that it refuses."""
+    try:
+        text = error.read(SAID).decode("utf-8", "replace")
+    except (OSError, HTTPException):
+        text = ""
+    return without(one_line(text), [key])[:SAID] or f"HTTP {error.code}"
 
 
 @contextmanager

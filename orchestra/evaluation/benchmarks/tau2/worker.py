@@ -6,6 +6,7 @@ Nothing of the library is imported here, since that environment lacks it: `PYTHO
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +37,11 @@ class AgentEndpoint:
             body["tool_choice"] = "required"  # The gateway's model chooses by itself.
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            said: dict[str, Any] = json.load(reply)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+                said: dict[str, Any] = json.load(reply)
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"HTTP {error.code}: {error.read().decode('utf-8', 'replace')}") from None
         return said
 
 
@@ -215,11 +219,13 @@ def scripted_user(script: Script | None) -> Any:
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """One simulation, scored by the official evaluator."""
+    """One simulation, scored by the official evaluator; where it fails, what it did until then and `error`."""
     from tau2.data_model.simulation import TextRunConfig
+    from tau2.evaluator import evaluator_nl_assertions
     from tau2.orchestrator.orchestrator import Orchestrator
     from tau2.runner.build import _build_env_kwargs, build_agent, build_environment, build_user
     from tau2.runner.simulation import run_simulation
+    from tau2.user.user_simulator import DummyUser
 
     domain, seed = asked["domain"], int(asked["seed"])
     task = task_of(domain, asked["split"], asked["task"])
@@ -233,8 +239,10 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
             agent["url"], agent["model"], os.environ.get(KEY, ""), seed, agent.get("temperature")
         ),
     }
-    # The judge of assertions has no address of its own: litellm reads this one.
+    # The judge of assertions is the user's model. It has no address of its own: litellm reads this one.
     os.environ["OPENAI_API_BASE"] = user.get("url") or "http://127.0.0.1:9/v1"
+    if user.get("model"):
+        evaluator_nl_assertions.DEFAULT_LLM_NL_ASSERTIONS = f"openai/{user['model']}"
     name = SOLO_NAME if solo else NAME
     config = TextRunConfig(domain=domain, agent=name, retrieval_config=asked.get("retrieval"))
     env_kwargs = _build_env_kwargs(config, task)
@@ -244,7 +252,7 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     if user["kind"] == "scripted":
         speaker = scripted_user(script if agent["kind"] == "golden" else None)
     elif solo:
-        speaker = dummy_user()
+        speaker = DummyUser()
     else:
         settings = {"temperature": 0.0, "api_base": user["url"], "api_key": user.get("key") or "none"}
         speaker = build_user("user_simulator", environment, task, llm=f"openai/{user['model']}", llm_args=settings)
@@ -259,30 +267,33 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         seed=None if user["kind"] == "scripted" else seed,
         solo_mode=solo,
     )
-    made = run_simulation(orchestrator, env_kwargs=env_kwargs)
-    return told(made)
-
-
-def dummy_user() -> Any:
-    """The official stand-in of solo tasks."""
-    from tau2.user.user_simulator import DummyUser
-
-    return DummyUser()
+    try:
+        return told(run_simulation(orchestrator, env_kwargs=env_kwargs))
+    except Exception as error:
+        return spent(orchestrator.trajectory) | {"error": f"{type(error).__name__}: {error}"}
 
 
 def told(made: Any) -> dict[str, Any]:
     """A simulation as JSON: its reward with its parts, and its messages without times and ids of chance."""
     info = made.reward_info
-    return {
+    checks = info.nl_assertions or []
+    return spent(made.messages) | {
         "reward": info.reward,
         "breakdown": {key.value: value for key, value in (info.reward_breakdown or {}).items()},
         "termination": str(getattr(made.termination_reason, "value", made.termination_reason)),
-        "agent_usd": made.agent_cost or 0.0,
-        "user_usd": made.user_cost or 0.0,
-        "messages": [line(message) for message in made.messages],
-        "latency_s": sum(orchestra(message).get("latency_s") or 0.0 for message in made.messages),
-        "calls": [call["name"] for message in made.messages for call in orchestra(message).get("tool_calls") or []],
-        "simulated": any(orchestra(message).get("simulated") for message in made.messages),
+        "assertions": [{"text": one.nl_assertion, "met": one.met, "why": one.justification} for one in checks],
+    }
+
+
+def spent(messages: list[Any]) -> dict[str, Any]:
+    """The messages, and what the gateway's answers among them took."""
+    said = [orchestra(message) for message in messages]
+    return {
+        "agent_usd": sum(float(one.get("cost_usd") or 0.0) for one in said),
+        "messages": [line(message) for message in messages],
+        "latency_s": sum(one.get("latency_s") or 0.0 for one in said),
+        "calls": [call["name"] for one in said for call in one.get("tool_calls") or []],
+        "simulated": any(one.get("simulated") for one in said),
     }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.base import Question
+from orchestra.evaluation.benchmarks.models import KEY as MODEL_KEY
 from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2.gateway import hosted
@@ -211,7 +213,7 @@ def test_a_simulation_becomes_an_attempt_with_the_official_reward() -> None:
     question = Question(id="retail/7", messages=(), question="retail/7", group="retail")
     made = {
         "reward": 0.0, "breakdown": {"DB": 1.0, "NL_ASSERTION": 0.0}, "termination": "user_stop", "agent_usd": 0.25,
-        "user_usd": 0.01, "latency_s": 2.0, "calls": ["gpt-5", "gpt-5"], "simulated": False,
+        "user_usd": "0.01", "assertions": [], "latency_s": 2.0, "calls": ["gpt-5", "gpt-5"], "simulated": False,
         "messages": [
             {"role": "assistant", "content": None, "calls": [{"name": "find", "arguments": {"id": 1}}]},
             {"role": "tool", "content": "found"},
@@ -221,11 +223,17 @@ def test_a_simulation_becomes_an_attempt_with_the_official_reward() -> None:
     assert (attempt.solved, attempt.trial, attempt.cost_usd) == (False, 2, Decimal("0.25"))
     assert attempt.why == "the user ended it; DB 1, NL_ASSERTION 0" and attempt.calls == {"gpt-5": 2}
     assert attempt.steps[0].call is not None and attempt.steps[0].call.name == "find"
+    assert attempt.details == {"user_usd": "0.01", "reward": 0.0, "assertions": [], "DB": 1.0, "NL_ASSERTION": 0.0}
     assert of_simulation(made | {"reward": 1.0}, question, 0).solved
+    unscored = of_simulation({**made, "error": "JSONDecodeError: line 1"}, question, 0)
+    assert (unscored.solved, unscored.failure) == (None, "JSONDecodeError: line 1"), "a failure is no score"
+    assert (unscored.calls, unscored.latency_s, unscored.steps) == (attempt.calls, 2.0, attempt.steps)
 
 
 WORKER = """#!{python}
-import json, runpy, sys
+import json, os, runpy, signal, sys
+if os.path.exists(__file__ + ".broken"):
+    import tau3
 worker = runpy.run_path(sys.argv[1])
 for line in sys.stdin:
     asked = json.loads(line)
@@ -235,9 +243,11 @@ for line in sys.stdin:
         told = [agent([{{"role": "user", "content": "x"}}], [], False) for _ in range(4)]
         if asked["task"] == "broken":
             raise KeyError("a tool of the domain")
+        if asked["task"] == "1" and os.path.exists(__file__ + ".killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
         usd = sum(float((one.get("orchestra") or {{}}).get("cost_usd") or 0) for one in told)
-        made = {{"reward": 1.0, "breakdown": {{}}, "termination": "user_stop", "agent_usd": usd, "user_usd": 0.0}}
-        made |= {{"messages": [], "latency_s": 0.0, "calls": [], "simulated": False}}
+        made = {{"reward": 1.0, "breakdown": {{}}, "termination": "user_stop", "agent_usd": usd}}
+        made |= {{"assertions": [], "messages": [], "latency_s": 0.0, "calls": [], "simulated": False}}
     except Exception as error:
         made = {{"error": repr(error)}}
     print(json.dumps(made), flush=True)
@@ -333,6 +343,58 @@ def test_a_release_during_an_evaluation_ends_it_and_a_replay_is_of_one_release(t
         other = replace(made, model=replace(made.model), limit=1)
         other.attempt(other.shards)
         assert len(double.asked) == 11, "another release is asked by itself"
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_why_an_endpoint_refuses_stands_in_the_failure_without_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MODEL_KEY, "sk-tested-secret")
+    refusal = {"error": {"message": "the prompt of sk-tested-secret is too long"}}
+    with serving([(400, refusal, 0)]) as double:
+        made = dialogues(tmp_path, double.url, limit=1)
+        made.attempt(made.shards)
+    (attempt,) = made.attempts()
+    assert "HTTP 400: " in attempt.failure and "is too long" in attempt.failure
+    assert "sk-tested-secret" not in attempt.failure
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_a_killed_worker_is_a_failure_to_try_again_and_its_calls_are_paid_for(tmp_path: Path) -> None:
+    with serving([(200, answer("x"), 0)]) as double:
+        made = dialogues(tmp_path, double.url, limit=2, concurrency=1)
+        mark = tmp_path / ".venv-tau2/bin/python.killed"
+        mark.touch()
+        made.attempt(made.shards)
+        first, killed = made.attempts()
+        assert first.solved and killed.failure == "signal 9 ended its process — attempt it again: --retry-failures"
+        assert killed.cost_usd == first.cost_usd > 0
+        mark.unlink()
+        assert [made.journal.forget_failures(shard) for shard in made.shards] == [1] and made.attempt(made.shards) == 1
+    assert [one.solved for one in made.attempts()] == [True, True]
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_an_environment_that_cannot_run_the_worker_ends_it_with_the_cause(tmp_path: Path) -> None:
+    made = dialogues(tmp_path, "http://127.0.0.1:9/v1")
+    (tmp_path / ".venv-tau2/bin/python.broken").touch()
+    with pytest.raises(ConfigError, match=r"ended: ModuleNotFoundError: No module named 'tau3' — make setup-tau2"):
+        made.attempt(made.shards)
+    assert made.attempts() == []
+
+
+def test_a_program_that_was_killed_while_it_waits_leaves_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving([(200, answer("x"), 0.3)]) as double, proxying(proxy(double, tmp_path)) as asked:
+        with pytest.raises(TimeoutError):
+            address = f"{asked.base('a/0')}/chat/completions"
+            urllib.request.urlopen(urllib.request.Request(address, json.dumps(BODY).encode()), timeout=0.05)
+        until = time.monotonic() + 5
+        while not asked.budget.spent_usd and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.2)
+    assert asked.budget.spent_usd > 0 and capsys.readouterr().err == ""
 
 
 def test_a_checkpoints_gateway_needs_no_key_of_the_workspace_and_leaves_it_no_request(
