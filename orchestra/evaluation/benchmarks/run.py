@@ -109,7 +109,10 @@ class Evaluation:
 
         So no part, and no result of another judge or price, takes the place of a whole result.
         """
-        parts = [*self.model.terms, *sorted(set(self.only))]
+        parts = [*self.model.terms]
+        if len(self.whole) != (self.spec.protocol.questions or len(self.whole)):
+            parts.append(f"{len(self.whole)}-questions")
+        parts += sorted(set(self.only))
         if len(self.questions) == self.limit:
             parts.append(f"first-{self.limit}")
         if self.trials != self.spec.protocol.trials:

@@ -16,7 +16,7 @@ from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import Attempt, Step
 from orchestra.evaluation.benchmarks.endpoint import check_release
 from orchestra.evaluation.benchmarks.hle import inspect_worker
-from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES
+from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES, ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2.gateway import STATE, hosted
 from orchestra.system.environment import foreign, required
@@ -87,6 +87,9 @@ def _check(evaluation: Evaluation) -> None:
     if evaluation.judge is not None or evaluation.trials != 1 or evaluation.only:
         what = "inspect keeps the official judge, one trial and every subject"
         raise ConfigError(what, where="--harness", fix="leave out --judge, --trials and --only")
+    if evaluation.model.question_usd is not None or evaluation.model.deadline_s != ModelSettings.deadline_s:
+        what = "inspect limits no question's dollars or seconds"
+        raise ConfigError(what, where="--harness", fix="leave out --question-usd and --deadline")
     if evaluation.model.model in REFERENCES:
         raise ConfigError("hle has no such agent", where="--model", fix="name a model")
 

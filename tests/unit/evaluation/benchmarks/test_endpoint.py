@@ -194,6 +194,13 @@ def test_inspect_too_asks_no_endpoint_without_a_price(tmp_path: Path) -> None:
         harnessed(replace(made, model=replace(made.model, price=None)))
 
 
+@pytest.mark.parametrize("limits", [{"question_usd": Decimal(1)}, {"deadline_s": 60.0}])
+def test_limits_that_inspect_cannot_keep_are_refused(tmp_path: Path, limits: dict[str, Any]) -> None:
+    made = evaluation("hle", published("hle", tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match="leave out --question-usd and --deadline"):
+        harnessed(replace(made, model=replace(made.model, **limits)))
+
+
 INSPECT = """#!{python}
 import json
 sample = {{"id": "h000", "error": None, "orchestra": {{"version": "4"}}}}
