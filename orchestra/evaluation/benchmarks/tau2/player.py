@@ -88,7 +88,6 @@ class Tau2Player:
         """One simulation with the official reward."""
         name = f"{question.id}/{trial}"
         asked = {
-            "kind": "run",
             "domain": question.settings["domain"],
             "task": question.settings["task"],
             "split": "base",

@@ -11,11 +11,10 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-VERSION = "1.0.1"
 KEY, GATEWAY = "ORCHESTRA_MODEL_KEY", "orchestrator"
 NAME, SOLO_NAME = "orchestra", "orchestra_solo"
 GO_ON = "Please go on."
-"""What a scripted participant says where it is the other's turn."""
+"""What is said where it is the other's turn: by a scripted participant, and to the gateway where nobody spoke yet."""
 SORRY = "I am sorry, I cannot help with that."
 TIMEOUT_S = 600.0
 
@@ -35,6 +34,9 @@ class AgentEndpoint:
             body["temperature"] = self.temperature
         if required and self.model != GATEWAY:
             body["tool_choice"] = "required"  # The gateway's model chooses by itself.
+        if self.model == GATEWAY and messages[-1]["role"] == "system":
+            # A solo task begins with the ticket in the system prompt, and the gateway answers a user.
+            body["messages"] = [*messages, {"role": "user", "content": GO_ON}]
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(body).encode(), headers)
         try:
@@ -326,18 +328,6 @@ def tasks(domain: str, split: str) -> list[Any]:
     return _KEPT[domain, split]
 
 
-def listed(asked: dict[str, Any]) -> dict[str, Any]:
-    """What there is: ids of the tasks, and which of them can be played without a user."""
-    from importlib.metadata import version
-
-    from tau2.agent.llm_agent import LLMSoloAgent
-
-    found = tasks(asked["domain"], asked["split"])
-    alone = asked["domain"] in ("mock", "telecom")
-    made = [{"id": task.id, "solo": alone and bool(LLMSoloAgent.check_valid_task(task))} for task in found]
-    return {"version": version("tau2"), "tasks": made}
-
-
 def main() -> None:
     """Requests until stdin ends; an error is a result with `error`, and the worker goes on."""
     # The library writes to stdout too.
@@ -350,7 +340,7 @@ def main() -> None:
     for request in sys.stdin:
         asked = json.loads(request)
         try:
-            result = listed(asked) if asked["kind"] == "tasks" else run(asked)
+            result = run(asked)
         except Exception as error:  # Whatever it is, the parent has to know.
             result = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(result), file=out, flush=True)

@@ -193,9 +193,14 @@ def test_the_agent_sends_the_domains_tools_as_the_callers_own(monkeypatch: pytes
         said = AgentEndpoint(double.url, "gpt-5", "sk-model", 301)(messages, tools, True)
         # Our gateway's model chooses by itself whether it calls.
         AgentEndpoint(double.url, "orchestrator", "", 301)(messages, tools, True)
+        # It answers a user, and a solo task begins without one.
+        for name in ("gpt-5", "orchestrator"):
+            AgentEndpoint(double.url, name, "", 301)([{"role": "system", "content": "a ticket"}], tools, True)
     assert called(said) == "reset" and double.keys[0] == "Bearer sk-model"
     assert double.asked[0]["tools"] == tools and double.asked[0]["tool_choice"] == "required"
     assert double.asked[1]["tools"] == tools and "tool_choice" not in double.asked[1]
+    roles = [[message["role"] for message in request["messages"]] for request in double.asked]
+    assert roles == [["user"], ["user"], ["system"], ["system", "user"]]
 
 
 def test_the_text_beside_tool_calls_stays_for_the_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
