@@ -8,11 +8,11 @@ from pathlib import Path
 
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
-from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError
+from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
 from orchestra.evaluation.benchmarks.hle.harness import Harnessed, harnessed
 from orchestra.evaluation.benchmarks.models import ModelSettings
-from orchestra.evaluation.benchmarks.report import REPORTS, Summary, metrics, results, summarise, table, write
+from orchestra.evaluation.benchmarks.report import FAILURES, REPORTS, Summary, metrics, results, summarise, table, write
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.evaluation.benchmarks.source import files_of, hashes
@@ -118,6 +118,14 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
     `other`: those of a harness, whose code decided, in place of ours.
     """
     attempts, spec = evaluation.attempts() if other is None else _ordered(evaluation, other), evaluation.spec
+    failed = [attempt.failure for attempt in attempts if attempt.solved is None]
+    if failed:
+        what = f"{len(failed)} of {len(attempts)} attempts have no verdict"
+        again = "add --retry-failures" if other is None else "run it again"
+        if len(failed) == len(attempts):
+            fix = f"see that the model and its judge answer, then {again}"
+            raise ServiceError(f"{what}: {failed[-1]}", where=evaluation.model.label, fix=fix)
+        screen(f"evaluate: {what}, see {FAILURES}; to repeat them, {again}")
     second, count = spec.protocol.second_judge, wanted.agreement
     agreed = judge_again(evaluation, attempts, count, second, screen) if second and count else None
     judging = evaluation.judging
@@ -177,6 +185,9 @@ def main(arguments: list[str]) -> None:
     wanted, root = Wanted(**vars(options().parse_args(arguments))), Path.cwd()
     if wanted.harness not in (None, INSPECT):
         raise ConfigError(f"no harness named {wanted.harness}", where="--harness", fix=f"{INSPECT}, or leave it out")
+    if wanted.harness is not None and wanted.retry_failures:
+        what = "inspect asks every question again, so it has no failures to repeat"
+        raise ConfigError(what, where="--retry-failures", fix="leave it or --harness out")
     evaluation = prepare(wanted, root)
     with evaluation.alone():
         if wanted.harness is not None:

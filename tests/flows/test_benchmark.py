@@ -41,7 +41,7 @@ def test_two_workers_replay_what_one_process_recorded(tmp_path: Path, monkeypatc
     assert state.is_completed() and len(double.asked) == asked
     assert state.message == f"hle: {alone.scored} verdicts, {alone.failures} failures"
     made = [
-        tmp_path / name / "reports/benchmarks/hle" / f"{MODEL}-openai-gpt-5-mini" / ATTEMPTS
+        tmp_path / name / "reports/benchmarks/hle" / f"{MODEL}-openai-gpt-5-mini-40-questions" / ATTEMPTS
         for name in ("alone", "shared")
     ]
     assert made[0].read_bytes() == made[1].read_bytes()

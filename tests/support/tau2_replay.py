@@ -79,8 +79,13 @@ def both(worker: Any, domain: str, task: Any, kind: str) -> dict[str, Any]:
     }  # fmt: skip
     made: dict[str, Any] = {"domain": domain, "task": task.id, "kind": kind}
     kwargs = _build_env_kwargs(TextRunConfig(domain=domain, retrieval_config=retrieval), task)
-    rewards: dict[str, Callable[[], float]] = {
-        "ours": lambda: float(worker.run(asked)["reward"]),
+
+    def ours() -> float | str:
+        said = worker.run(asked)
+        return str(said["error"]) if "error" in said else float(said["reward"])
+
+    rewards: dict[str, Callable[[], float | str]] = {
+        "ours": ours,
         "upstream": lambda: upstream(domain, task, kwargs, kind == "golden"),
     }
     for name, reward in rewards.items():

@@ -101,9 +101,7 @@ class EndpointModel:
             error.charges = tuple(map(lost, error.lost))
             raise
         told: dict[str, Any] = dict(reply.orchestra or {})
-        if self.version and told.get("version", self.version) != self.version:
-            what = f"it answers with version {told['version']!s:.80}, and version {self.version} is measured"
-            raise ConfigError(what, where="the gateway", fix="wait for the end of its release, then run it again")
+        check_release(told, self.version)
         calls = [call for call in told.get("tool_calls") or [] if isinstance(call, dict)]
         names = [str(call.get("name")) for call in calls]
         return Attempt(
@@ -121,6 +119,14 @@ class EndpointModel:
 
     def _charge(self, cost_usd: Decimal, usage: Usage | None = None) -> Charge:
         return Charge(component=Component.POLICY, name=self.name, usage=usage or Usage(), cost_usd=cost_usd)
+
+
+def check_release(told: Any, version: str) -> None:
+    """Raises `ConfigError` where a gateway tells of another version than the measured one; an empty one is any."""
+    said = told.get("version", version) if version and isinstance(told, dict) else version
+    if said != version:
+        what = f"it answers with version {said!s:.80}, and version {version} is measured"
+        raise ConfigError(what, where="the gateway", fix="wait for the end of its release, then run it again")
 
 
 def ruled(attempt: Attempt, example: Example) -> Attempt:

@@ -45,13 +45,17 @@ class Journal:
         atomic.append_text(self._file(shard), attempt.model_dump_json() + "\n")
 
     def forget_failures(self, shard: QuestionShard) -> int:
-        """Take failures out, so that they are attempted again; returns how many.
+        """Take failures at these questions out, so that they are attempted again; returns how many.
 
         Of an answer that the judge failed on, the answer stays.
         """
-        count = sum(bool(attempt.failure) for attempt in self.read(shard).values())
+
+        def forgotten(attempt: Attempt) -> bool:
+            return bool(attempt.failure) and attempt.item in shard.items
+
+        count = sum(map(forgotten, self.read(shard).values()))
         if count:
-            kept = [attempt for attempt in _attempts(self._file(shard)) if not attempt.failure]
+            kept = [attempt for attempt in _attempts(self._file(shard)) if not forgotten(attempt)]
             atomic.write_text(self._file(shard), "".join(attempt.model_dump_json() + "\n" for attempt in kept))
         return count
 

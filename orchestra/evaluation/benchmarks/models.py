@@ -20,8 +20,8 @@ from orchestra.config.schema import Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.evaluation.benchmarks.endpoint import SPENT, EndpointModel
-from orchestra.evaluation.benchmarks.served import Served, served
-from orchestra.files.checkpoint import hash_dir, hash_file
+from orchestra.evaluation.benchmarks.served import ANY, Served, served
+from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
@@ -40,8 +40,6 @@ KEY = "ORCHESTRA_MODEL_KEY"
 ENDPOINT = re.compile(r"(?:(?P<model>[^@\s]+)@)?(?P<url>https?://\S+)")
 """`MODEL@http://host/v1`; without a model it is one of our gateways."""
 GATEWAY_MODEL = "orchestrator"
-DATA = ("data/generated/answers.jsonl", "data/generated/corpus.jsonl")
-"""What simulated experts and the search know."""
 REFERENCES = ("golden", "idle")
 """In place of a model, where a benchmark has them: the known solution, and an agent that does nothing."""
 UNSCORED = frozenset({StopReason.TOOL_FAILURE, StopReason.CANCELLED})
@@ -171,16 +169,16 @@ class ModelSettings:
             # Not the address: a model has its name, and a gateway says what it serves.
             name = found["model"] or f"gateway/{self.release.fingerprint}"
             return f"{name}/{self.price}/{self.question_usd}/{self.max_tokens}"
-        world = self.params.world.model_dump_json() + self.params.rollout.model_dump_json()
-        data = [file for name in DATA if (file := self.root / name).is_file()]
-        return f"{self.checkpoint_hash}/{code_hash('gateway')}/{world}/{[hash_file(file) for file in data]}"
+        from orchestra.serving.releases.state import serving_fingerprint
+
+        served = serving_fingerprint(self.root, self.checkpoint_hash, "in_process", self.params)
+        return f"{served}/{code_hash('gateway')}"
 
     @cached_property
     def release(self) -> Served:
         """Of a gateway: asked once, also for the processes that this is sent to. Raises `ServiceError`."""
         found = self.endpoint
-        assert found is not None and found["model"] is None
-        return served(found["url"], self.cassette())
+        return ANY if found is None or found["model"] else served(found["url"], self.cassette())
 
     def cassette(self) -> Cassette | None:
         """What records or replays an evaluation, read again at each call; None: nothing does."""
@@ -220,7 +218,6 @@ class ModelSettings:
         if found is None:
             return CheckpointModel.load(self.checkpoint, self.params, self.root, budget)
         price = self.listed_price
-        release = self.release if found["model"] is None else Served(fingerprint="")
         chat = Chat(
             found["model"] or "gateway",
             model=found["model"] or GATEWAY_MODEL,
@@ -228,11 +225,11 @@ class ModelSettings:
             key=os.environ.get(KEY, ""),
             deadline_s=self.deadline_s,
             cassette=cassette,
-            entry=release.fingerprint,
+            entry=self.release.fingerprint,
             billed=SPENT if price is None else frozenset(),
         )
         limits = self.max_tokens, self.question_usd
-        return EndpointModel(chat, found["url"], price, budget, *limits, release.version)
+        return EndpointModel(chat, found["url"], price, budget, *limits, self.release.version)
 
     @property
     def listed_price(self) -> Price | None:

@@ -21,6 +21,8 @@ from orchestra.types import Record, add_up
 REPORTS = "reports/benchmarks"
 RESAMPLES, SEED = 1000, 0
 """Behind each interval."""
+MOST_FAILED = 0.01
+"""Share of the attempts that a whole result may lack a verdict on: HLE's judge, asked once, may be unreadable."""
 SUMMARY, ATTEMPTS, FAILURES, PROTOCOL = "summary.json", "attempts.jsonl", "failures.jsonl", "protocol.yaml"
 
 
@@ -41,7 +43,7 @@ class Summary(Record):
     """Of each file of questions, by its name."""
     questions: int
     whole: bool
-    """Whether that is all that the protocol asks: only such figures are comparable."""
+    """Whether that is all that the protocol asks, with a verdict on nearly all: only such figures are comparable."""
     trials: int
     scored: int
     """Attempts with a verdict."""
@@ -106,6 +108,7 @@ def summarise(
     """The figures over all attempts; `there` is the number of questions that the files hold, `user` what plays it."""
     protocol, count = spec.protocol, max(1, len(attempts))
     official = judge == (None if protocol.judge is None else protocol.judge.model) and user == "model"
+    failures = sum(attempt.solved is None for attempt in attempts)
     calls: dict[str, int] = {}
     for attempt in attempts:
         for name, number in attempt.calls.items():
@@ -121,10 +124,13 @@ def summarise(
         judge=judge,
         data_sha256=dict(data_sha256),
         questions=questions,
-        whole=official and questions == there == (protocol.questions or there) and trials >= protocol.trials,
+        whole=official
+        and questions == there == (protocol.questions or there)
+        and trials >= protocol.trials
+        and failures <= MOST_FAILED * questions * trials,
         trials=trials,
         scored=sum(attempt.solved is not None for attempt in attempts),
-        failures=sum(attempt.solved is None for attempt in attempts),
+        failures=failures,
         accuracy=share(attempts),
         interval=interval(attempts),
         rates=pass_rates(verdicts(attempts), RESAMPLES, SEED),

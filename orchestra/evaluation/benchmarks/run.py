@@ -109,7 +109,10 @@ class Evaluation:
 
         So no part, and no result of another judge or price, takes the place of a whole result.
         """
-        parts = [*self.model.terms, *sorted(set(self.only))]
+        parts = [*self.model.terms]
+        if len(self.whole) != (self.spec.protocol.questions or len(self.whole)):
+            parts.append(f"{len(self.whole)}-questions")
+        parts += sorted(set(self.only))
         if len(self.questions) == self.limit:
             parts.append(f"first-{self.limit}")
         if self.trials != self.spec.protocol.trials:
@@ -142,7 +145,11 @@ class Evaluation:
 
     @cached_property
     def shards(self) -> list[QuestionShard]:
-        return shards([question.id for question in self.questions])
+        """Those with a question that is asked, numbered over all questions: a part finds the attempts of the whole."""
+        asked = {question.id for question in self.questions}
+        every = shards([question.id for question in self.whole])
+        parts = [replace(shard, items=tuple(item for item in shard.items if item in asked)) for shard in every]
+        return [shard for shard in parts if shard.items]
 
     def missing(self, shard: QuestionShard) -> list[Key]:
         """The attempts of a shard that are not there yet, or have no verdict yet."""

@@ -25,6 +25,10 @@ class Served(Record):
         return "-".join(filter(None, ("gateway", self.version, self.fingerprint[:8])))
 
 
+ANY = Served(fingerprint="")
+"""What a plain model serves."""
+
+
 def served(url: str, cassette: Cassette | None) -> Served:
     """What the gateway at `url` (up to `/v1`) serves; a replay reads what was recorded.
 

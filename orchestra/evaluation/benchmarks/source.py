@@ -17,7 +17,8 @@ def files_of(protocol: Protocol, root: Path, named: Sequence[Path]) -> tuple[Pat
     found = found or _downloaded(protocol)
     for file in found:
         if not file.exists():
-            raise DataError("no such file", where=str(file), fix="name the published files: --data FILE")
+            fix = None if named else protocol.settings.get("setup")
+            raise DataError("no such file", where=str(file), fix=str(fix or "name the published files: --data FILE"))
     return found
 
 

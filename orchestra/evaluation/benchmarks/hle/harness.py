@@ -14,10 +14,11 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.config.judge import JudgeSettings
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import Attempt, Step
+from orchestra.evaluation.benchmarks.endpoint import check_release
 from orchestra.evaluation.benchmarks.hle import inspect_worker
-from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES
+from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, REFERENCES, ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
-from orchestra.evaluation.benchmarks.tau2.gateway import hosted
+from orchestra.evaluation.benchmarks.tau2.gateway import STATE, hosted
 from orchestra.system.environment import foreign, required
 from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
@@ -56,7 +57,7 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
         found = model.endpoint
         if found is None:
             budget = Budget(evaluation.folder / "inspect-ledger.jsonl", None, "benchmark")
-            url, name = stack.enter_context(hosted(model, budget)), GATEWAY_MODEL
+            url, name = stack.enter_context(hosted(model, budget, evaluation.folder / STATE)), GATEWAY_MODEL
         else:
             url, name = found["url"], found["model"] or GATEWAY_MODEL
         asked: dict[str, Any] = {
@@ -70,6 +71,8 @@ def harnessed(evaluation: Evaluation) -> Harnessed:
         }
         *samples, last = _run(python, asked)
     _answered(samples, last, asked)
+    for sample in samples:
+        check_release(sample["orchestra"], model.release.version)
     attempts = [attempt_of(sample, judge, model.price_of(judge.price), price) for sample in samples]
     return Harnessed(attempts, last["figures"], SCORER.format(**last["versions"]))
 
@@ -84,6 +87,9 @@ def _check(evaluation: Evaluation) -> None:
     if evaluation.judge is not None or evaluation.trials != 1 or evaluation.only:
         what = "inspect keeps the official judge, one trial and every subject"
         raise ConfigError(what, where="--harness", fix="leave out --judge, --trials and --only")
+    if evaluation.model.question_usd is not None or evaluation.model.deadline_s != ModelSettings.deadline_s:
+        what = "inspect limits no question's dollars or seconds"
+        raise ConfigError(what, where="--harness", fix="leave out --question-usd and --deadline")
     if evaluation.model.model in REFERENCES:
         raise ConfigError("hle has no such agent", where="--model", fix="name a model")
 

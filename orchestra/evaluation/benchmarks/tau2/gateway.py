@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra.accounting.budget import Budget
@@ -15,11 +16,17 @@ if TYPE_CHECKING:
     import uvicorn
 
 START_S = 60.0
+STATE = "gateway"
+"""Its folder in that of an evaluation."""
 
 
 @contextmanager
-def hosted(model: ModelSettings, budget: Budget) -> Iterator[str]:
-    """The address, up to /v1, of a gateway on 127.0.0.1 that serves the checkpoint and books in the budget."""
+def hosted(model: ModelSettings, budget: Budget, state: Path) -> Iterator[str]:
+    """The address, up to /v1, of a gateway on 127.0.0.1 that serves the checkpoint and books in the budget.
+
+    `state`: a folder for its keys and traces. The workspace's would ask for a key, and drift of the callers' requests
+    would count the benchmark's questions.
+    """
     import uvicorn
 
     from orchestra.serving.app import create_app
@@ -28,7 +35,7 @@ def hosted(model: ModelSettings, budget: Budget) -> Iterator[str]:
 
     backend = InProcess.load(model.root, model.checkpoint, model.params).backend
     backend.toolkit = Toolkit.from_params(model.params, model.root, budget=budget)
-    app = create_app(Gateway(model.root, backend=backend), load=False)
+    app = create_app(Gateway(state, backend=backend), load=False)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

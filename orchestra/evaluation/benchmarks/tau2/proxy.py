@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import secrets
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -20,8 +21,9 @@ from pydantic import JsonValue
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of, phase
 from orchestra.errors import BudgetError, ConfigError
-from orchestra.evaluation.benchmarks.endpoint import SPENT
-from orchestra.text import one_line
+from orchestra.evaluation.benchmarks.endpoint import SPENT, check_release
+from orchestra.evaluation.benchmarks.served import ANY, Served
+from orchestra.text import one_line, without
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.replay.cassette import Cassette, scope
@@ -29,6 +31,8 @@ from orchestra.types import EXACT, Charge, Component, Price, Record
 
 MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
+SAID = 2000
+"""Bytes that are read of a refusal."""
 TIMEOUT_S = 590.0
 """A little less than the worker waits."""
 
@@ -62,12 +66,14 @@ class Proxy(ThreadingHTTPServer):
         *,
         max_tokens: int = MAX_TOKENS,
         call_usd: Decimal | None = None,
+        release: Served = ANY,
     ) -> None:
         """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit.
-        `call_usd`: what a gateway may spend on a call."""
+        `call_usd`: what a gateway may spend on a call. `release`: what a gateway must answer with."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.key, self.price, self.component = url.rstrip("/"), key, price, component
         self.budget, self.cassette, self.max_tokens, self.call_usd = budget, cassette, max_tokens, call_usd
+        self.release = release
         self.capped: dict[str, BudgetError | ConfigError] = {}
         """By name, why it stopped asking: a reason that the caller must act on."""
         self.cost_usd: dict[str, Decimal] = {}
@@ -75,17 +81,23 @@ class Proxy(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(32)
         """In every address: other programs of the machine, and pages in a browser, reach the port too."""
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silent where the program was killed while it waited for its reply."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def base(self, name: str) -> str:
         """The address for one attempt."""
         return f"http://127.0.0.1:{self.server_port}/{self.token}/{quote(name)}/v1"
 
     def complete(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The completion, replayed or asked for; raises `BudgetError` before the cap and `OSError` without a reply."""
+        """The completion, replayed or asked for; raises `OSError` without a reply, `BudgetError` before the cap and
+        `ConfigError` after a reply of another release."""
         body, worst = self._bounded(body)
         slot = None
         if self.cassette is not None:
             with scope(name):
-                slot = self.cassette.slot(body, secrets=[self.key] if self.key else [])
+                slot = self.cassette.slot(body, self.release.fingerprint, secrets=[self.key] if self.key else [])
         if slot is not None and slot.found is not None and slot.found.reply is not None:
             said = dict(Completion.model_validate(slot.found.reply).body)
             self._count(name, self._charge(said, worst))
@@ -98,6 +110,8 @@ class Proxy(ThreadingHTTPServer):
                     self._book(name, worst)
                 raise
             self._book(name, self._charge(said, worst))
+        if isinstance(said, dict):
+            check_release(said.get("orchestra"), self.release.version)
         if slot is not None:
             slot.keep(Completion(body=said))
         return said
@@ -175,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
             proxy.capped[name] = error
             status, body = 400, {"error": {"message": one_line(str(error))}}
         except urllib.error.HTTPError as error:
-            status, body = error.code, {"error": {"message": f"HTTP {error.code}"}}
+            status, body = error.code, {"error": {"message": _said(error, proxy.key)}}
         except (OSError, ValueError, HTTPException) as error:
             status, body = 502, {"error": {"message": one_line(str(error))}}
         data = json.dumps(body).encode()
@@ -187,6 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent."""
+
+
+def _said(error: urllib.error.HTTPError, key: str) -> str:
+    """What an endpoint says of a request that it refuses."""
+    try:
+        text = error.read(SAID).decode("utf-8", "replace")
+    except (OSError, HTTPException):
+        text = ""
+    return without(one_line(text), [key])[:SAID] or f"HTTP {error.code}"
 
 
 @contextmanager

@@ -6,15 +6,15 @@ Nothing of the library is imported here, since that environment lacks it: `PYTHO
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-VERSION = "1.0.1"
 KEY, GATEWAY = "ORCHESTRA_MODEL_KEY", "orchestrator"
 NAME, SOLO_NAME = "orchestra", "orchestra_solo"
 GO_ON = "Please go on."
-"""What a scripted participant says where it is the other's turn."""
+"""What is said where it is the other's turn: by a scripted participant, and to the gateway where nobody spoke yet."""
 SORRY = "I am sorry, I cannot help with that."
 TIMEOUT_S = 600.0
 
@@ -23,19 +23,27 @@ Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], dict[str, An
 
 
 class AgentEndpoint:
-    """An OpenAI-compatible endpoint: the gateway."""
+    """An OpenAI-compatible endpoint: the gateway, or a plain model, which the official agent asks at temperature 0."""
 
-    def __init__(self, url: str, model: str, key: str, seed: int) -> None:
-        self.url, self.model, self.key, self.seed = url.rstrip("/"), model, key, seed
+    def __init__(self, url: str, model: str, key: str, seed: int, temperature: float | None = None) -> None:
+        self.url, self.model, self.key, self.seed, self.temperature = url.rstrip("/"), model, key, seed, temperature
 
     def __call__(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], required: bool) -> dict[str, Any]:
         body = {"model": self.model, "messages": messages, "tools": tools, "seed": self.seed}
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
         if required and self.model != GATEWAY:
             body["tool_choice"] = "required"  # The gateway's model chooses by itself.
+        if self.model == GATEWAY and messages[-1]["role"] == "system":
+            # A solo task begins with the ticket in the system prompt, and the gateway answers a user.
+            body["messages"] = [*messages, {"role": "user", "content": GO_ON}]
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            said: dict[str, Any] = json.load(reply)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+                said: dict[str, Any] = json.load(reply)
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"HTTP {error.code}: {error.read().decode('utf-8', 'replace')}") from None
         return said
 
 
@@ -105,7 +113,7 @@ def completion(text: str | None = None, calls: list[tuple[str, dict[str, Any]]] 
 
 
 def answer_of(said: dict[str, Any]) -> Any:
-    """A completion as the benchmark's message: text or tool calls, never both, with its dollars."""
+    """A completion as the benchmark's message, with its dollars; the evaluator reads the text beside tool calls too."""
     from tau2.data_model.message import AssistantMessage, ToolCall
 
     message = said["choices"][0]["message"]
@@ -118,7 +126,7 @@ def answer_of(said: dict[str, Any]) -> Any:
     told = said.get("orchestra") or {}
     return AssistantMessage(
         role="assistant",
-        content=None if calls else (message.get("content") or SORRY),
+        content=message.get("content") or (None if calls else SORRY),
         tool_calls=calls or None,
         cost=float(told.get("cost_usd") or 0.0),
         usage=said.get("usage"),
@@ -213,11 +221,13 @@ def scripted_user(script: Script | None) -> Any:
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """One simulation, scored by the official evaluator."""
+    """One simulation, scored by the official evaluator; where it fails, what it did until then and `error`."""
     from tau2.data_model.simulation import TextRunConfig
+    from tau2.evaluator import evaluator_nl_assertions
     from tau2.orchestrator.orchestrator import Orchestrator
     from tau2.runner.build import _build_env_kwargs, build_agent, build_environment, build_user
     from tau2.runner.simulation import run_simulation
+    from tau2.user.user_simulator import DummyUser
 
     domain, seed = asked["domain"], int(asked["seed"])
     task = task_of(domain, asked["split"], asked["task"])
@@ -227,10 +237,14 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     chats: dict[str, Callable[[], Chat]] = {
         "golden": lambda: GoldenAgent(task, script),
         "idle": IdleAgent,
-        "endpoint": lambda: AgentEndpoint(agent["url"], agent["model"], os.environ.get(KEY, ""), seed),
+        "endpoint": lambda: AgentEndpoint(
+            agent["url"], agent["model"], os.environ.get(KEY, ""), seed, agent.get("temperature")
+        ),
     }
-    # The judge of assertions has no address of its own: litellm reads this one.
+    # The judge of assertions is the user's model. It has no address of its own: litellm reads this one.
     os.environ["OPENAI_API_BASE"] = user.get("url") or "http://127.0.0.1:9/v1"
+    if user.get("model"):
+        evaluator_nl_assertions.DEFAULT_LLM_NL_ASSERTIONS = f"openai/{user['model']}"
     name = SOLO_NAME if solo else NAME
     config = TextRunConfig(domain=domain, agent=name, retrieval_config=asked.get("retrieval"))
     env_kwargs = _build_env_kwargs(config, task)
@@ -240,7 +254,7 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     if user["kind"] == "scripted":
         speaker = scripted_user(script if agent["kind"] == "golden" else None)
     elif solo:
-        speaker = dummy_user()
+        speaker = DummyUser()
     else:
         settings = {"temperature": 0.0, "api_base": user["url"], "api_key": user.get("key") or "none"}
         speaker = build_user("user_simulator", environment, task, llm=f"openai/{user['model']}", llm_args=settings)
@@ -255,30 +269,33 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         seed=None if user["kind"] == "scripted" else seed,
         solo_mode=solo,
     )
-    made = run_simulation(orchestrator, env_kwargs=env_kwargs)
-    return told(made)
-
-
-def dummy_user() -> Any:
-    """The official stand-in of solo tasks."""
-    from tau2.user.user_simulator import DummyUser
-
-    return DummyUser()
+    try:
+        return told(run_simulation(orchestrator, env_kwargs=env_kwargs))
+    except Exception as error:
+        return spent(orchestrator.trajectory) | {"error": f"{type(error).__name__}: {error}"}
 
 
 def told(made: Any) -> dict[str, Any]:
     """A simulation as JSON: its reward with its parts, and its messages without times and ids of chance."""
     info = made.reward_info
-    return {
+    checks = info.nl_assertions or []
+    return spent(made.messages) | {
         "reward": info.reward,
         "breakdown": {key.value: value for key, value in (info.reward_breakdown or {}).items()},
         "termination": str(getattr(made.termination_reason, "value", made.termination_reason)),
-        "agent_usd": made.agent_cost or 0.0,
-        "user_usd": made.user_cost or 0.0,
-        "messages": [line(message) for message in made.messages],
-        "latency_s": sum(orchestra(message).get("latency_s") or 0.0 for message in made.messages),
-        "calls": [call["name"] for message in made.messages for call in orchestra(message).get("tool_calls") or []],
-        "simulated": any(orchestra(message).get("simulated") for message in made.messages),
+        "assertions": [{"text": one.nl_assertion, "met": one.met, "why": one.justification} for one in checks],
+    }
+
+
+def spent(messages: list[Any]) -> dict[str, Any]:
+    """The messages, and what the gateway's answers among them took."""
+    said = [orchestra(message) for message in messages]
+    return {
+        "agent_usd": sum(float(one.get("cost_usd") or 0.0) for one in said),
+        "messages": [line(message) for message in messages],
+        "latency_s": sum(one.get("latency_s") or 0.0 for one in said),
+        "calls": [call["name"] for one in said for call in one.get("tool_calls") or []],
+        "simulated": any(one.get("simulated") for one in said),
     }
 
 
@@ -311,18 +328,6 @@ def tasks(domain: str, split: str) -> list[Any]:
     return _KEPT[domain, split]
 
 
-def listed(asked: dict[str, Any]) -> dict[str, Any]:
-    """What there is: ids of the tasks, and which of them can be played without a user."""
-    from importlib.metadata import version
-
-    from tau2.agent.llm_agent import LLMSoloAgent
-
-    found = tasks(asked["domain"], asked["split"])
-    alone = asked["domain"] in ("mock", "telecom")
-    made = [{"id": task.id, "solo": alone and bool(LLMSoloAgent.check_valid_task(task))} for task in found]
-    return {"version": version("tau2"), "tasks": made}
-
-
 def main() -> None:
     """Requests until stdin ends; an error is a result with `error`, and the worker goes on."""
     # The library writes to stdout too.
@@ -335,7 +340,7 @@ def main() -> None:
     for request in sys.stdin:
         asked = json.loads(request)
         try:
-            result = listed(asked) if asked["kind"] == "tasks" else run(asked)
+            result = run(asked)
         except Exception as error:  # Whatever it is, the parent has to know.
             result = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(result), file=out, flush=True)

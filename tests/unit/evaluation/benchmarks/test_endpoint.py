@@ -1,5 +1,6 @@
 """A chat endpoint or a gateway: lost attempts are booked and reported alike, and each release has its own results."""
 
+import sys
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -191,3 +192,34 @@ def test_inspect_too_asks_no_endpoint_without_a_price(tmp_path: Path) -> None:
     made = evaluation("hle", published("hle", tmp_path), tmp_path)
     with pytest.raises(ConfigError, match="--price PROVIDER/MODEL"):
         harnessed(replace(made, model=replace(made.model, price=None)))
+
+
+@pytest.mark.parametrize("limits", [{"question_usd": Decimal(1)}, {"deadline_s": 60.0}])
+def test_limits_that_inspect_cannot_keep_are_refused(tmp_path: Path, limits: dict[str, Any]) -> None:
+    made = evaluation("hle", published("hle", tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match="leave out --question-usd and --deadline"):
+        harnessed(replace(made, model=replace(made.model, **limits)))
+
+
+INSPECT = """#!{python}
+import json
+sample = {{"id": "h000", "error": None, "orchestra": {{"version": "4"}}}}
+last = {{"status": "success", "figures": {{}}, "versions": {{"inspect_ai": "0", "inspect_evals": "0"}}}}
+print(json.dumps(sample))
+print(json.dumps(last))
+"""
+"""In place of the package: one answer of another release."""
+
+
+def test_a_release_while_inspect_asks_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / ".venv-inspect/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(INSPECT.format(python=sys.executable))
+    python.chmod(0o755)
+    with serving(answers(spent())) as double:
+        monkeypatch.setenv(URL, double.url)
+        double.health = (200, {"fingerprint": "f1", "version": "3"})
+        made = gateway(tmp_path, double, 1)
+        made = replace(made, model=replace(made.model, question_usd=None))
+        with pytest.raises(ConfigError, match="it answers with version 4, and version 3 is measured"):
+            harnessed(made)

@@ -46,12 +46,12 @@ def test_rates_are_over_trials_and_a_failure_is_no_wrong_answer(tmp_path: Path) 
     assert [rate.k for rate in made.rates] == [1, 2, 3]
     assert made.rates[1].all.value == pytest.approx((3 / 6 + 0) / 2)
     assert made.interval is not None and made.interval.value == pytest.approx((3 / 4 + 0) / 2)
-    assert made.cost_usd == Decimal("0.5") and made.whole
+    assert made.cost_usd == Decimal("0.5")
     write(tmp_path / "reports/benchmarks/own/m", made, BENCHMARKS["own"].protocol, found)
     assert results(tmp_path) == [made]
     assert (tmp_path / "reports/benchmarks/own/m" / FAILURES).read_text().count("\n") == 1
     assert metrics(made)["pass_all_2"] == pytest.approx(0.25)
-    assert table([made])[1].split() == ["own", "m", "2", "x", "4", "42.9%", "0.5000", "0.0", "1", "yes"]
+    assert table([made])[1].split() == ["own", "m", "2", "x", "4", "42.9%", "0.5000", "0.0", "1", "no"]
 
 
 def test_a_part_of_the_questions_is_not_the_benchmark() -> None:
@@ -61,6 +61,16 @@ def test_a_part_of_the_questions_is_not_the_benchmark() -> None:
         BENCHMARKS["hle"], [], model="m", identity="i", judge="j", data_sha256={}, questions=100, there=100, trials=1
     )
     assert not made.whole and made.accuracy is None
+
+
+@pytest.mark.parametrize("failures, whole", [(0, True), (2, True), (3, False), (200, False)])
+def test_a_result_that_lacks_more_than_one_verdict_in_a_hundred_is_not_whole(failures: int, whole: bool) -> None:
+    found = attempts(*[(None,)] * failures, *[(True,)] * (200 - failures))
+    made = summarise(
+        BENCHMARKS["own"], found, model="m", identity="i", judge=None, data_sha256={}, questions=200, there=200,
+        trials=1,
+    )  # fmt: skip
+    assert made.failures == failures and made.whole is whole
 
 
 def test_another_judge_or_user_is_not_the_benchmark() -> None:
@@ -83,7 +93,8 @@ def test_kinds_of_reasoning_and_domains_have_their_shares() -> None:
     found = attempts((True,), (False,), group="Tabular | Numerical") + attempts((True,), group="Tabular")
     assert figures(found, 3) == {"accuracy/Numerical": 0.5, "accuracy/Tabular": pytest.approx(2 / 3)}
     domains = attempts((True,), (True,), (False,), group="retail") + attempts((False,), group="mock")
-    assert tau2_figures(domains, 4)["accuracy_domains"] == pytest.approx(1 / 3)
+    domains[0] = domains[0].model_copy(update={"details": {"user_usd": "0.02"}})
+    assert tau2_figures(domains, 4) == {"accuracy_domains": pytest.approx(1 / 3), "user_usd": 0.005}
 
 
 def test_kappa_is_that_of_cohen() -> None:

@@ -15,12 +15,14 @@ import pytest
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import Attempt, Question
+from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation, decided
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
 from orchestra.types import Charge
 from tests.support.benchmarks import MODEL, ROOT, evaluation, pairs, player, published
 from tests.support.endpoint import answer, serving
+from tests.support.serving_world import params, workspace
 
 CHILD = """
 import sys
@@ -145,9 +147,11 @@ def test_failures_are_kept_apart_from_wrong_answers_and_tried_again_on_request(
         assert all("HTTP 500" in attempt.failure for attempt in made.attempts())
         down[0] = False
         assert made.attempt(made.shards) == 0
-        assert sum(made.journal.forget_failures(shard) for shard in made.shards) == 3
+        part = replace(made, only=("Math",))
+        assert sum(part.journal.forget_failures(shard) for shard in part.shards) == 1 == part.attempt(part.shards)
+        assert [attempt.solved is None for attempt in made.attempts()] == [True, False, True]
         before = len(double.asked)
-        assert made.attempt(made.shards) == 3
+        assert sum(made.journal.forget_failures(shard) for shard in made.shards) == 2 == made.attempt(made.shards)
         again = [request["model"] for request in double.asked[before:]]
         assert again and MODEL not in again, "the answers are there: only the judge is asked"
     assert [attempt.solved for attempt in made.attempts()] == [True, True, False]
@@ -162,6 +166,20 @@ def test_more_trials_and_questions_go_on_from_what_is_there(tmp_path: Path, monk
         more = evaluation("hle", file, tmp_path, double.url, trials=2)
         assert more.attempt(more.shards) == 6
     assert [(one.item, one.trial) for one in more.attempts()][:3] == [("h000", 0), ("h000", 1), ("h001", 0)]
+
+
+def test_a_group_of_many_questions_and_the_whole_share_their_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:80])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        part = evaluation("hle", file, tmp_path, double.url, only=("Math",))
+        whole = evaluation("hle", file, tmp_path, double.url)
+        assert (part.attempt(part.shards), whole.attempt(whole.shards)) == (40, 40)
+        assert part.attempt(part.shards) == 0
+    assert [one for one in whole.attempts() if one.group == "Math"] == part.attempts()
+    assert [one.item for one in whole.attempts()] == [question.id for question in whole.questions]
 
 
 def test_a_gateway_states_its_dollars_and_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +205,25 @@ def test_a_gateway_states_its_dollars_and_calls(tmp_path: Path, monkeypatch: pyt
             unbounded.attempt(unbounded.shards)
     assert (attempt.cost_usd, attempt.latency_s, attempt.calls) == (Decimal("0.25"), 3.5, {"gpt-5": 1})
     assert attempt.simulated and attempt.steps[0].observation == "12" and attempt.solved
+
+
+@pytest.mark.parametrize("changed", ["data/catalogue/tools.yaml", "data/catalogue/prices.yaml"])
+def test_a_checkpoint_with_another_catalogue_or_price_book_gets_results_of_its_own(
+    tmp_path: Path, changed: str
+) -> None:
+    root, file = workspace(tmp_path / "workspace"), published("hle", tmp_path, pairs("hle")[:2])
+    (root / "models/grpo").mkdir(parents=True)
+    (root / "models/grpo/config.json").write_text("{}")
+
+    def folder() -> Path:
+        found = params()
+        return Evaluation(root, found, "hle", ModelSettings(root, found, "models/grpo"), (file,)).folder
+
+    before = folder()
+    assert folder() == before
+    with (root / changed).open("a") as grown:
+        grown.write("# another line\n")
+    assert folder() != before
 
 
 def test_what_cannot_be_evaluated_is_said_in_one_line(tmp_path: Path) -> None:

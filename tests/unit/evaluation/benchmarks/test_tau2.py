@@ -3,13 +3,14 @@
 import asyncio
 import json
 import sys
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,24 +19,34 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.base import Question
+from orchestra.evaluation.benchmarks.models import KEY as MODEL_KEY
+from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
+from orchestra.evaluation.benchmarks.tau2.gateway import hosted
 from orchestra.evaluation.benchmarks.tau2.player import of_simulation, play
 from orchestra.evaluation.benchmarks.tau2.proxy import Proxy
 from orchestra.evaluation.benchmarks.tau2.proxy import serving as proxying
 from orchestra.evaluation.benchmarks.tau2.worker import (
     GO_ON,
+    SORRY,
     AgentEndpoint,
     GoldenAgent,
     IdleAgent,
     Script,
     WholeScript,
+    answer_of,
 )
 from orchestra.files.jsonl import read_jsonl
+from orchestra.serving.mcp_server import InProcess
+from orchestra.serving.records.telemetry import TRACES
+from orchestra.serving.shared.database import STORE, Database
+from orchestra.serving.shared.keys import Keys
 from orchestra.tools.experts.judging import URL
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.types import Charge, Component, Price
 from tests.support.benchmarks import evaluation
 from tests.support.endpoint import Double, answer, serving
+from tests.support.serving_world import backend, params, workspace
 
 PRICE = Price(input_per_million=Decimal(2), output_per_million=Decimal(10))
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "reset", "arguments": "{}"}}]
@@ -47,7 +58,8 @@ BODY: dict[str, Any] = {
 
 
 def post(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=10) as reply:
             return reply.status, json.load(reply)
@@ -181,16 +193,32 @@ def test_the_agent_sends_the_domains_tools_as_the_callers_own(monkeypatch: pytes
         said = AgentEndpoint(double.url, "gpt-5", "sk-model", 301)(messages, tools, True)
         # Our gateway's model chooses by itself whether it calls.
         AgentEndpoint(double.url, "orchestrator", "", 301)(messages, tools, True)
+        # It answers a user, and a solo task begins without one.
+        for name in ("gpt-5", "orchestrator"):
+            AgentEndpoint(double.url, name, "", 301)([{"role": "system", "content": "a ticket"}], tools, True)
     assert called(said) == "reset" and double.keys[0] == "Bearer sk-model"
     assert double.asked[0]["tools"] == tools and double.asked[0]["tool_choice"] == "required"
     assert double.asked[1]["tools"] == tools and "tool_choice" not in double.asked[1]
+    roles = [[message["role"] for message in request["messages"]] for request in double.asked]
+    assert roles == [["user"], ["user"], ["system"], ["system", "user"]]
+
+
+def test_the_text_beside_tool_calls_stays_for_the_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tau2", "tau2.data_model", "tau2.data_model.message"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name in ("AssistantMessage", "ToolCall"):
+        monkeypatch.setattr(sys.modules["tau2.data_model.message"], name, SimpleNamespace, raising=False)
+    both, calls = answer_of(answer("It costs 42.", tool_calls=CALLS)), answer_of(answer(None, tool_calls=CALLS))
+    assert (both.content, [call.name for call in both.tool_calls]) == ("It costs 42.", ["reset"])
+    assert (calls.content, len(calls.tool_calls)) == (None, 1)
+    assert (answer_of(answer(None)).content, answer_of(answer(None)).tool_calls) == (SORRY, None)
 
 
 def test_a_simulation_becomes_an_attempt_with_the_official_reward() -> None:
     question = Question(id="retail/7", messages=(), question="retail/7", group="retail")
     made = {
         "reward": 0.0, "breakdown": {"DB": 1.0, "NL_ASSERTION": 0.0}, "termination": "user_stop", "agent_usd": 0.25,
-        "user_usd": 0.01, "latency_s": 2.0, "calls": ["gpt-5", "gpt-5"], "simulated": False,
+        "user_usd": "0.01", "assertions": [], "latency_s": 2.0, "calls": ["gpt-5", "gpt-5"], "simulated": False,
         "messages": [
             {"role": "assistant", "content": None, "calls": [{"name": "find", "arguments": {"id": 1}}]},
             {"role": "tool", "content": "found"},
@@ -200,22 +228,31 @@ def test_a_simulation_becomes_an_attempt_with_the_official_reward() -> None:
     assert (attempt.solved, attempt.trial, attempt.cost_usd) == (False, 2, Decimal("0.25"))
     assert attempt.why == "the user ended it; DB 1, NL_ASSERTION 0" and attempt.calls == {"gpt-5": 2}
     assert attempt.steps[0].call is not None and attempt.steps[0].call.name == "find"
+    assert attempt.details == {"user_usd": "0.01", "reward": 0.0, "assertions": [], "DB": 1.0, "NL_ASSERTION": 0.0}
     assert of_simulation(made | {"reward": 1.0}, question, 0).solved
+    unscored = of_simulation({**made, "error": "JSONDecodeError: line 1"}, question, 0)
+    assert (unscored.solved, unscored.failure) == (None, "JSONDecodeError: line 1"), "a failure is no score"
+    assert (unscored.calls, unscored.latency_s, unscored.steps) == (attempt.calls, 2.0, attempt.steps)
 
 
 WORKER = """#!{python}
-import json, runpy, sys
+import json, os, runpy, signal, sys
+if os.path.exists(__file__ + ".broken"):
+    import tau3
 worker = runpy.run_path(sys.argv[1])
 for line in sys.stdin:
     asked = json.loads(line)
-    agent = worker["AgentEndpoint"](asked["agent"]["url"], asked["agent"]["model"], "", 300)
+    told = asked["agent"]
+    agent = worker["AgentEndpoint"](told["url"], told["model"], "", 300, told.get("temperature"))
     try:
         told = [agent([{{"role": "user", "content": "x"}}], [], False) for _ in range(4)]
         if asked["task"] == "broken":
             raise KeyError("a tool of the domain")
+        if asked["task"] == "1" and os.path.exists(__file__ + ".killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
         usd = sum(float((one.get("orchestra") or {{}}).get("cost_usd") or 0) for one in told)
-        made = {{"reward": 1.0, "breakdown": {{}}, "termination": "user_stop", "agent_usd": usd, "user_usd": 0.0}}
-        made |= {{"messages": [], "latency_s": 0.0, "calls": [], "simulated": False}}
+        made = {{"reward": 1.0, "breakdown": {{}}, "termination": "user_stop", "agent_usd": usd}}
+        made |= {{"assertions": [], "messages": [], "latency_s": 0.0, "calls": [], "simulated": False}}
     except Exception as error:
         made = {{"error": repr(error)}}
     print(json.dumps(made), flush=True)
@@ -269,6 +306,16 @@ def test_an_endpoint_is_capped_and_booked_at_its_price_also_where_a_simulation_f
 
 
 @pytest.mark.usefixtures("all_alone")
+@pytest.mark.parametrize("name, sent", [("tested-1", {0.0}), ("o3-mini-2025-01-31", {None})])
+def test_a_plain_model_is_asked_at_temperature_0_where_it_takes_one(tmp_path: Path, name: str, sent: set[Any]) -> None:
+    with serving([(200, answer("x"), 0)]) as double:
+        made = dialogues(tmp_path, double.url, limit=1)
+        made = replace(made, model=replace(made.model, model=f"{name}@{double.url}"))
+        made.attempt(made.shards)
+    assert {one.get("temperature") for one in double.asked} == sent
+
+
+@pytest.mark.usefixtures("all_alone")
 def test_another_gateway_is_booked_call_by_call_within_what_a_call_may_spend(tmp_path: Path) -> None:
     told = answer("x") | {"orchestra": {"cost_usd": "0.25"}}
     with serving([(200, told, 0)]) as double:
@@ -282,6 +329,93 @@ def test_another_gateway_is_booked_call_by_call_within_what_a_call_may_spend(tmp
             made.attempt(made.shards)
         assert {one["budget_usd"] for one in double.asked} == {"0.3"}
     assert [one.cost_usd for one in made.attempts()] == [Decimal(1)] * 2 and booked(made) == Decimal("2.25")
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_a_release_during_an_evaluation_ends_it_and_a_replay_is_of_one_release(tmp_path: Path) -> None:
+    def told(version: str) -> tuple[int, Any, float]:
+        return (200, answer("x") | {"orchestra": {"cost_usd": "0.1", "version": version}}, 0)
+
+    tape = ("auto", str(tmp_path / "tape.jsonl"))
+    with serving([*[told("3")] * 6, told("4")]) as double:
+        double.health = (200, {"fingerprint": "f3", "version": "3"})
+        made = dialogues(tmp_path, double.url, concurrency=1, tape=tape)
+        made = replace(made, model=replace(made.model, model=double.url, price=None))
+        with pytest.raises(ConfigError, match="it answers with version 4, and version 3 is measured"):
+            made.attempt(made.shards)
+        assert len(double.asked) == 7 and len(made.attempts()) == 1 and booked(made) == Decimal("0.7")
+        double.health = (200, {"fingerprint": "f4", "version": "4"})
+        other = replace(made, model=replace(made.model), limit=1)
+        other.attempt(other.shards)
+        assert len(double.asked) == 11, "another release is asked by itself"
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_why_an_endpoint_refuses_stands_in_the_failure_without_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MODEL_KEY, "sk-tested-secret")
+    refusal = {"error": {"message": "the prompt of sk-tested-secret is too long"}}
+    with serving([(400, refusal, 0)]) as double:
+        made = dialogues(tmp_path, double.url, limit=1)
+        made.attempt(made.shards)
+    (attempt,) = made.attempts()
+    assert "HTTP 400: " in attempt.failure and "is too long" in attempt.failure
+    assert "sk-tested-secret" not in attempt.failure
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_a_killed_worker_is_a_failure_to_try_again_and_its_calls_are_paid_for(tmp_path: Path) -> None:
+    with serving([(200, answer("x"), 0)]) as double:
+        made = dialogues(tmp_path, double.url, limit=2, concurrency=1)
+        mark = tmp_path / ".venv-tau2/bin/python.killed"
+        mark.touch()
+        made.attempt(made.shards)
+        first, killed = made.attempts()
+        assert first.solved and killed.failure == "signal 9 ended its process — attempt it again: --retry-failures"
+        assert killed.cost_usd == first.cost_usd > 0
+        mark.unlink()
+        assert [made.journal.forget_failures(shard) for shard in made.shards] == [1] and made.attempt(made.shards) == 1
+    assert [one.solved for one in made.attempts()] == [True, True]
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_an_environment_that_cannot_run_the_worker_ends_it_with_the_cause(tmp_path: Path) -> None:
+    made = dialogues(tmp_path, "http://127.0.0.1:9/v1")
+    (tmp_path / ".venv-tau2/bin/python.broken").touch()
+    with pytest.raises(ConfigError, match=r"ended: ModuleNotFoundError: No module named 'tau3' — make setup-tau2"):
+        made.attempt(made.shards)
+    assert made.attempts() == []
+
+
+def test_a_program_that_was_killed_while_it_waits_leaves_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving([(200, answer("x"), 0.3)]) as double, proxying(proxy(double, tmp_path)) as asked:
+        with pytest.raises(TimeoutError):
+            address = f"{asked.base('a/0')}/chat/completions"
+            urllib.request.urlopen(urllib.request.Request(address, json.dumps(BODY).encode()), timeout=0.05)
+        until = time.monotonic() + 5
+        while not asked.budget.spent_usd and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.2)
+    assert asked.budget.spent_usd > 0 and capsys.readouterr().err == ""
+
+
+def test_a_checkpoints_gateway_needs_no_key_of_the_workspace_and_leaves_it_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, state = workspace(tmp_path / "workspace"), tmp_path / "evaluation"
+    Keys(Database(root / STORE)).create("somebody")
+    scripted = InProcess(backend(tmp_path))
+    monkeypatch.setattr(InProcess, "load", lambda *_: scripted)
+    model, budget = ModelSettings(root, params(), "models/grpo"), Budget(tmp_path / "ledger.jsonl", None)
+    (root / "models/grpo").mkdir(parents=True)
+    (root / "models/grpo/config.json").write_text("{}")
+    with hosted(model, budget, state) as url:
+        status, said = post(url, {"model": "orchestrator", "messages": [{"role": "user", "content": "what is 2+3?"}]})
+    assert (status, said["choices"][0]["message"]["content"]) == (200, "5")
+    assert not (root / TRACES).exists() and any((state / TRACES).iterdir())
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,8 @@ def test_a_cap_is_told_where_errors_are_and_not_among_the_results(
 def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = published("hle", tmp_path, pairs("hle")[:4])
+    file, other = published("hle", tmp_path, pairs("hle")[:4]), tmp_path / "other"
+    other.mkdir()
     with serving(player("hle")) as double:
         monkeypatch.setenv(URL, double.url)
         told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
@@ -122,11 +123,36 @@ def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
         for options in ([], ["--limit", "2"], ["--only", "Math"], ["--trials", "2"], judge):
             benchmark.main([*priced, *options])
         benchmark.main([*told, "--price", "openai/gpt-5"])
-    mini = f"{MODEL}-openai-gpt-5-mini"
+        benchmark.main([*priced, "--data", str(published("hle", other, pairs("hle")[4:7]))])
+    mini = f"{MODEL}-openai-gpt-5-mini-4-questions"
     parts = {f"{mini}-Math": 2, f"{mini}-first-2": 2, f"{mini}-2-trials": 8}
-    others = {f"{mini}-judge-judge-7b": 4, f"{MODEL}-openai-gpt-5": 4}
+    others = {f"{mini}-judge-judge-7b": 4, f"{MODEL}-openai-gpt-5-4-questions": 4}
+    others[f"{MODEL}-openai-gpt-5-mini-7-questions"] = 7
     found = {folder.name: len(attempts(root, "hle", folder.name)) for folder in (root / REPORTS / "hle").iterdir()}
     assert found == {mini: 4, **parts, **others}
+
+
+def test_attempts_without_a_verdict_are_said_and_where_all_are_so_it_is_an_error(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, reply, down = published("hle", tmp_path, pairs("hle")[:3]), player("hle"), ["(h000)", "(h001)", "(h002)"]
+
+    def refusing(request: dict[str, Any]) -> Any:
+        refused = any(name in str(request["messages"]) for name in down)
+        return (400, {"error": {"message": "too long"}}, 0) if refused else reply(request)
+
+    with serving(refusing) as double:
+        monkeypatch.setenv(URL, double.url)
+        told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
+        told += ["--price", "openai/gpt-5-mini"]
+        with pytest.raises(ServiceError, match=r"3 of 3 attempts have no verdict: .*too long.* — .*--retry-failures"):
+            benchmark.main(told)
+        assert results(root) == []
+        del down[1:]
+        benchmark.main([*told, "--retry-failures"])
+    assert "1 of 3 attempts have no verdict, see failures.jsonl; to repeat them" in capsys.readouterr().out
+    (summary,) = results(root)
+    assert (summary.scored, summary.failures) == (2, 1)
 
 
 HOLDER = """
@@ -161,6 +187,12 @@ def test_a_second_command_for_the_same_evaluation_asks_nothing(
 def test_a_version_or_a_folder_that_is_not_there_is_said_in_one_line(root: Path) -> None:
     with pytest.raises(ConfigError, match="this benchmark has no second judge — leave it out"):
         benchmark.main(["--benchmark", "own", "--model", "1", "--agreement", "5"])
+    with pytest.raises(ConfigError, match="it has no failures to repeat — leave it or --harness out"):
+        benchmark.main(["--benchmark", "hle", "--model", "1", "--harness", "inspect", "--retry-failures"])
+    with pytest.raises(DataError, match=r"data/tau2: no such file — make setup-tau2$"):
+        benchmark.main(["--benchmark", "tau2", "--model", "1"])
+    with pytest.raises(DataError, match="none: no such file — name the published files: --data FILE"):
+        benchmark.main(["--benchmark", "tau2", "--model", "1", "--data", "none"])
     with pytest.raises(ConfigError, match="no version 9"):
         benchmark.main(["--benchmark", "own", "--model", "9"])
     with pytest.raises(DataError, match="no model of that name"):
