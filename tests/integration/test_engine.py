@@ -1,12 +1,14 @@
 """GRPO's episodes through a real vLLM server: equal to in-process ones after every sync, and proven to be so."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from orchestra.config.compute import Lora
@@ -23,7 +25,8 @@ from orchestra.training.compute.lora import adapted
 from orchestra.training.grpo.engine.sync import RolloutEngine
 from orchestra.training.grpo.rollouts import Rounds, training_rows
 from orchestra.training.grpo.trainer import GrpoResult, train_grpo
-from tests.support.engines import HEAD, MAX_LEN, engine, servers, workspace
+from orchestra.types import Episode
+from tests.support.engines import HEAD, MAX_LEN, Compared, engine, servers, workspace
 from tests.support.worlds import PRICE, ROOT, codec, tiny_model, toolkit, warm_model
 from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples, same
 
@@ -50,29 +53,62 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workspace(tmp_path_factory.mktemp("workspace"))
 
 
-def train(
-    tools: Toolkit, work: Path, settings: Grpo, played: RolloutEngine | None
-) -> tuple[PreTrainedModel, GrpoResult, list[dict[str, float]]]:
-    model, logs = warm_model(head_dim=HEAD), []
+@dataclass
+class Trained:
+    """What a training left, and the groups that it scored, in their order."""
+
+    model: PreTrainedModel
+    result: GrpoResult
+    logs: list[dict[str, float]]
+    groups: list[list[Episode]]
+
+
+def train(tools: Toolkit, work: Path, settings: Grpo, played: RolloutEngine | None) -> Trained:
+    model = warm_model(head_dim=HEAD)
     if settings.lora is not None:
         model = adapted(model, settings.lora, settings.seed)
-    result = train_grpo(
-        model, codec(), tools, examples(), settings, LIMITS, PRICE, work,
-        lambda metrics, step: logs.append(metrics), lambda current: {}, engine=played,
-    )  # fmt: skip
-    return model, result, logs
+    logs: list[dict[str, float]] = []
+    groups: list[list[Episode]] = []
+    real = Rounds._rewards
+
+    def rewards(self: Rounds, group: Any, one: Any) -> Any:
+        groups.append(list(group))
+        return real(self, group, one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rounds, "_rewards", rewards)
+        result = train_grpo(
+            model, codec(), tools, examples(), settings, LIMITS, PRICE, work,
+            lambda metrics, step: logs.append(metrics), lambda current: {}, engine=played,
+        )  # fmt: skip
+    return Trained(model, result, logs, groups)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    tools: Toolkit, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Compared, Trained]]:
+    """A training whose server lives on, and its engine; each kind is trained once."""
+
+    @cache
+    def trained(kind: str) -> tuple[Compared, Trained]:
+        work = tmp_path_factory.mktemp(kind)
+        played = engine(root, work, SWITCHES[kind])
+        try:
+            return played, train(tools, work, SWITCHES[kind], played)
+        finally:
+            played.close()
+
+    return trained
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["whole", pytest.param("lora", marks=pytest.mark.slow)])
 def test_after_every_sync_the_server_plays_as_the_trainer_would(
-    kind: str, tools: Toolkit, root: Path, tmp_path: Path
+    kind: str, tools: Toolkit, tmp_path: Path, undisturbed: Callable[[str], tuple[Compared, Trained]]
 ) -> None:
-    played = engine(root, tmp_path, SWITCHES[kind])
-    try:
-        model, result, logs = train(tools, tmp_path, SWITCHES[kind], played)
-    finally:
-        played.close()
+    played, one = undisturbed(kind)
+    model, result, logs = one.model, one.result, one.logs
     assert played.equal == [True] * SYNCS
     assert result.steps == 6 and len(result.history) == 6
     assert all(row["engine/canary_gap"] < 1e-3 for row in result.history)
@@ -84,7 +120,7 @@ def test_after_every_sync_the_server_plays_as_the_trainer_would(
     assert any(row.get("train/grad_norm", 0) > 0 for row in logs)
     assert sum(row["failed"] for row in result.history) == 0
     # The other engine trains from the same rows with rewards of the same kind; its random numbers are its own.
-    _, plain, _ = train(tools, tmp_path / "plain", SWITCHES[kind].model_copy(update={"engine": "in_process"}), None)
+    plain = train(tools, tmp_path, SWITCHES[kind].model_copy(update={"engine": "in_process"}), None).result
     assert len(plain.history) == 6 and not any(name.startswith("engine/") for name in plain.history[0])
     assert abs(plain.history[0]["reward"] - result.history[0]["reward"]) < 0.5
 
@@ -123,19 +159,35 @@ def _kept(folder: Path, into: Path) -> Path:
     return kept if kept.exists() else Path(shutil.copytree(folder, kept))
 
 
-@pytest.mark.timeout(300)
-def test_a_server_killed_while_it_plays_costs_nothing_but_time(tools: Toolkit, root: Path, tmp_path: Path) -> None:
+def _episodes(trained: Trained) -> list[list[tuple[object, ...]]]:
+    return [[(e.example_id, e.sample, e.completion_ids, e.cost_usd) for e in group] for group in trained.groups]
+
+
+def _scored(row: dict[str, float]) -> dict[str, float]:
+    """What a round measured, without the seconds and the starts of its server."""
+    return {name: value for name, value in row.items() if name not in ("engine/sync_s", "engine/restarts")}
+
+
+@pytest.mark.timeout(600)
+def test_a_server_killed_amid_the_turns_of_a_round_costs_nothing_but_time(
+    tools: Toolkit, root: Path, tmp_path: Path, undisturbed: Callable[[str], tuple[Compared, Trained]]
+) -> None:
     played = engine(root, tmp_path, WHOLE)
     played.killed_at = 4
     try:
-        _, result, _ = train(tools, tmp_path, WHOLE, played)
-        assert isinstance(played.server, OwnServer) and played.server.restarts == 1
+        disturbed = train(tools, tmp_path, WHOLE, played)
+        assert isinstance(played.server, OwnServer) and played.server.restarts == 1 and played.cut > 0
         pid, sessions = played.server.pid, played.killed
     finally:
         played.close()
-    assert result.steps == 6 and len(result.history) == 6 and result.stopped is None
+    assert disturbed.result.steps == 6 and disturbed.result.stopped is None
     assert played.equal == [True] * SYNCS
-    assert [row["failed"] for row in result.history] == [0.0] * 6, "what was repeated is not scored twice"
+    _, whole = undisturbed("whole")
+    assert _episodes(disturbed) == _episodes(whole), "the same episodes, each scored once"
+    for ours, theirs in zip(disturbed.result.history, whole.result.history, strict=True):
+        assert _scored(ours) == pytest.approx(_scored(theirs), abs=1e-6)
+    pairs = zip(disturbed.model.parameters(), whole.model.parameters(), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
     assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
     assert [one for one in (*sessions, pid) if session_members(one, "0")] == []
 
@@ -146,19 +198,11 @@ def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Pa
     settings = WHOLE.model_copy(update={"steps_ahead": 1})
     played = engine(root, tmp_path, settings)
     played.killed_at = 4
-    asked: list[list[str]] = []
-    real = Rounds._rewards
-
-    def rewards(self: Rounds, group: Any, one: Any) -> Any:
-        asked.append([episode.example_id for episode in group])
-        return real(self, group, one)
-
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Rounds, "_rewards", rewards)
-            _, result, _ = train(tools, tmp_path, settings, played)
+        trained = train(tools, tmp_path, settings, played)
     finally:
         played.close()
+    result, asked = trained.result, [[episode.example_id for episode in group] for group in trained.groups]
     rows = [row["prompt"][0]["example_id"] for row in training_rows(examples(), settings)]
     assert asked == [[name] * settings.group_size for name in rows], "each example once, in its place"
     assert [row["engine/staleness"] for row in result.history] == [0, 1, 1, 1, 1, 1]
@@ -186,7 +230,7 @@ def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: 
     settings = WHOLE.model_copy(update={"steps": 2, "server": server})
     played = engine(root, tmp_path, settings)
     try:
-        _, result, _ = train(tools, tmp_path, settings, played)
+        result = train(tools, tmp_path, settings, played).result
     finally:
         played.close()
     assert played.equal == [True] * 3 and result.steps == 2

@@ -1,4 +1,4 @@
-"""A Qwen3 profile from data to evaluation, small: a random model with that architecture, vocabulary and template."""
+"""Qwen3 profiles from data to evaluation, and one to a served answer, small: a random model of that architecture."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from orchestra.config.overrides import apply
@@ -18,7 +19,9 @@ from orchestra.config.profiles import put_in_force
 from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.parse import format_answer
 from orchestra.serving.releases.vllm import interpreter
+from orchestra.system.processes import stop_services
 from orchestra.types import SPLITS
+from tests.flows.workspace import make
 from tests.support.qwen3 import codec, random_base, vocabulary
 from tests.support.worlds import ROOT
 
@@ -58,6 +61,12 @@ PROFILES = {
     "qwen3-8b": [*SERVED, *RANKS],
 }
 """What a CPU without accounts needs besides. ZeRO-3 has tests of its own (test_ranks)."""
+OPEN = yaml.safe_load((ROOT / "tests/micro.yaml").read_text(encoding="utf-8"))["promote"]
+FLOW = [
+    f"grpo.server={CPU}", f"evaluate.server={CPU}", "deploy.vllm={device: cpu, dtype: bfloat16}",
+    "deploy.gateway_port=0", *(f"promote.{name}={json.dumps(value)}" for name, value in OPEN.items()),
+]  # fmt: skip
+"""What the whole flow needs on a CPU, with a gate that lets a model pass which solves nothing."""
 QUESTIONS = {"train": (100, 140), "heldout": (200, 208)}
 """Numbers that are asked about, by split."""
 
@@ -100,6 +109,12 @@ def workspace(root: Path, profile: str, base: Path) -> Path:
     shutil.copy(ROOT / "params.yaml", root)
     put_in_force(root, profile)
     apply(root / "params.yaml", [*MICRO, *PROFILES[profile]])
+    import_questions(root)
+    return root
+
+
+def import_questions(root: Path) -> None:
+    """`QUESTIONS`, in the files of `EXTRA`."""
     for split, (first, last) in QUESTIONS.items():
         rows: list[dict[str, Any]] = [
             {
@@ -114,7 +129,6 @@ def workspace(root: Path, profile: str, base: Path) -> Path:
         to = f"data/extra/{split}.jsonl"
         options = ["--format", "general-thought", "--to", to, "--split", split]
         run(root, "orchestra.cli.main", "data", "import", file.name, *options)
-    return root
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -124,6 +138,16 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bool:
     assert before.keys() == after.keys()
     return any(not torch.equal(before[name].float(), after[name].float()) for name in before)
+
+
+def check_training(root: Path, *, served: bool) -> None:
+    """GRPO's two steps: something was learned, and a server played where there was one."""
+    steps = [json.loads(line) for line in (root / "reports/grpo_steps.jsonl").read_text(encoding="utf-8").splitlines()]
+    trained = [row for row in steps if "train/reward" in row]
+    assert [row["step"] for row in trained] == [1, 2]
+    assert all(("train/engine/canary_gap" in row) == served for row in trained)
+    assert any(row["train/grad_norm"] > 0 and row["train/dead_groups"] < 1 for row in trained)
+    assert sum("dev/accuracy" in row for row in steps) == 2
 
 
 @pytest.mark.timeout(3600)
@@ -144,11 +168,26 @@ def test_every_stage_to_evaluation(profile: str, start: Path, tmp_path: Path) ->
     assert manifest["extra"]["base_hash"] == hash_dir(root / "models/start")
     report = json.loads((root / "reports/sft.json").read_text(encoding="utf-8"))
     assert math.isfinite(report["loss"])
-    steps = [json.loads(line) for line in (root / "reports/grpo_steps.jsonl").read_text(encoding="utf-8").splitlines()]
-    trained = [row for row in steps if "train/reward" in row]
-    assert [row["step"] for row in trained] == [1, 2]
-    assert all(("train/engine/canary_gap" in row) == served for row in trained)
-    assert any(row["train/grad_norm"] > 0 and row["train/dead_groups"] < 1 for row in trained)
-    assert sum("dev/accuracy" in row for row in steps) == 2
+    check_training(root, served=served)
     measured = json.loads((root / "reports/evaluate.json").read_text(encoding="utf-8"))
     assert {f"{name}.accuracy" for name in ("grpo", "sft", "always_strongest", "knn_router")} <= measured.keys()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it")
+def test_the_smoke_profile_runs_through_vllm_to_a_served_answer(start: Path, tmp_path: Path) -> None:
+    """`orchestra run --profile qwen3-0.6b`: every setting is the profile's but for size, device and gate."""
+    user = make(tmp_path / "workspace")
+    (user.root / ".venv-vllm").symlink_to((ROOT / ".venv-vllm").resolve())
+    shutil.copytree(start, user.root / "models/start")
+    import_questions(user.root)
+    settings = [word for one in (*MICRO, *FLOW) for word in ("--set", one)]
+    try:
+        said = "\n".join(user.orchestra("run", "--profile", "qwen3-0.6b", *settings, timeout_s=3000))
+        answered = "\n".join(user.orchestra("ask", "Can 24 be divided by 6?"))
+    finally:
+        stop_services(user.root)
+    assert "Gate: promoted as version 1" in said and "Serving: http://127.0.0.1:" in said
+    assert "Traceback" not in said and "vLLM did not start" not in said
+    check_training(user.root, served=True)
+    assert "version 1, vllm" in answered

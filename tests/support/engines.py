@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from orchestra.config.schema import Grpo
-from orchestra.rollout.policies.base import Conversation
+from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.transformers import TransformersPolicy
+from orchestra.serving.engines.policy import ServedPolicy
 from orchestra.serving.engines.server import OwnServer
 from orchestra.system.processes import descendants
 from orchestra.training.grpo.engine.sync import RolloutEngine
@@ -31,13 +33,18 @@ def workspace(folder: Path) -> Path:
 
 
 class Compared(RolloutEngine):
-    """Decodes greedily on both sides after each sync, on the rank that owns the server."""
+    """Decodes greedily on both sides after each sync, on the rank that owns the server.
+
+    `killed_at`: the sync after which the server is killed, once the first turn of that round is there.
+    """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.equal: list[bool] = []
         self.killed_at: int | None = None
         self.killed: list[int] = []
+        self.cut = 0
+        """Turns that were in flight then."""
 
     def _sync(self, model: PreTrainedModel) -> str:
         url = super()._sync(model)
@@ -45,11 +52,33 @@ class Compared(RolloutEngine):
         reference = TransformersPolicy("", name="reference", model=model, eos_id=codec().eos_id)
         served = self.policy(0.0, 0)
         self.equal.append(_greedy(reference, prompts) == _greedy(served, prompts))
-        if len(self.equal) == self.killed_at:
-            assert isinstance(self.server, OwnServer) and self.server.pid is not None
-            self.killed.append(self.server.pid)
-            os.kill(self.server.pid, signal.SIGKILL)
         return url
+
+    def policy(self, temperature: float, seed: int) -> ServedPolicy:
+        served = super().policy(temperature, seed)
+        return Killing(served, self._kill) if len(self.equal) == self.killed_at and not self.killed else served
+
+    def _kill(self, in_flight: int) -> None:
+        assert isinstance(self.server, OwnServer) and self.server.pid is not None
+        self.killed.append(self.server.pid)
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.cut = in_flight
+
+
+class Killing(ServedPolicy):
+    """Has the server killed when one turn is there and others are not."""
+
+    def __init__(self, served: ServedPolicy, kill: Callable[[int], None]) -> None:
+        super().__init__(served.inner, served._recover)
+        self._kill, self._asked, self._there = kill, 0, 0
+
+    async def _turn(self, conversation: Conversation, most: int) -> Generation:
+        self._asked += 1
+        made = await super()._turn(conversation, most)
+        self._there += 1
+        if self._there == 1:
+            self._kill(self._asked - self._there)
+        return made
 
 
 def _greedy(policy: Any, prompts: list[list[int]]) -> list[list[int]]:

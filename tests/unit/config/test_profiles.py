@@ -9,7 +9,10 @@ from orchestra.config.overrides import apply
 from orchestra.config.profiles import names, profile_file, put_in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
+from orchestra.synthesis.dataset.generate import generate
 from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.toolkit import Toolkit
+from orchestra.types import Category
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ["qwen3-0.6b", "qwen3-8b", "qwen3-8b-lora"]
@@ -83,3 +86,13 @@ def test_a_shipped_profile_names_what_exists(name: str) -> None:
     assert params.model.base is not None and params.model.revision is not None
     assert catalogue.all_simulated == (name == "qwen3-0.6b")
     assert params.rollout.max_turns >= 8 and params.synthesize.evolved_share > 0
+
+
+@pytest.mark.parametrize("file", ["params.yaml", *(f"models/recipes/{name}/params.yaml" for name in SHIPPED)])
+def test_a_profile_shows_when_to_answer_alone_and_when_to_ask_the_user(file: str) -> None:
+    params = load_params(ROOT / file)
+    smaller = params.synthesize.model_copy(update={"train_examples": 256, "heldout_examples": 64})
+    params = params.model_copy(update={"synthesize": smaller})
+    for examples in generate(params, Toolkit.from_params(params, ROOT)).examples.values():
+        assert any(example.category is Category.DIRECT for example in examples)
+        assert any(example.user is not None for example in examples)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from orchestra.config.engine import PlayServer
 from orchestra.config.judge import JudgeSettings
@@ -21,7 +22,7 @@ from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, w
 
 
 @pytest.mark.parametrize("gpus", [2, 8])
-def test_a_checkpoint_is_evaluated_however_many_gpus_are_seen(
+def test_a_checkpoint_is_evaluated_on_the_first_of_the_gpus_that_are_seen(
     gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warm_model().save_pretrained(str(tmp_path / "grpo"))
@@ -38,8 +39,18 @@ def test_a_checkpoint_is_evaluated_however_many_gpus_are_seen(
         return [episode.completion_ids for episode in found["grpo"]]
 
     alone = measured("alone.jsonl")
+    taken: list[torch.device] = []
+
+    def stay(self: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+        """This machine has none of them."""
+        taken.append(device)
+        return self
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(PreTrainedModel, "to", stay)
     assert measured("several.jsonl") == alone and all(alone)
+    assert taken == [torch.device("cuda", 0)]
 
 
 def test_each_checkpoint_has_one_server_and_the_trained_one_still_has_it_afterwards(
