@@ -173,8 +173,10 @@ async def _run_batch(lives: list[_Live], run: _Run) -> None:
     try:
         await every(_episode(number, live, run, turns) for number, live in enumerate(lives))
     finally:
-        await turns.close()
-        run.policy.end()
+        try:
+            await turns.close()
+        finally:  # A second cancellation may end the wait.
+            run.policy.end()
 
 
 async def _episode(number: int, live: _Live, run: _Run, turns: Turns[tuple[Generation, Charge]]) -> None:
@@ -311,10 +313,7 @@ async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charg
 
 
 async def _ask_user(live: _Live, answer: str, user: UserSimulator) -> tuple[str | None, Charge | None]:
-    """What the example's user replies where the answer asks; otherwise it is the answer and the episode ends.
-
-    The user ends the talk after so many replies: what is said then is the answer, be it a question.
-    """
+    """What the example's user replies where the answer asks and replies are left; else the answer is the end."""
     example = live.conversation.example
     if example.user is None or live.replies >= example.user.max_replies or not is_question(answer):
         live.stop = StopReason.ANSWERED

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -27,7 +27,7 @@ def halved(usd: str) -> str:
     """Half of the dollars; what is no number stays, for the gateway to refuse."""
     try:
         return f"{Decimal(usd) / 2:f}"
-    except InvalidOperation:
+    except ArithmeticError:
         return usd
 
 

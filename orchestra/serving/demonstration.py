@@ -26,11 +26,12 @@ def demonstration(root: Path, serving: Serving) -> dict[str, Any]:
 def to_try(root: Path) -> list[str]:
     """One held-out question of each of `SORTS` that ends in a question mark; fewer where the file is damaged."""
     found: dict[str, str] = {}
-    with contextlib.suppress(OSError, OrchestraError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, OrchestraError, ValueError, KeyError, TypeError, RecursionError):
         for _, line in stream_lines(root / EXAMPLES):
             row = json.loads(line)
-            if row["category"] in SORTS and row["instruction"].endswith("?"):
-                found.setdefault(row["category"], row["instruction"])
+            sort, text = row["category"], str(row["instruction"])
+            if sort in SORTS and text.endswith("?"):
+                found.setdefault(sort, text)
             if len(found) == len(SORTS):
                 break
     return [found[sort] for sort in SORTS if sort in found]

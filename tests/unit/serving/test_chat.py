@@ -101,7 +101,9 @@ def test_beside_the_answer_stands_the_strongest_experts_own_reply(tmp_path: Path
     assert [message["content"] for message in chat.messages] == ["who wrote Opal?", "Tesk"]
 
 
-@pytest.mark.parametrize(("usd", "half"), [("1.00", "0.50"), ("0.0001", "0.00005"), ("much", "much")])
+@pytest.mark.parametrize(
+    ("usd", "half"), [("1.00", "0.50"), ("0.0001", "0.00005"), ("much", "much"), ("1e9999999", "1e9999999")]
+)
 def test_both_sides_of_a_comparison_have_half_of_the_dollars(usd: str, half: str) -> None:
     assert halved(usd) == half
 

@@ -336,7 +336,13 @@ def test_models_tell_a_demonstration_with_questions_to_try_and_answers_do_not(
     assert "made-up" not in chat(made, tmp_path).text
 
 
-@pytest.mark.parametrize("line", ["no JSON", '{"category": "fact"}', "[1]", '{"category": ["fact"], "instruction": 3}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON", "[1]", "[" * 100_000, '{"category": "fact"}', '{"category": "fact", "instruction": 3}',
+        '{"category": ["fact"], "instruction": "why?"}',
+    ],
+)  # fmt: skip
 def test_models_are_told_beside_damaged_data(tmp_path: Path, line: str) -> None:
     file = questions(tmp_path) / EXAMPLES
     file.write_text("\n".join([*file.read_text(encoding="utf-8").splitlines()[:2], line]), encoding="utf-8")

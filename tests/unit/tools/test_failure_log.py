@@ -52,8 +52,20 @@ def test_a_reason_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) ->
 def test_reasons_that_all_differ_flood_neither_the_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureLog(lambda: 0.0)
     for number in range(3 * MOST_REASONS):
-        failures.lost(ToolError(f"request {number} refused"))
-    assert len(lines(caplog)) == MOST_LINES and len(failures._lost) == MOST_REASONS
+        failures.lost(ToolError(f"request {number} refused", where="gpt-5"))
+    failures.lost(ToolError("gone", where="python"))
+    assert len(lines(caplog)) == MOST_LINES + 1 and len(failures._lost) == MOST_REASONS
+    assert lines(caplog)[-1] == "ToolError: python: gone"
+
+
+def test_texts_that_differ_in_counts_alone_are_one_reason(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureLog(lambda: 0.0)
+    for number in range(5000, 5100):
+        failures.lost(ToolError(f"HTTP 400: you requested {number} tokens", where="gpt-5"))
+    for _ in range(50):
+        failures.lost(ToolError("HTTP 401: no key", where="gpt-5"))
+    assert len(lines(caplog)) == 2
+    assert failures.most_frequent == "ToolError: gpt-5: HTTP 400: you requested … tokens"
 
 
 def test_a_tool_that_fails_is_named_and_records_hold_no_more(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

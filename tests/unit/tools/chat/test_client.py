@@ -190,7 +190,8 @@ def test_a_provider_s_requests_a_minute_hold_over_event_loops_and_toolkits(tmp_p
         asyncio.run(ask_often(kit.resources.provider("paced"), 300))
     at_once_s = time.monotonic() - began
     asyncio.run(ask_often(kits[0].resources.provider("paced"), 3))
-    assert at_once_s < 5 and 0.25 < time.monotonic() - began - at_once_s < 5
+    # 603 requests: a minute's 600 at once, then one each 0.1 s.
+    assert at_once_s < 5 and 0.25 < time.monotonic() - began < 10
 
 
 def test_a_provider_s_places_hold_over_threads() -> None:
