@@ -182,6 +182,15 @@ def remove(root: Path, name: str) -> None:
         print("worker: ended, since no schedule is left")
 
 
+def catch_up(root: Path) -> None:
+    """End the runs that are gone and that Prefect still calls running: no schedule begins one beside them."""
+    with connected(root):
+        from flows._runs import crash_stale
+
+        if ended := crash_stale(root, alone=False):
+            print(f"prefect: {ended} {'run' if ended == 1 else 'runs'} that it called running had ended, and it knows now")
+
+
 def _played(root: Path) -> RunRecord | None:
     """The run that the worker plays; None without one."""
     worker = running(root, "worker")
@@ -260,7 +269,7 @@ def _environment(address: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Add, list or remove."""
+    """Add, list or remove; after a start of the server, catch up."""
     parser = argparse.ArgumentParser(prog="python -m flows.schedule", description=__doc__)
     parser.add_argument("name", nargs="?")
     parser.add_argument("--cron")
@@ -268,9 +277,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--flow", default="retrain")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--remove", action="store_true")
+    parser.add_argument("--catch-up", action="store_true", help="close runs whose end Prefect's server missed")
     told, root = parser.parse_args(arguments), Path.cwd()
     settings(root)
-    if told.name is None:
+    if told.catch_up:
+        catch_up(root)
+    elif told.name is None:
         print("\n".join(listed(root)) or "nothing is scheduled")
     elif told.remove:
         remove(root, told.name)

@@ -64,10 +64,14 @@ def up(
     metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus.")] = 9464,
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
-    from orchestra.system.servers import start
+    from orchestra.system.runs import RUNS
+    from orchestra.system.servers import prefect_client, start
 
-    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
-        print(line)
+    root = workspace()
+    for line in start(root, prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
+        print(line, flush=True)
+    if prefect_client(root) and any((root / RUNS).glob("*.json")):
+        hand_over("flows.schedule", catch_up=True)  # Prefect may have missed how a run ended.
 
 
 def stop(

@@ -129,9 +129,12 @@ class RunRecord(Record):
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs; one of another machine counts as running."""
-        if self.ended is not None:
-            return False
+        """Whether it is under way; one of another machine counts so."""
+        return self.ended is None and self.has_process
+
+    @property
+    def has_process(self) -> bool:
+        """Whether its process runs, also after the run's end; one of another machine counts as running."""
         return self.host != socket.gethostname() or (alive(self.pid) and started_at(self.pid) == self.started)
 
     @property

@@ -45,6 +45,9 @@ VACUUM = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(90 * 24 * 3600),
 }
 """With it Prefect's server deletes what ended so many seconds ago: flow runs, with their tasks and logs."""
+LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
+"""Prefect's server keeps on disk which run has a schedule's place: in memory, a restart lost it, and the place stayed
+taken for ever."""
 METRICS_PORT = 9464
 WEBHOOK_KEY = ".state/webhooks/key"
 """Under it MLflow keeps the secrets of webhooks. Without one each start of it makes its own, and cannot read them."""
@@ -228,7 +231,7 @@ def _commands(
     found = {}
     if not os.environ.get(PREFECT_URL):
         extra = {"PREFECT_UI_API_URL": f"{address}/api", PREFECT_GUARD: prefect_login(root), **ORDERING}
-        extra |= _unless_set(VACUUM)
+        extra |= _unless_set(VACUUM | LEASES)
         found["prefect"] = (prefect, prefect_port, extra)
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.

@@ -1,11 +1,13 @@
 """Who logs in at which server of Prefect."""
 
+import asyncio
 import base64
 import os
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -65,6 +67,18 @@ def test_prefect_s_server_deletes_flow_runs_of_90_days_ago_unless_told_otherwise
     assert vacuum().retention_period == timedelta(days=90)
     monkeypatch.setenv("PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD", "86400")
     assert vacuum().retention_period == timedelta(days=1)
+
+
+def test_prefect_s_server_knows_after_a_restart_which_run_has_a_schedule_s_place(root: Path) -> None:
+    from prefect.server.concurrency.lease_storage import get_concurrency_lease_storage
+    from prefect.settings import PREFECT_HOME, PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE, temporary_settings
+
+    _, _, env = _commands(root, 4200, 5000, 9464)["prefect"]
+    there = env["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
+    with temporary_settings({PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: there, PREFECT_HOME: root}):
+        made = asyncio.run(get_concurrency_lease_storage().create_lease([uuid4()], timedelta(seconds=60)))
+        again = asyncio.run(get_concurrency_lease_storage().read_lease(made.id))
+    assert again == made and (root / "concurrency_leases" / f"{made.id}.json").is_file()
 
 
 def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
