@@ -38,6 +38,10 @@ from orchestra.system.workspace import Screen, locked
 from tasks.platform.dvc import ChangedDuringRun
 
 
+class AwaitsAnswer(Pause):
+    """This run is suspended until a person answers; any other `Pause` is one of Prefect's UI, and decides nothing."""
+
+
 @contextlib.contextmanager
 def turn(root: Path) -> Iterator[State[Any] | None]:
     """The workspace's lock while the block lasts; yields the ending of a run that is due while another one works.
@@ -80,7 +84,7 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
         journal = begin()
         try:
             yield journal
-        except Pause:
+        except AwaitsAnswer:
             journal.end(AWAITING, "a person must answer: orchestra status")
             raise
         except BaseException as error:

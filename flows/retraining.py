@@ -145,7 +145,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     have moved for the next run, too. A run that is suspended for a person's answer has come to its decision. One that
     no request started takes nothing; what its prices and data took away is settled once it has decided.
     """
-    from prefect.exceptions import Pause
+    from flows._runs import AwaitsAnswer
 
     reopen_requests(root)
     if not asked:
@@ -153,7 +153,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         try:
             yield []
             came = journal.record.state not in SHORT
-        except Pause:
+        except AwaitsAnswer:
             came = True
             raise
         finally:
@@ -176,7 +176,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         answered = state != CAPPED
         if state == CAPPED and left is not None and left == min(caps):
             month_usd = params.retraining.monthly_usd
-    except Pause:
+    except AwaitsAnswer:
         state, answered = AWAITING, True
         raise
     finally:

@@ -188,7 +188,7 @@ def catch_up(root: Path) -> None:
         from flows._runs import crash_stale
 
         if ended := crash_stale(root, alone=False):
-            print(f"prefect: {ended} {'run' if ended == 1 else 'runs'} that it called running had ended, and it knows now")
+            print(f"prefect: closed what it still called running, and is gone: {ended}")
 
 
 def _played(root: Path) -> RunRecord | None:

@@ -94,6 +94,9 @@ class RunFailure(Record):
         # Prefect turns a `kill` during a task into an error of its own, which the library does not import.
         if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "TerminationSignal":
             return cls(kind=STOPPED, what="stopped by hand", fix=f"run it again: {CONTINUES}", stage=stage)
+        if type(error).__name__ == "Pause":
+            fix = f"resume it there, or run it again: {CONTINUES}"
+            return cls(kind=STOPPED, what="suspended in Prefect", fix=fix, stage=stage)
         if isinstance(error, TimeoutError):
             return cls(kind="TimeLimit", what=one_line(str(error)) or "it took too long", stage=stage)
         return cls(kind=BUG, what=one_line(f"{type(error).__name__}: {error}"), stage=stage)
