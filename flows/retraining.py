@@ -234,15 +234,15 @@ def switch_on(root: Path) -> Iterator[str]:
     from prefect.client.schemas.schedules import CronSchedule
 
     yield from servers.start(root, worker=POOL)
-    with connected(root) as address:
+    with connected(root):
         what = f"What drift, prices or data of {root.name} asked for; `orchestra retraining off` ends it."
         asked = _name(root, "retrain", DEPLOYMENT)
-        deploy(root, asked, "retrain", address, parameters={"asked": "due"}, description=what)
+        deploy(root, asked, "retrain", parameters={"asked": "due"}, description=what)
         yield f"{asked}: retrain, when it is due"
         if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in own_deployments(root)):
             schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
             watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
-            deploy(root, watch, "monitor", address, schedule=schedule, description=what)
+            deploy(root, watch, "monitor", schedule=schedule, description=what)
             yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
         for raw in _automations(root):
             _forget_automation(str(raw["name"]))

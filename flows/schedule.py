@@ -15,8 +15,6 @@ from flows._workspace import PREFECT_SETTINGS, settings
 from orchestra.config.overrides import effective
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.system import servers
-from orchestra.system.processes import descendants, running
-from orchestra.system.runs import RunRecord, runs
 from orchestra.system.workspace import workspace_id
 from orchestra.text import aligned, digest
 from tasks.platform.commands import run_command
@@ -107,7 +105,7 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
     with connected(root) as address:
         what = f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it."
         parameters = {"overrides": overrides} if overrides else {}
-        deploy(root, name, flow, address, schedule=schedule, parameters=parameters, description=what)
+        deploy(root, name, flow, schedule=schedule, parameters=parameters, description=what)
     print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
     print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
 
@@ -116,13 +114,12 @@ def deploy(
     root: Path,
     name: str,
     flow: str,
-    address: str,
     *,
     description: str,
     schedule: Any = None,
     parameters: dict[str, Any] | None = None,
 ) -> None:
-    """Make or replace a deployment of this workspace, for the worker of our pool; `address`: of Prefect's API.
+    """Make or replace a deployment of this workspace, for the worker of our pool.
 
     Raises `ConfigError` where another workspace has one of that flow and name.
     """
@@ -138,7 +135,7 @@ def deploy(
         work_pool_name=POOL,
         schedule=schedule,
         parameters=parameters or {},
-        job_variables={"env": _environment(address)},
+        job_variables={"env": _environment()},
         concurrency_limit=_one_at_a_time(),
         tags=["orchestra", workspace_tag(root)],
         description=description,
@@ -172,7 +169,7 @@ def remove(root: Path, name: str) -> None:
     if name not in found:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
-    if len(every) == 1 and (run := _played(root)) is not None:
+    if len(every) == 1 and (run := servers.played(root)) is not None:
         what = f"{name} is the last schedule: its worker would end, and it plays the run {run.name}"
         raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
     with connected(root), get_client(sync_client=True) as client:
@@ -189,13 +186,6 @@ def catch_up(root: Path) -> None:
 
         if ended := crash_stale(root, alone=False):
             print(f"prefect: closed what it still called running, and is gone: {ended}")
-
-
-def _played(root: Path) -> RunRecord | None:
-    """The run that the worker plays; None without one."""
-    worker = running(root, "worker")
-    below = () if worker is None else descendants(worker.pid)
-    return next((one for one in runs(root) if one.lives and one.pid in below), None)
 
 
 @contextlib.contextmanager
@@ -257,13 +247,12 @@ def _one_at_a_time() -> Any:
     return ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
-def _environment(address: str) -> dict[str, str]:
-    """Of the runs: what a flow that `orchestra run` starts has, too."""
+def _environment() -> dict[str, str]:
+    """Of the runs: what a flow that `orchestra run` starts has, too. The worker passes its own Prefect's address on."""
     kept = ("MLFLOW_TRACKING_URI", "OMP_NUM_THREADS", "ORCHESTRA_SKIP_VLLM")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
         "DO_NOT_TRACK": "true",
-        "PREFECT_API_URL": address,
         **PREFECT_SETTINGS,
     }
 

@@ -59,9 +59,18 @@ def monitor() -> None:
 
 
 def up(
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus.")] = 9464,
+    prefect_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of Prefect's UI; default: the last one, or 4200."),
+    ] = None,
+    mlflow_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of MLflow's UI; default: the last one, or 5000."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus; default: the last one, or 9464."),
+    ] = None,
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
     from orchestra.system.runs import RUNS

@@ -52,9 +52,7 @@ def test_a_run_that_a_person_suspends_did_not_succeed_in_mlflow(
     closed = ending(tmp_path, monkeypatch, end)
     with pytest.raises(Pause):
         module.retrain.fn()
-    line = (
-        "suspended in Prefect — resume it there, or run it again: it continues, unless code, data or parameters changed"
-    )
+    line = f"suspended in Prefect — resume it there, or run it again: {CONTINUES}"
     assert closed == [("p",) if isinstance(end, AwaitsAnswer) else ("p", line)]
 
 

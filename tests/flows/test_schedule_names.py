@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_a_monitor_may_be_called_watch(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(schedule, "effective", reached)
     with pytest.raises(InterruptedError):
         add(tmp_path, "watch", "monitor", CRON, "UTC", [])
+
+
+def test_a_run_asks_the_server_of_its_worker_wherever_that_is_now() -> None:
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.workers.process import ProcessJobConfiguration
+
+    moved = "http://127.0.0.1:4300/api"
+    job = ProcessJobConfiguration(env=dict(schedule._environment()))
+    with temporary_settings({PREFECT_API_URL: moved}):
+        job.prepare_for_flow_run(FlowRun(flow_id=uuid4()))
+    assert job.env["PREFECT_API_URL"] == moved and job.env["DO_NOT_TRACK"] == "true"
 
 
 @pytest.fixture
