@@ -18,6 +18,8 @@ from flows.schedule import (
     WATCH,
     connected,
     deploy,
+    monitors,
+    note_monitor,
     own_deployments,
     remove,
     taken,
@@ -231,7 +233,6 @@ def _name(root: Path, flow: str, name: str) -> str:
 def switch_on(root: Path) -> Iterator[str]:
     """Start what is needed, deploy the retraining and a monitor that looks, and add the automation; a line for each."""
     from prefect.automations import Automation
-    from prefect.client.schemas.schedules import CronSchedule
 
     yield from servers.start(root, worker=POOL)
     with connected(root):
@@ -239,15 +240,32 @@ def switch_on(root: Path) -> Iterator[str]:
         asked = _name(root, "retrain", DEPLOYMENT)
         deploy(root, asked, "retrain", parameters={"asked": "due"}, description=what)
         yield f"{asked}: retrain, when it is due"
-        if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in own_deployments(root)):
-            schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
-            watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
-            deploy(root, watch, "monitor", schedule=schedule, description=what)
-            yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+        yield from _switch_on_monitor(root)
         for raw in _automations(root):
             _forget_automation(str(raw["name"]))
             Automation.model_validate(raw).create()
             yield f"automation {raw['name']}: added"
+
+
+def _switch_on_monitor(root: Path) -> Iterator[str]:
+    """Unless a monitor looks already: one that a person paused or switched off goes on, else one is deployed."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import CronSchedule
+
+    there = [one for one in monitors(root) if one.schedules]
+    if not any(each.active and not one.paused for one in there for each in one.schedules):
+        if there:
+            with get_client(sync_client=True) as client:
+                client.resume_deployment(there[0].id)
+                for each in there[0].schedules:
+                    client.update_deployment_schedule(there[0].id, each.id, active=True)
+            yield f"{there[0].name}: monitor, on again"
+        else:
+            schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
+            watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
+            deploy(root, watch, "monitor", schedule=schedule, description=what)
+            yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+    note_monitor(root)
 
 
 def switch_off(root: Path) -> Iterator[str]:

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from flows._workspace import PREFECT_SETTINGS, settings
 from orchestra.config.overrides import effective
 from orchestra.errors import ConfigError, ServiceError
+from orchestra.files import atomic
 from orchestra.system import servers
 from orchestra.system.workspace import workspace_id
-from orchestra.text import aligned, digest
+from orchestra.text import aligned, digest, one_line
 from tasks.platform.commands import run_command
 
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
@@ -106,6 +107,7 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
         what = f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it."
         parameters = {"overrides": overrides} if overrides else {}
         deploy(root, name, flow, schedule=schedule, parameters=parameters, description=what)
+        note_monitor(root)
     print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
     print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
 
@@ -145,16 +147,58 @@ def deploy(
     )
 
 
+def monitors(root: Path) -> list[Any]:
+    """This workspace's deployments of the monitor."""
+    return [one for one in own_deployments(root) if one.entrypoint == ENTRYPOINTS["monitor"]]
+
+
+def note_monitor(root: Path) -> None:
+    """Keep whether a monitor is scheduled, so that Prometheus can tell one that stopped from none."""
+    if monitors(root):
+        atomic.write_text(root / servers.MONITORED, "")
+    else:
+        (root / servers.MONITORED).unlink(missing_ok=True)
+
+
 def listed(root: Path) -> list[str]:
-    """One line a schedule that this workspace can remove."""
+    """One line a deployment that this workspace can remove, with every schedule of it."""
     rows = []
     for one in deployments(root):
-        plan = one.schedules[0].schedule if one.schedules else None
-        when = f"{plan.cron!r} {plan.timezone}" if plan is not None and hasattr(plan, "cron") else "not scheduled"
+        when = "; ".join(f"{_plan(each.schedule)}{'' if each.active else ' off'}" for each in one.schedules)
         with_ = ", ".join(one.parameters.get("overrides") or [])
-        state = ("paused" if one.paused else "", "" if _is_of(root, one) else "of another workspace")
-        rows.append((one.name, one.entrypoint.rpartition(":")[2], when, with_, *state))
+        state = (
+            "paused" if one.paused else "",
+            _cancelled(root, one),
+            "" if _is_of(root, one) else "of another workspace",
+        )
+        rows.append((one.name, one.entrypoint.rpartition(":")[2], when or "not scheduled", with_, *state))
     return aligned(rows) if rows else []
+
+
+def _plan(schedule: Any) -> str:
+    """When a schedule is due; a person may have made it in Prefect's UI."""
+    if hasattr(schedule, "interval"):
+        return f"every {schedule.interval}"
+    return f"{getattr(schedule, 'cron', None) or one_line(schedule.rrule)!r} {schedule.timezone}"
+
+
+def _cancelled(root: Path, deployment: Any) -> str:
+    """Why Prefect cancelled the newest run that was due; empty where it did not."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    due = filters.FlowRunFilter(
+        deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment.id]),
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(not_any_=[StateType.SCHEDULED])),
+    )
+    with connected(root), get_client(sync_client=True) as client:
+        newest = client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+    state = newest[0].state if newest else None
+    return (
+        f"newest run cancelled: {one_line(state.message or '')}" if state is not None and state.is_cancelled() else ""
+    )
 
 
 def remove(root: Path, name: str) -> None:
@@ -174,6 +218,7 @@ def remove(root: Path, name: str) -> None:
         raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
     with connected(root), get_client(sync_client=True) as client:
         client.delete_deployment(found[name].id)
+        note_monitor(root)
     print(f"{name}: removed")
     if len(every) == 1 and servers.forget_worker(root):
         print("worker: ended, since no schedule is left")
@@ -186,6 +231,7 @@ def catch_up(root: Path) -> None:
 
         if ended := crash_stale(root, alone=False):
             print(f"prefect: closed what it still called running, and is gone: {ended}")
+        note_monitor(root)
 
 
 @contextlib.contextmanager

@@ -41,6 +41,8 @@ ASK_TIMEOUT_S = 0.7
 """A server that takes longer to say that it is well is slow: status says so, and waits for no one."""
 WORKER_POOL = ".state/worker_pool"
 """Names the pool of the schedules' worker; no file: nothing is scheduled."""
+MONITORED = ".state/monitored"
+"""No file: no monitor is scheduled, so none is missed."""
 ORDERING = {"PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.server.ordering"}
 """How the server of Prefect orders events."""
 VACUUM = {

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -240,3 +240,36 @@ def test_the_columns_of_the_list_stand_apart(two: list[Path]) -> None:
         "every-half-hour-on-weekdays  retrain  '*/30 8-18 * * 1-5' America/Argentina/Buenos_Aires",
         "last                         monitor  '0 3 * * *' UTC",
     ]
+
+
+def test_what_a_person_changed_in_prefect_is_listed_and_retraining_on_brings_the_monitor_back(two: list[Path]) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import IntervalSchedule, RRuleSchedule
+    from prefect.states import Cancelled
+
+    root, monitored = two[0], two[0] / servers.MONITORED
+    assert list(retraining.switch_on(root))[1] == "watch: monitor at '*/5 * * * *' UTC" and monitored.is_file()
+    assert not [line for line in retraining.switch_on(root) if "monitor" in line], "it looks already"
+    watch = next(one for one in deployments(root) if one.name == "watch")
+    with get_client(sync_client=True) as client:
+        client.update_deployment_schedule(watch.id, watch.schedules[0].id, active=False)
+        hourly = IntervalSchedule(interval=timedelta(hours=1), timezone="UTC")
+        rule = RRuleSchedule(rrule="FREQ=DAILY", timezone="UTC")
+        client.create_deployment_schedules(watch.id, [(hourly, False), (rule, False)])
+        client.pause_deployment(watch.id)
+        busy = Cancelled(message="Deployment concurrency limit reached.")
+        client.create_flow_run_from_deployment(watch.id, state=busy)
+    (line,) = (line for line in listed(root) if line.startswith("watch"))
+    for said in ("'*/5 * * * *' UTC off", "every 1:00:00 off", " FREQ=DAILY' UTC off", "  paused"):
+        assert said in line
+    assert line.endswith("  newest run cancelled: Deployment concurrency limit reached.")
+
+    assert "watch: monitor, on again" in list(retraining.switch_on(root))
+    (line,) = (line for line in listed(root) if line.startswith("watch"))
+    assert " off" not in line and "paused" not in line
+    remove(root, "watch")
+    assert not monitored.exists()
+    add(root, "often", "monitor", "* * * * *", "UTC", [])
+    monitored.unlink()
+    schedule.catch_up(root)
+    assert monitored.is_file(), "a monitor that an older version scheduled is missed, too"
