@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -254,10 +255,10 @@ def test_what_a_person_changed_in_prefect_is_listed_and_retraining_on_brings_the
     with get_client(sync_client=True) as client:
         client.update_deployment_schedule(watch.id, watch.schedules[0].id, active=False)
         hourly = IntervalSchedule(interval=timedelta(hours=1), timezone="UTC")
-        rule = RRuleSchedule(rrule="FREQ=DAILY", timezone="UTC")
-        client.create_deployment_schedules(watch.id, [(hourly, False), (rule, False)])
+        more: list[Any] = [(hourly, False), (RRuleSchedule(rrule="FREQ=DAILY", timezone="UTC"), False)]
+        client.create_deployment_schedules(watch.id, more)
         client.pause_deployment(watch.id)
-        busy = Cancelled(message="Deployment concurrency limit reached.")
+        busy: Any = Cancelled(message="Deployment concurrency limit reached.")
         client.create_flow_run_from_deployment(watch.id, state=busy)
     (line,) = (line for line in listed(root) if line.startswith("watch"))
     for said in ("'*/5 * * * *' UTC off", "every 1:00:00 off", " FREQ=DAILY' UTC off", "  paused"):
