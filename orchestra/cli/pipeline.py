@@ -74,12 +74,13 @@ def up(
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
     from orchestra.system.runs import RUNS
-    from orchestra.system.servers import prefect_client, start
+    from orchestra.system.servers import PREFECT_URL, owns_prefect, prefect_client, start
 
     root = workspace()
     for line in start(root, prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
         print(line, flush=True)
-    if prefect_client(root) and any((root / RUNS).glob("*.json")):
+    client = prefect_client(root)
+    if client and owns_prefect(root, client[PREFECT_URL]) and any((root / RUNS).glob("*.json")):
         hand_over("flows.schedule", catch_up=True)  # Prefect may have missed how a run ended.
 
 
