@@ -10,10 +10,11 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, Pause
-from prefect.states import Completed, Crashed
+from prefect.states import Completed, Crashed, Failed
 
 from orchestra.errors import OrchestraError, ServiceError
 from orchestra.files.checkpoint import hash_file
@@ -22,16 +23,23 @@ from orchestra.system.runs import (
     ASKED_BY,
     AWAITING,
     FAILED,
+    KILLED,
     SKIPPED,
     STOPPED,
     RunFailure,
     RunJournal,
+    RunRecord,
     in_short,
+    runs,
     save,
     stale,
 )
 from orchestra.system.workspace import Screen, locked
 from tasks.platform.dvc import ChangedDuringRun
+
+
+class AwaitsAnswer(Pause):
+    """This run is suspended until a person answers; any other `Pause` is one of Prefect's UI, and decides nothing."""
 
 
 @contextlib.contextmanager
@@ -76,7 +84,7 @@ def under_way(root: Path, *, alone: bool) -> Iterator[RunJournal]:
         journal = begin()
         try:
             yield journal
-        except Pause:
+        except AwaitsAnswer:
             journal.end(AWAITING, "a person must answer: orchestra status")
             raise
         except BaseException as error:
@@ -130,8 +138,8 @@ def retryable(_task: Any, _run: Any, state: State[Any]) -> bool:
     return isinstance(failure, OrchestraError) and failure.retryable
 
 
-def crash_stale(root: Path, own: UUID, *, alone: bool) -> int:
-    """Mark this workspace's runs whose process is gone as crashed; returns how many.
+def crash_stale(root: Path, own: UUID | None = None, *, alone: bool) -> int:
+    """End this workspace's runs whose process is gone and that Prefect still calls running; returns how many.
 
     Prefect cannot know that a process was killed: its run would say Running for ever. The holder of the workspace's
     lock (`alone`) knows that no other run under it works, also none of another machine or of a container that is gone.
@@ -142,7 +150,31 @@ def crash_stale(root: Path, own: UUID, *, alone: bool) -> int:
         if record.id != str(own):
             crashed += _crash(UUID(record.id))
             save(root, record)
-    return crashed
+    return crashed + _report_ended(root, own)
+
+
+def _report_ended(root: Path, own: UUID | None) -> int:
+    """Tell Prefect of the runs whose end it missed, because its server was down; returns how many."""
+    ended = {UUID(one.id): one for one in runs(root) if one.ended is not None and not one.has_process}
+    ended.pop(own or UUID(int=0), None)
+    if not ended:
+        return 0
+    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    wanted, told = FlowRunFilter(id=FlowRunFilterId(any_=list(ended)), state=running), 0
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=wanted):
+            record = ended[run.id]
+            # One that runs since after its end is retried: its new record is about to begin.
+            if run.state is not None and record.ended is not None and run.state.timestamp <= record.ended:
+                client.set_flow_run_state(run.id, _ending(record), force=True)
+                told += 1
+    return told
+
+
+def _ending(record: RunRecord) -> State[Any]:
+    if record.state == KILLED:
+        return Crashed(message=record.message)
+    return Failed(message=record.message) if record.failed else Completed(name=record.state, message=record.message)
 
 
 def _asked_by(run: FlowRun) -> str:

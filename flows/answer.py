@@ -14,13 +14,13 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NONE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, Pause
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 from prefect.states import Completed
 from pydantic import Field
 
-from flows._runs import present, under_way
+from flows._runs import AwaitsAnswer, present, under_way
 from flows._summary import RunSummary
 from flows.release import TIMEOUT_S, limit_s, run_deploy
 from orchestra.errors import ConfigError
@@ -50,7 +50,7 @@ def suspendable() -> str:
 def ask(approval: Approval, told: str, now: datetime) -> Answer | None:
     """Suspend this run until a person answers; begun again after that, it gets the answer. None: it cannot wait.
 
-    `told` is the decision in Markdown. Raises Prefect's `Pause`, which ends this process' part of the run.
+    `told` is the decision in Markdown. Raises `AwaitsAnswer`, which ends this process' part of the run.
     """
     text = f"{told}\n\n{in_markdown(approval.line)}"
     screen(f"promote: {approval.line}")
@@ -60,7 +60,10 @@ def ask(approval: Approval, told: str, now: datetime) -> Answer | None:
     left_s = max(1, int((approval.expires - now).total_seconds()))
     form = ApprovalForm.with_initial_data(description=text)
     key = f"approval-{approval.version}-{approval.asked:%Y%m%d%H%M%S}"  # Lower case, digits and dashes only.
-    said: Any = suspend_flow_run(wait_for_input=form, timeout=left_s, key=key)
+    try:
+        said: Any = suspend_flow_run(wait_for_input=form, timeout=left_s, key=key)
+    except Pause as pause:
+        raise AwaitsAnswer(state=pause.state) from None
     return Answer(approve=said.approve, by=said.by, reason=said.reason)
 
 

@@ -20,7 +20,7 @@ from tasks.platform.commands import run_command
 
 FAILURES = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 WAITS = (f"prefect.flow-run.{AWAITING}", "prefect.flow-run.Suspended")
-"""A person must approve a version; a suspended run has no process, and so no heartbeat."""
+"""A person must approve a version, or suspended the run; a suspended run has no process, and so no heartbeat."""
 NAMED = ("Promoted", "Rejected", *SHORT, "Unchanged", "Nothing", "Tried", TAKEN_BACK, "Waiting", SKIPPED)
 """Names of our normal endings: Prefect names its events by them."""
 ENDS = (
@@ -52,10 +52,16 @@ then: orchestra rerun {{{{ flow_run.name }}}}"""
 FIRST_BODY = f"""Runs and canaries that fail, and versions that wait, are told to this address from now on.
 runbook: {RUNBOOK}
 end it: orchestra notify --remove"""
-WAITING_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version waits for a person's approval"
-WAITING_BODY = """read: orchestra report
+BY_HAND = "flow_run.state.name == 'Suspended' and not flow_run.state.state_details.run_input_keyset"
+"""Suspended without a form to answer: a person did it in Prefect's UI."""
+WAITING_SUBJECT = (
+    "{{ flow.name }} {{ flow_run.name }}: "
+    f"{{% if {BY_HAND} %}}suspended in Prefect{{% else %}}a version waits for a person's approval{{% endif %}}"
+)
+WAITING_BODY = f"""{{% if {BY_HAND} %}}resume it in Prefect's UI
+or: orchestra rerun {{{{ flow_run.name }}}}{{% else %}}read: orchestra report
 type: orchestra approve --by NAME --reason TEXT
-or: orchestra refuse --by NAME --reason TEXT"""
+or: orchestra refuse --by NAME --reason TEXT{{% endif %}}"""
 TAKEN_SUBJECT = "{{ flow.name }} {{ flow_run.name }}: a version did not pass its canary and was taken back"
 TAKEN_BODY = f"""cause: {CAUSE}
 runbook: {RUNBOOK}, CandidateWorse

@@ -10,11 +10,10 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NONE
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Pause
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from flows._runs import LoadedCode, present, retryable, turn, under_way
+from flows._runs import AwaitsAnswer, LoadedCode, present, retryable, turn, under_way
 from flows._summary import RunSummary
 from flows.answer import ask, run_answer, suspendable
 from flows.release import TIMEOUT_S as RELEASE_TIMEOUT_S
@@ -23,10 +22,10 @@ from flows.retraining import Asked, answering, waiting
 from orchestra.cli.readiness import refuse_now
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
-from orchestra.errors import BudgetError, ConfigError, OrchestraError
+from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.report import TRAINED
 from orchestra.system.environment import machine
-from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunJournal, in_short
+from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunFailure, RunJournal, in_short
 from orchestra.system.workspace import Screen
 from orchestra.text import in_markdown, plain
 from tasks.approval import now
@@ -78,8 +77,8 @@ def run_stage(name: str, recorder: Recorder, why: list[str], force: bool = False
             outcome = dvc.repro(root, name, env=recorder.environment(run_id), on_line=write, force=force)
         recorder.stage_done(name, run_id, dvc.hashes(root, name), link(recorder, name, run_id))
     except BaseException as failure:
-        recorder.tag(f"stage.{name}", f"failed: {_line(failure)}")
-        recorder.finish(run_id, _line(failure))
+        recorder.tag(f"stage.{name}", f"failed: {RunFailure.of(failure).line}")
+        recorder.finish(run_id, RunFailure.of(failure).line)
         raise
     finally:
         recorder.artifacts(run_id, [root / ".state" / "logs" / f"{name}.log"])
@@ -103,10 +102,6 @@ def _tell_costs(recorder: Recorder) -> None:
     """What the run has spent so far, by stage and in all."""
     if spent := by_stage(ledgers(recorder.root, recorder.parent)):
         recorder.metrics(recorder.parent, costs(spent))
-
-
-def _line(failure: BaseException) -> str:
-    return str(failure) if isinstance(failure, OrchestraError) else f"{type(failure).__name__}: {failure}"
 
 
 @contextlib.contextmanager
@@ -190,11 +185,11 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
             state = _run_all(root, recorder, journal, until, force)
     except (dvc.StageCapped, BudgetError) as end:
         state = Completed(name=CAPPED, message=str(end), data=str(end))
-    except Pause:
+    except AwaitsAnswer:
         recorder.finish(recorder.parent)
         raise
     except BaseException as failure:
-        recorder.finish(recorder.parent, _line(failure))
+        recorder.finish(recorder.parent, RunFailure.of(failure).line)
         raise
     finally:
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]

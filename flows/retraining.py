@@ -18,6 +18,8 @@ from flows.schedule import (
     WATCH,
     connected,
     deploy,
+    monitors,
+    note_monitor,
     own_deployments,
     remove,
     taken,
@@ -145,7 +147,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
     have moved for the next run, too. A run that is suspended for a person's answer has come to its decision. One that
     no request started takes nothing; what its prices and data took away is settled once it has decided.
     """
-    from prefect.exceptions import Pause
+    from flows._runs import AwaitsAnswer
 
     reopen_requests(root)
     if not asked:
@@ -153,7 +155,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         try:
             yield []
             came = journal.record.state not in SHORT
-        except Pause:
+        except AwaitsAnswer:
             came = True
             raise
         finally:
@@ -176,7 +178,7 @@ def answering(root: Path, journal: RunJournal, asked: Asked) -> Iterator[list[st
         answered = state != CAPPED
         if state == CAPPED and left is not None and left == min(caps):
             month_usd = params.retraining.monthly_usd
-    except Pause:
+    except AwaitsAnswer:
         state, answered = AWAITING, True
         raise
     finally:
@@ -231,23 +233,39 @@ def _name(root: Path, flow: str, name: str) -> str:
 def switch_on(root: Path) -> Iterator[str]:
     """Start what is needed, deploy the retraining and a monitor that looks, and add the automation; a line for each."""
     from prefect.automations import Automation
-    from prefect.client.schemas.schedules import CronSchedule
 
     yield from servers.start(root, worker=POOL)
-    with connected(root) as address:
+    with connected(root):
         what = f"What drift, prices or data of {root.name} asked for; `orchestra retraining off` ends it."
         asked = _name(root, "retrain", DEPLOYMENT)
-        deploy(root, asked, "retrain", address, parameters={"asked": "due"}, description=what)
+        deploy(root, asked, "retrain", parameters={"asked": "due"}, description=what)
         yield f"{asked}: retrain, when it is due"
-        if not any(one.entrypoint == ENTRYPOINTS["monitor"] for one in own_deployments(root)):
-            schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
-            watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
-            deploy(root, watch, "monitor", address, schedule=schedule, description=what)
-            yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+        yield from _switch_on_monitor(root)
         for raw in _automations(root):
             _forget_automation(str(raw["name"]))
             Automation.model_validate(raw).create()
             yield f"automation {raw['name']}: added"
+
+
+def _switch_on_monitor(root: Path) -> Iterator[str]:
+    """Unless a monitor looks already: one that a person paused or switched off goes on, else one is deployed."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import CronSchedule
+
+    there = [one for one in monitors(root) if one.schedules]
+    if not any(each.active and not one.paused for one in there for each in one.schedules):
+        if there:
+            with get_client(sync_client=True) as client:
+                client.resume_deployment(there[0].id)
+                for each in there[0].schedules:
+                    client.update_deployment_schedule(there[0].id, each.id, active=True)
+            yield f"{there[0].name}: monitor, on again"
+        else:
+            schedule = CronSchedule(cron=EVERY_FIVE_MINUTES, timezone="UTC")
+            watch, what = _name(root, "monitor", WATCH), "Looks for what asks for a retraining."
+            deploy(root, watch, "monitor", schedule=schedule, description=what)
+            yield f"{watch}: monitor at {EVERY_FIVE_MINUTES!r} UTC"
+    note_monitor(root)
 
 
 def switch_off(root: Path) -> Iterator[str]:

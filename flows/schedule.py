@@ -14,11 +14,10 @@ from pydantic import ValidationError
 from flows._workspace import PREFECT_SETTINGS, settings
 from orchestra.config.overrides import effective
 from orchestra.errors import ConfigError, ServiceError
+from orchestra.files import atomic
 from orchestra.system import servers
-from orchestra.system.processes import descendants, running
-from orchestra.system.runs import RunRecord, runs
 from orchestra.system.workspace import workspace_id
-from orchestra.text import aligned, digest
+from orchestra.text import aligned, digest, one_line
 from tasks.platform.commands import run_command
 
 ENTRYPOINTS = {name: f"flows/{name}.py:{name}" for name in ("retrain", "monitor", "release")}
@@ -107,7 +106,8 @@ def add(root: Path, name: str, flow: str, cron: str, timezone: str, overrides: l
     with connected(root) as address:
         what = f"{flow} of {root.name} on a schedule; `orchestra schedule {name} --remove` ends it."
         parameters = {"overrides": overrides} if overrides else {}
-        deploy(root, name, flow, address, schedule=schedule, parameters=parameters, description=what)
+        deploy(root, name, flow, schedule=schedule, parameters=parameters, description=what)
+        note_monitor(root)
     print(f"{name}: {flow} at {cron!r} {timezone}" + "".join(f", {one}" for one in overrides))
     print(f"runs and logs: {address.removesuffix('/api')}; orchestra schedule lists, --remove ends it")
 
@@ -116,13 +116,12 @@ def deploy(
     root: Path,
     name: str,
     flow: str,
-    address: str,
     *,
     description: str,
     schedule: Any = None,
     parameters: dict[str, Any] | None = None,
 ) -> None:
-    """Make or replace a deployment of this workspace, for the worker of our pool; `address`: of Prefect's API.
+    """Make or replace a deployment of this workspace, for the worker of our pool.
 
     Raises `ConfigError` where another workspace has one of that flow and name.
     """
@@ -138,7 +137,7 @@ def deploy(
         work_pool_name=POOL,
         schedule=schedule,
         parameters=parameters or {},
-        job_variables={"env": _environment(address)},
+        job_variables={"env": _environment()},
         concurrency_limit=_one_at_a_time(),
         tags=["orchestra", workspace_tag(root)],
         description=description,
@@ -148,16 +147,58 @@ def deploy(
     )
 
 
+def monitors(root: Path) -> list[Any]:
+    """This workspace's deployments of the monitor."""
+    return [one for one in own_deployments(root) if one.entrypoint == ENTRYPOINTS["monitor"]]
+
+
+def note_monitor(root: Path) -> None:
+    """Keep whether a monitor is scheduled, so that Prometheus can tell one that stopped from none."""
+    if monitors(root):
+        atomic.write_text(root / servers.MONITORED, "")
+    else:
+        (root / servers.MONITORED).unlink(missing_ok=True)
+
+
 def listed(root: Path) -> list[str]:
-    """One line a schedule that this workspace can remove."""
+    """One line a deployment that this workspace can remove, with every schedule of it."""
     rows = []
     for one in deployments(root):
-        plan = one.schedules[0].schedule if one.schedules else None
-        when = f"{plan.cron!r} {plan.timezone}" if plan is not None and hasattr(plan, "cron") else "not scheduled"
+        when = "; ".join(f"{_plan(each.schedule)}{'' if each.active else ' off'}" for each in one.schedules)
         with_ = ", ".join(one.parameters.get("overrides") or [])
-        state = ("paused" if one.paused else "", "" if _is_of(root, one) else "of another workspace")
-        rows.append((one.name, one.entrypoint.rpartition(":")[2], when, with_, *state))
+        state = (
+            "paused" if one.paused else "",
+            _cancelled(root, one),
+            "" if _is_of(root, one) else "of another workspace",
+        )
+        rows.append((one.name, one.entrypoint.rpartition(":")[2], when or "not scheduled", with_, *state))
     return aligned(rows) if rows else []
+
+
+def _plan(schedule: Any) -> str:
+    """When a schedule is due; a person may have made it in Prefect's UI."""
+    if hasattr(schedule, "interval"):
+        return f"every {schedule.interval}"
+    return f"{getattr(schedule, 'cron', None) or one_line(schedule.rrule)!r} {schedule.timezone}"
+
+
+def _cancelled(root: Path, deployment: Any) -> str:
+    """Why Prefect cancelled the newest run that was due; empty where it did not."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    due = filters.FlowRunFilter(
+        deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment.id]),
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(not_any_=[StateType.SCHEDULED])),
+    )
+    with connected(root), get_client(sync_client=True) as client:
+        newest = client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+    state = newest[0].state if newest else None
+    return (
+        f"newest run cancelled: {one_line(state.message or '')}" if state is not None and state.is_cancelled() else ""
+    )
 
 
 def remove(root: Path, name: str) -> None:
@@ -172,21 +213,25 @@ def remove(root: Path, name: str) -> None:
     if name not in found:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
-    if len(every) == 1 and (run := _played(root)) is not None:
+    if len(every) == 1 and (run := servers.played(root)) is not None:
         what = f"{name} is the last schedule: its worker would end, and it plays the run {run.name}"
         raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
     with connected(root), get_client(sync_client=True) as client:
         client.delete_deployment(found[name].id)
+        note_monitor(root)
     print(f"{name}: removed")
     if len(every) == 1 and servers.forget_worker(root):
         print("worker: ended, since no schedule is left")
 
 
-def _played(root: Path) -> RunRecord | None:
-    """The run that the worker plays; None without one."""
-    worker = running(root, "worker")
-    below = () if worker is None else descendants(worker.pid)
-    return next((one for one in runs(root) if one.lives and one.pid in below), None)
+def catch_up(root: Path) -> None:
+    """End the runs that are gone and that Prefect still calls running: no schedule begins one beside them."""
+    with connected(root):
+        from flows._runs import crash_stale
+
+        if ended := crash_stale(root, alone=False):
+            print(f"prefect: closed what it still called running, and is gone: {ended}")
+        note_monitor(root)
 
 
 @contextlib.contextmanager
@@ -248,19 +293,18 @@ def _one_at_a_time() -> Any:
     return ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
-def _environment(address: str) -> dict[str, str]:
-    """Of the runs: what a flow that `orchestra run` starts has, too."""
+def _environment() -> dict[str, str]:
+    """Of the runs: what a flow that `orchestra run` starts has, too. The worker passes its own Prefect's address on."""
     kept = ("MLFLOW_TRACKING_URI", "OMP_NUM_THREADS", "ORCHESTRA_SKIP_VLLM")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
         "DO_NOT_TRACK": "true",
-        "PREFECT_API_URL": address,
         **PREFECT_SETTINGS,
     }
 
 
 def main(arguments: list[str]) -> None:
-    """Add, list or remove."""
+    """Add, list or remove; after a start of the server, catch up."""
     parser = argparse.ArgumentParser(prog="python -m flows.schedule", description=__doc__)
     parser.add_argument("name", nargs="?")
     parser.add_argument("--cron")
@@ -268,9 +312,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--flow", default="retrain")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--remove", action="store_true")
+    parser.add_argument("--catch-up", action="store_true", help="close runs whose end Prefect's server missed")
     told, root = parser.parse_args(arguments), Path.cwd()
     settings(root)
-    if told.name is None:
+    if told.catch_up:
+        catch_up(root)
+    elif told.name is None:
         print("\n".join(listed(root)) or "nothing is scheduled")
     elif told.remove:
         remove(root, told.name)

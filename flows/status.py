@@ -134,7 +134,8 @@ def service_lines(root: Path) -> list[str]:
     found = [*all_remembered(root), *(replace(one, log=BY_HAND) for one in started_by_hand(root))]
     asked, deadline = [begun(partial(state, one)) for one in found], time.monotonic() + SERVERS_S
     lines = [
-        f"  {one.name:<12}{one.url or '—'}  {_state(future, deadline, one.log)}  (pid {one.pid}, log {one.log})"
+        f"  {one.name:<12}{one.url if one.port else '—'}  {_state(future, deadline, one.log)}  "
+        f"(pid {one.pid}, log {one.log})"
         for one, future in zip(found, asked, strict=True)
     ]
     return lines or ["  nothing runs"]

@@ -18,7 +18,7 @@ from orchestra.serving.releases.control_channel import started_by_hand
 from orchestra.system.artifacts import check_place
 from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
-from orchestra.system.servers import METRICS_PORT
+from orchestra.system.servers import last_ports
 from orchestra.system.storage import DATABASES, check_database, check_storage
 from orchestra.system.workspace import (
     CERTIFICATES,
@@ -202,7 +202,7 @@ def _ports(root: Path) -> Iterator[CheckResult]:
         gateway = load_params(root / "params.yaml").deploy.gateway_port
     except OrchestraError:
         return
-    wanted = {"gateway": gateway, "prefect": 4200, "mlflow": 5000, "metrics": METRICS_PORT}
+    wanted = {"gateway": gateway, **last_ports(root)}
     for name, port in wanted.items():
         if port in ours:
             yield CheckResult("ok", f"port {port}", f"ours: {ours[port]}")

@@ -59,15 +59,29 @@ def monitor() -> None:
 
 
 def up(
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus.")] = 9464,
+    prefect_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of Prefect's UI; default: the last one, or 4200."),
+    ] = None,
+    mlflow_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of MLflow's UI; default: the last one, or 5000."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the metrics for Prometheus; default: the last one, or 9464."),
+    ] = None,
 ) -> None:
     """Start Prefect's and MLflow's servers on 127.0.0.1, and the schedules' worker; `orchestra stop` ends them."""
-    from orchestra.system.servers import start
+    from orchestra.system.runs import RUNS
+    from orchestra.system.servers import PREFECT_URL, owns_prefect, prefect_client, start
 
-    for line in start(workspace(), prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
-        print(line)
+    root = workspace()
+    for line in start(root, prefect_port=prefect_port, mlflow_port=mlflow_port, metrics_port=metrics_port):
+        print(line, flush=True)
+    client = prefect_client(root)
+    if client and owns_prefect(root, client[PREFECT_URL]) and any((root / RUNS).glob("*.json")):
+        hand_over("flows.schedule", catch_up=True)  # Prefect may have missed how a run ended.
 
 
 def stop(

@@ -94,6 +94,9 @@ class RunFailure(Record):
         # Prefect turns a `kill` during a task into an error of its own, which the library does not import.
         if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "TerminationSignal":
             return cls(kind=STOPPED, what="stopped by hand", fix=f"run it again: {CONTINUES}", stage=stage)
+        if type(error).__name__ == "Pause":
+            fix = f"resume it there, or run it again: {CONTINUES}"
+            return cls(kind=STOPPED, what="suspended in Prefect", fix=fix, stage=stage)
         if isinstance(error, TimeoutError):
             return cls(kind="TimeLimit", what=one_line(str(error)) or "it took too long", stage=stage)
         return cls(kind=BUG, what=one_line(f"{type(error).__name__}: {error}"), stage=stage)
@@ -129,9 +132,12 @@ class RunRecord(Record):
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs; one of another machine counts as running."""
-        if self.ended is not None:
-            return False
+        """Whether it is under way; one of another machine counts so."""
+        return self.ended is None and self.has_process
+
+    @property
+    def has_process(self) -> bool:
+        """Whether its process runs, also after the run's end; one of another machine counts as running."""
         return self.host != socket.gethostname() or (alive(self.pid) and started_at(self.pid) == self.started)
 
     @property

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import json
 import os
 import secrets
 import ssl
@@ -22,6 +23,7 @@ from orchestra.system.processes import (
     LOCALHOST,
     Service,
     all_remembered,
+    descendants,
     port_busy,
     running,
     services,
@@ -29,6 +31,7 @@ from orchestra.system.processes import (
     stop_services,
     wait_until,
 )
+from orchestra.system.runs import RunRecord, runs
 from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
 from orchestra.system.workspace import locked_elsewhere
 
@@ -38,6 +41,8 @@ ASK_TIMEOUT_S = 0.7
 """A server that takes longer to say that it is well is slow: status says so, and waits for no one."""
 WORKER_POOL = ".state/worker_pool"
 """Names the pool of the schedules' worker; no file: nothing is scheduled."""
+MONITORED = ".state/monitored"
+"""No file: no monitor is scheduled, so none is missed."""
 ORDERING = {"PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.server.ordering"}
 """How the server of Prefect orders events."""
 VACUUM = {
@@ -45,7 +50,13 @@ VACUUM = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(90 * 24 * 3600),
 }
 """With it Prefect's server deletes what ended so many seconds ago: flow runs, with their tasks and logs."""
+LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
+"""Prefect's server keeps on disk which run has a schedule's place: in memory, a restart lost it, and the place stayed
+taken for ever."""
 METRICS_PORT = 9464
+USUAL_PORTS = {"prefect": 4200, "mlflow": 5000, "metrics": METRICS_PORT}
+PORTS = ".state/ports.json"
+"""Keeps the ports of the last start: a run of a schedule, a bookmark and Prometheus ask there."""
 WEBHOOK_KEY = ".state/webhooks/key"
 """Under it MLflow keeps the secrets of webhooks. Without one each start of it makes its own, and cannot read them."""
 ENCRYPTION_KEY = "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY"
@@ -113,24 +124,27 @@ def _code(page: str) -> int | None:
 def start(
     root: Path,
     *,
-    prefect_port: int = 4200,
-    mlflow_port: int = 5000,
-    metrics_port: int = METRICS_PORT,
+    prefect_port: int | None = None,
+    mlflow_port: int | None = None,
+    metrics_port: int | None = None,
     worker: str | None = None,
 ) -> Iterator[str]:
     """Start what does not run yet and wait until it answers; yields a line for each. `ServiceError` on a busy port.
 
-    `worker`: the pool whose worker runs from now on, with every start. A server of the team's (PREFECT_API_URL,
-    MLFLOW_TRACKING_URI) takes the place of ours.
+    Without a port, a server has that of its last start. `worker`: the pool whose worker runs from now on, with every
+    start. A server of the team's (PREFECT_API_URL, MLFLOW_TRACKING_URI) takes the place of ours.
     """
     quiet()
     state_folder = root / ".state"
     check_storage(root)
-    for database in (MLFLOW, PREFECT):
-        check_database(root, database, beside=locked_elsewhere(root))
-    adapt_places(root)
-    wanted = _commands(root, prefect_port, mlflow_port, metrics_port)
+    told = {"prefect": prefect_port, "mlflow": mlflow_port, "metrics": metrics_port}
+    ports = last_ports(root) | {name: port for name, port in told.items() if port is not None}
+    wanted = _commands(root, *(ports[name] for name in USUAL_PORTS))
     there = {service.name for service in services(root)}
+    for name, database in {"mlflow": MLFLOW, "prefect": PREFECT}.items():
+        if name in wanted and name not in there:  # One that runs has its database in use.
+            check_database(root, database, beside=locked_elsewhere(root))
+    adapt_places(root)
     for service in all_remembered(root):
         if service.name in wanted and service.name not in there:
             service.end()  # What a killed server left behind has its port.
@@ -145,9 +159,11 @@ def start(
             yield f"{name}: starting"
     for service in services(root):
         if service.name in wanted:
+            ports[service.name] = service.port
             _wait(root, service.name, service.url + HEALTH[service.name])
             login = f"; log in with {PREFECT_KEY}" if service.name == "prefect" else ""
             yield f"{service.name}: {service.url} (pid {service.pid}, log {service.log}){login}"
+    atomic.write_text(root / PORTS, json.dumps(ports) + "\n")
     if worker is not None:
         atomic.write_text(root / WORKER_POOL, worker + "\n")
     if (root / WORKER_POOL).is_file():
@@ -213,6 +229,14 @@ def forget_worker(root: Path) -> bool:
     return bool(stop_services(root, "worker"))
 
 
+def last_ports(root: Path) -> dict[str, int]:
+    """The port of each server: that of its last start, and else the usual one."""
+    kept = {}
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        kept = json.loads((root / PORTS).read_text(encoding="utf-8"))
+    return {name: int(kept.get(name, port)) for name, port in USUAL_PORTS.items()}
+
+
 def _commands(
     root: Path, prefect_port: int, mlflow_port: int, metrics_port: int
 ) -> dict[str, tuple[list[str], int, dict[str, str]]]:
@@ -228,7 +252,7 @@ def _commands(
     found = {}
     if not os.environ.get(PREFECT_URL):
         extra = {"PREFECT_UI_API_URL": f"{address}/api", PREFECT_GUARD: prefect_login(root), **ORDERING}
-        extra |= _unless_set(VACUUM)
+        extra |= _unless_set(VACUUM | LEASES)
         found["prefect"] = (prefect, prefect_port, extra)
     if not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         # It would start a process of its own for jobs that nobody here submits.
@@ -256,13 +280,26 @@ def _unless_set(ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_worker(root: Path, pool: str) -> str:
-    """Start the worker unless it runs; a line about it."""
-    found = running(root, "worker")
+    """Start the worker unless it runs, and again where it asks another address; a line about it."""
+    found, client = running(root, "worker"), prefect_client(root)
+    url = client.get(PREFECT_URL, "")
+    if found is not None and found.url != url:
+        if (run := played(root)) is not None:
+            return f"worker: asks another address, and plays the run {run.name}: type orchestra up again after it"
+        stop_services(root, "worker")
+        found = None
     if found is None:
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
-        env = {**os.environ, "PREFECT_HOME": str(root / ".state/prefect"), **prefect_client(root)}
-        found = start_service(root, "worker", command, port=0, url="", env=env)
+        env = {**os.environ, "PREFECT_HOME": str(root / ".state/prefect"), **client}
+        found = start_service(root, "worker", command, port=0, url=url, env=env)
     return f"worker: of pool {pool} (pid {found.pid}, log {found.log})"
+
+
+def played(root: Path) -> RunRecord | None:
+    """The run that the worker plays; None without one."""
+    worker = running(root, "worker")
+    below = () if worker is None else descendants(worker.pid)
+    return next((one for one in runs(root) if one.lives and one.pid in below), None)
 
 
 def _wait(root: Path, name: str, url: str) -> None:

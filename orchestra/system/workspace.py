@@ -24,6 +24,8 @@ IN_PLACE = re.compile(r"\(\d+%\)")
 
 CERTIFICATES = "SSL_CERT_FILE"
 """A variable of OpenSSL, which every HTTP client reads, also where it speaks plain HTTP."""
+WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
+"""Set where a worker of Prefect started this process, and reads what it prints."""
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 _held: set[Path] = set()
@@ -179,4 +181,9 @@ class Screen:
         start = "\r\033[K" if self._in_place else ""
         self._in_place = progress and terminal and "(100%)" not in line
         where = sys.stderr if line.startswith("error: ") else sys.stdout
-        print(start + plain(line), end="" if self._in_place else "\n", file=where, flush=True)
+        try:
+            print(start + plain(line), end="" if self._in_place else "\n", file=where, flush=True)
+        except BrokenPipeError:
+            if WORKERS_RUN not in os.environ:
+                raise
+            # The worker was killed; its run goes on, and Prefect has each line through its API.

@@ -33,6 +33,7 @@ from tasks.platform.tracking import PARENT, experiment, own_database
 from tasks.records.models import CHECKPOINTS, MODEL, training_run
 
 CACHE, WORK, SWEEPS = ".dvc/cache/files/md5", "work", "work/sweeps"
+PREFECT_RESULTS = ".state/prefect/storage"
 COLLECTED = "orchestra.collected"
 """Tag of a version whose kept checkpoint was deleted here: when."""
 OUT = "out."
@@ -101,6 +102,7 @@ def leftovers(
         *_evidence(root, kept),
         *_training(root),
         *_replaced(root),
+        *_errors(root),
         *_deleted_runs(root, registry.client),
         *(() if run_days is None else _old_runs(root, registry, run_days)),
     ]
@@ -207,6 +209,12 @@ def _replaced(root: Path) -> Iterator[Leftover]:
     """Databases that a restore or a pull put aside."""
     for folder in sorted((root / ".state").glob("replaced-*")):
         yield Leftover("replaced databases", folder, _size(folder), "put aside by a restore or a pull")
+
+
+def _errors(root: Path) -> Iterator[Leftover]:
+    """What Prefect stores of each run that failed, and never reads or deletes after the run's end."""
+    for file in atomic.whole_entries(root / PREFECT_RESULTS):
+        yield Leftover("errors that Prefect stored", file, _size(file), "of a run that failed")
 
 
 def _deleted_runs(root: Path, client: Any) -> Iterator[Leftover]:

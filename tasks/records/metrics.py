@@ -6,7 +6,9 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -19,7 +21,7 @@ from orchestra.system.artifacts import ask_place
 from orchestra.system.processes import LOCALHOST, all_remembered
 from orchestra.system.retraining import month_left, month_spent, unanswered
 from orchestra.system.runs import RUNS, RunRecord, newest_by_flow, runs
-from orchestra.system.servers import METRICS_PORT, answers, state
+from orchestra.system.servers import METRICS_PORT, MONITORED, answers, state
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.catalogue.price_check import retired, stale_prices
@@ -32,6 +34,8 @@ OWN = "metrics"
 """The name of this server."""
 TEAM = {"mlflow": "MLFLOW_TRACKING_URI", "prefect": "PREFECT_API_URL"}
 """Where servers of the team are; each has a page /health below it."""
+MONITOR_S = 300.0
+"""Between two runs of the monitor, as long as its own runs do not tell."""
 Found = Iterator[GaugeMetricFamily]
 
 
@@ -64,6 +68,17 @@ def flow_runs(root: Path) -> Found:
         if one.ended is not None:
             ended.add_metric([flow], one.ended.timestamp())
     yield from (failed, ended, silent)
+
+
+def watch(root: Path) -> Found:
+    """How late the monitor is, where one is scheduled: by the pace of its runs, and at first by five minutes."""
+    if not (root / MONITORED).is_file():
+        return
+    began = [one.began for one in runs(root) if one.flow == "monitor" and one.asked_by.startswith("schedule ")]
+    gaps = [(later - earlier).total_seconds() for later, earlier in pairwise(began)]
+    last = max([(root / MONITORED).stat().st_mtime, *(one.timestamp() for one in began)])
+    late = datetime.now(UTC).timestamp() - last - (median(gaps) if gaps else MONITOR_S)
+    yield _gauge("monitor_late_seconds", "Seconds since the next run of a scheduled monitor was due", max(0.0, late))
 
 
 def _wrote(root: Path, one: RunRecord) -> float:
@@ -166,6 +181,7 @@ def store(root: Path) -> Found:
 PARTS: dict[str, Callable[[Path], Found]] = {
     "servers": servers,
     "runs": flow_runs,
+    "watch": watch,
     "disk": disk,
     "champion": champion,
     "prices": prices,

@@ -14,8 +14,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
+from prefect.flow_runs import suspend_flow_run
+from prefect.server.utilities.user_templates import render_user_template_sync
 from prefect.states import Pending
 
+from flows import notify
 from flows._runs import under_way
 from flows.answer import answer, ask, settle, suspendable
 from flows.release import release
@@ -28,7 +31,7 @@ from orchestra.system import retraining
 from orchestra.system.code_hash import CODE
 from orchestra.system.processes import stop_services
 from orchestra.system.retraining import RetrainReason
-from orchestra.system.runs import AWAITING, runs
+from orchestra.system.runs import AWAITING, STOPPED, runs
 from tasks.platform.stage import Stage
 from tasks.promote import promote
 from tests.support.promotions import aliases, params, workspace
@@ -53,10 +56,12 @@ def known() -> Approval:
 
 
 @flow(name="asks")
-def asks(asked: Asked = "", fails: bool = False) -> Any:
-    """Asks about version 2; returns what a person said."""
+def asks(asked: Asked = "", fails: bool = False, by_hand: bool = False) -> Any:
+    """Asks about version 2; returns what a person said. `by_hand`: a person suspends it before that."""
     here = Path.cwd()
     with under_way(here, alone=True) as journal, answering(here, journal, asked):
+        if by_hand:
+            suspend_flow_run()
         said = ask(known(), "**All 10 checks passed.**", known().asked)
         if fails:
             raise ServiceError("the release failed")
@@ -86,6 +91,7 @@ def test_a_deployments_run_suspends_and_goes_on_with_the_answer_of_the_form(here
     assert run.state is not None and run.state.name == "Suspended" and run.state.state_details.pause_timeout is not None
     (record,) = runs(here)
     assert (record.state, record.failed, record.lives) == (AWAITING, False, False)
+    assert told(run)[0] == "asks: a version waits for a person's approval" and "orchestra approve --by" in told(run)[1]
     said = {"approve": False, "by": "Bob", "reason": "too slow"}
     with get_client(sync_client=True) as client:
         refused = client.resume_flow_run(run.id, run_input={"approve": True})
@@ -128,6 +134,26 @@ def test_what_asked_for_a_run_is_answered_while_it_is_suspended_and_taken_up_whe
     assert [one.state for one in first.attempts] == ["Failed" if fails else "Completed"]
     assert (first.state, later.state, later.attempts) == ("open" if fails else "answered", "open", ())
     assert load_params(here / "params.yaml").grpo.seed == 9, "what changed since stays"
+
+
+def test_a_run_that_a_person_suspends_decides_nothing_and_leaves_open_what_asked_for_it(here: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", here)
+    retraining.ask(here, [RetrainReason("price", "7", "7 costs more")], (), "monitor")
+    run = begun(asked="due", by_hand=True)
+    assert run.state is not None and run.state.name == "Suspended"
+    (record,) = runs(here)
+    assert record.failure is not None and (record.state, record.failure.kind) == (STOPPED, STOPPED)
+    assert record.failure.line.startswith("suspended in Prefect — resume it there, or run it again: it continues")
+    (asked,) = retraining.requests(here)
+    assert asked.state == "open"
+    assert told(run) == ("asks: suspended in Prefect", f"resume it in Prefect's UI\nor: orchestra rerun {run.name}")
+
+
+def told(run: FlowRun) -> tuple[str, str]:
+    """What a notice of that run says."""
+    named = {"flow": asks, "flow_run": run}
+    subject, body = (render_user_template_sync(text, named) for text in (notify.WAITING_SUBJECT, notify.WAITING_BODY))
+    return subject.replace(f" {run.name}", ""), body
 
 
 def test_a_run_that_a_person_started_does_not_suspend(here: Path) -> None:

@@ -10,15 +10,50 @@ import pytest
 from prefect.exceptions import Pause
 
 from flows import retrain as module
+from flows._runs import AwaitsAnswer
 from flows.retraining import answering, look, waiting
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, OrchestraError
 from orchestra.system.retraining import RetrainReason, ask, month_left, requests
-from orchestra.system.runs import AWAITING, CAPPED, FAILED, PARTIAL, RunJournal, runs
+from orchestra.system.runs import AWAITING, CAPPED, CONTINUES, FAILED, PARTIAL, RunJournal, runs
 from tasks.platform import dvc
 from tasks.platform.dvc import StageCapped
 from tasks.platform.tracking import Recorder
 from tests.support.worlds import ROOT
+
+
+def ending(root: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException) -> list[tuple[str, ...]]:
+    """What MLflow's record will be closed with, of a run whose stages end so."""
+    closed: list[tuple[str, ...]] = []
+    recorder = SimpleNamespace(
+        root=root,
+        parent="p",
+        tag=lambda *_: None,
+        artifacts=lambda *_: None,
+        finish=lambda run, *error: closed.append((run, *error)),
+    )
+
+    def ended(*_: Any) -> None:
+        raise end
+
+    journal = RunJournal.begin(root, "i", "n", "retrain")
+    monkeypatch.setattr(module, "under_way", lambda *_, **__: contextlib.nullcontext(journal))
+    monkeypatch.setattr(Recorder, "open", lambda *_: recorder)
+    monkeypatch.setattr(module, "_run_all", ended)
+    monkeypatch.chdir(root)
+    shutil.copy(ROOT / "params.yaml", root)
+    return closed
+
+
+@pytest.mark.parametrize("end", [Pause(), AwaitsAnswer()])
+def test_a_run_that_a_person_suspends_did_not_succeed_in_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Pause
+) -> None:
+    closed = ending(tmp_path, monkeypatch, end)
+    with pytest.raises(Pause):
+        module.retrain.fn()
+    line = f"suspended in Prefect — resume it there, or run it again: {CONTINUES}"
+    assert closed == [("p",) if isinstance(end, AwaitsAnswer) else ("p", line)]
 
 
 @pytest.mark.parametrize(
@@ -27,24 +62,7 @@ from tests.support.worlds import ROOT
 def test_the_run_ends_by_name_and_its_record_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: OrchestraError
 ) -> None:
-    closed: list[tuple[str, ...]] = []
-    recorder = SimpleNamespace(
-        root=tmp_path,
-        parent="p",
-        tag=lambda *_: None,
-        artifacts=lambda *_: None,
-        finish=lambda run, *error: closed.append((run, *error)),
-    )
-
-    def capped(*_: Any) -> None:
-        raise end
-
-    journal = RunJournal.begin(tmp_path, "i", "n", "retrain")
-    monkeypatch.setattr(module, "under_way", lambda *_, **__: contextlib.nullcontext(journal))
-    monkeypatch.setattr(Recorder, "open", lambda *_: recorder)
-    monkeypatch.setattr(module, "_run_all", capped)
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+    closed = ending(tmp_path, monkeypatch, end)
     state = module.retrain.fn()
     assert (state.name, state.is_completed(), state.message) == ("Capped", True, str(end))
     assert state.result() == str(end) and "\n" not in str(end)
@@ -139,13 +157,13 @@ def test_a_persons_own_run_settles_what_prices_and_data_asked_for_once_it_decide
         params = tmp_path / "params.yaml"
         params.write_text(params.read_text().replace('price_date: "2025-11-15"', 'price_date: "2026-04-01"'))
     journal = RunJournal.begin(tmp_path, "own", "own", "retrain")
-    with contextlib.suppress(OrchestraError, Pause), answering(tmp_path, journal, "") as caps:
+    with contextlib.suppress(OrchestraError, AwaitsAnswer), answering(tmp_path, journal, "") as caps:
         assert caps == []
         stale["synthesize"].clear()
         if end == FAILED:
             raise OrchestraError("no room")
         if end == AWAITING:
-            raise Pause("a person must answer")
+            raise AwaitsAnswer("a person must answer")
         journal.end(end, "")
     left = {one.cause for one in requests(tmp_path) if one.waits}
     assert left == ({"price", "data"} if end in (PARTIAL, FAILED) else set())

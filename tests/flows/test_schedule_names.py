@@ -6,8 +6,10 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -38,6 +40,18 @@ def test_a_monitor_may_be_called_watch(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(schedule, "effective", reached)
     with pytest.raises(InterruptedError):
         add(tmp_path, "watch", "monitor", CRON, "UTC", [])
+
+
+def test_a_run_asks_the_server_of_its_worker_wherever_that_is_now() -> None:
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.workers.process import ProcessJobConfiguration
+
+    moved = "http://127.0.0.1:4300/api"
+    job = ProcessJobConfiguration(env=dict(schedule._environment()))
+    with temporary_settings({PREFECT_API_URL: moved}):
+        job.prepare_for_flow_run(FlowRun(flow_id=uuid4()))
+    assert job.env["PREFECT_API_URL"] == moved and job.env["DO_NOT_TRACK"] == "true"
 
 
 @pytest.fixture
@@ -227,3 +241,36 @@ def test_the_columns_of_the_list_stand_apart(two: list[Path]) -> None:
         "every-half-hour-on-weekdays  retrain  '*/30 8-18 * * 1-5' America/Argentina/Buenos_Aires",
         "last                         monitor  '0 3 * * *' UTC",
     ]
+
+
+def test_what_a_person_changed_in_prefect_is_listed_and_retraining_on_brings_the_monitor_back(two: list[Path]) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.schedules import IntervalSchedule, RRuleSchedule
+    from prefect.states import Cancelled
+
+    root, monitored = two[0], two[0] / servers.MONITORED
+    assert list(retraining.switch_on(root))[1] == "watch: monitor at '*/5 * * * *' UTC" and monitored.is_file()
+    assert not [line for line in retraining.switch_on(root) if "monitor" in line], "it looks already"
+    watch = next(one for one in deployments(root) if one.name == "watch")
+    with get_client(sync_client=True) as client:
+        client.update_deployment_schedule(watch.id, watch.schedules[0].id, active=False)
+        hourly = IntervalSchedule(interval=timedelta(hours=1), timezone="UTC")
+        more: list[Any] = [(hourly, False), (RRuleSchedule(rrule="FREQ=DAILY", timezone="UTC"), False)]
+        client.create_deployment_schedules(watch.id, more)
+        client.pause_deployment(watch.id)
+        busy: Any = Cancelled(message="Deployment concurrency limit reached.")
+        client.create_flow_run_from_deployment(watch.id, state=busy)
+    (line,) = (line for line in listed(root) if line.startswith("watch"))
+    for said in ("'*/5 * * * *' UTC off", "every 1:00:00 off", " FREQ=DAILY' UTC off", "  paused"):
+        assert said in line
+    assert line.endswith("  newest run cancelled: Deployment concurrency limit reached.")
+
+    assert "watch: monitor, on again" in list(retraining.switch_on(root))
+    (line,) = (line for line in listed(root) if line.startswith("watch"))
+    assert " off" not in line and "paused" not in line
+    remove(root, "watch")
+    assert not monitored.exists()
+    add(root, "often", "monitor", "* * * * *", "UTC", [])
+    monitored.unlink()
+    schedule.catch_up(root)
+    assert monitored.is_file(), "a monitor that an older version scheduled is missed, too"

@@ -198,6 +198,43 @@ def test_runs_of_a_killed_flow_are_crashed(prefect: None, tmp_path: Path) -> Non
     )
 
 
+def test_a_run_whose_end_prefect_missed_ends_there_as_on_record(prefect: None, tmp_path: Path) -> None:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.states import Running
+
+    from flows._runs import crash_stale
+
+    @flow(name="missed-demo")
+    def demo() -> None:
+        return None
+
+    gone, now = {"host": socket.gethostname(), "pid": 2**22, "started": "1"}, datetime.now(UTC)
+    made: dict[str, dict[str, Any]] = {
+        "done": gone | {"state": "Rejected", "message": "one limit is missed"},
+        "failed": gone | {"state": "Failed", "message": "corrupt"},
+        "killed": gone | {"state": "Killed"},
+        "about to report": gone | {"pid": os.getpid(), "started": started_at(os.getpid()), "state": "Completed"},
+        "retried": gone | {"state": "Failed", "ended": now - timedelta(hours=1)},
+        "own": gone | {"state": "Failed"},
+    }
+    later = now + timedelta(minutes=1)
+    with get_client(sync_client=True) as client:
+        ids = {name: client.create_flow_run(demo, state=Running()).id for name in made}
+        for name, told in made.items():
+            fields: dict[str, Any] = {"began": now - timedelta(hours=2), "ended": later, **told}
+            save(tmp_path, RunRecord(id=str(ids[name]), name=name, flow="missed-demo", **fields))
+        assert crash_stale(tmp_path, ids["own"], alone=False) == 3
+        assert crash_stale(tmp_path, ids["own"], alone=False) == 0
+        states: dict[str, Any] = {name: client.read_flow_run(run_id).state for name, run_id in ids.items()}
+    assert [(states[name].name, states[name].message) for name in ("done", "failed")] == [
+        ("Rejected", "one limit is missed"),
+        ("Failed", "corrupt"),
+    ]
+    assert states["done"].is_completed() and states["killed"].is_crashed()
+    assert all(states[name].is_running() for name in ("about to report", "retried", "own"))
+
+
 def test_a_run_is_on_record_with_how_it_ended(prefect: None, tmp_path: Path) -> None:
     from prefect import flow
 

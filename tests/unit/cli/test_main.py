@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from orchestra.cli import pipeline
 from orchestra.cli.app import app
 from orchestra.errors import ConfigError
 from orchestra.serving.releases.control_channel import close_channel, open_channel
 from orchestra.serving.shared.database import STORE, Database
+from orchestra.system import servers
 from orchestra.system.processes import Service, free_port, remember, start_service, started_at
+from orchestra.system.runs import RUNS
 from orchestra.system.workspace import locked
 from tests.support.endpoint import serving
 
@@ -195,6 +198,21 @@ def test_a_busy_port_is_said_and_nothing_is_started(workspace: Path) -> None:
         done = orchestra(workspace, "up", "--prefect-port", str(port))
     assert f"port {port} is taken" in error_of(done)
     assert not list(workspace.glob(".state/*.pid.json"))
+
+
+def test_up_ends_in_prefect_what_its_own_server_missed(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, bool]] = []
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(pipeline, "hand_over", lambda module, *, catch_up: told.append((module, catch_up)))
+    monkeypatch.setattr(servers, "start", lambda *_, **__: iter(()))
+    monkeypatch.setattr(servers, "prefect_client", lambda _root: {servers.PREFECT_URL: "http://127.0.0.1:4200/api"})
+    for own, on_record in ((True, False), (False, True), (True, True)):
+        monkeypatch.setattr(servers, "owns_prefect", lambda *_, own=own: own)
+        if on_record:
+            (workspace / RUNS).mkdir(parents=True, exist_ok=True)
+            (workspace / RUNS / "a.json").write_text("{}")
+        assert CliRunner().invoke(app, ["up"]).exit_code == 0
+        assert told == ([("flows.schedule", True)] if own and on_record else [])
 
 
 def test_stop_ends_what_runs_and_nothing_else(workspace: Path) -> None:

@@ -21,8 +21,8 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.serving.releases.state import Serving, write
 from orchestra.system.processes import LOCALHOST, Service, free_port, kill_tree, remember, spawn, started_at
 from orchestra.system.retraining import RetrainReason, ask, close, take
-from orchestra.system.runs import CAPPED, RunFailure, RunJournal, save
-from orchestra.system.servers import answers
+from orchestra.system.runs import CAPPED, RunFailure, RunJournal, RunRecord, save
+from orchestra.system.servers import MONITORED, answers
 from tasks.platform.registry import CHAMPION, Registry
 from tasks.records.judged import FIGURES, JUDGED, SpendingFigures
 from tasks.records.metrics import PARTS, WorkspaceMetrics
@@ -94,6 +94,26 @@ def test_runs_that_failed_that_ended_and_that_say_nothing(root: Path) -> None:
     # Its process is gone: killed, as `orchestra status` says.
     save(root, silent.record.model_copy(update={"pid": 2**22 - 1, "started": "1"}))
     assert facts(root)["run_failed{flow=retrain}"] == 1
+
+
+def test_a_monitor_is_late_only_where_one_is_scheduled_and_by_its_own_pace(root: Path) -> None:
+    def late(*minutes_ago: int, asked_by: str = "schedule watch") -> float:
+        for number, ago in enumerate(minutes_ago):
+            began = datetime.now(UTC) - timedelta(minutes=ago)
+            save(
+                root, RunRecord(id=f"m{number}", name="m", flow="monitor", began=began, ended=began, asked_by=asked_by)
+            )
+        return facts(root)["monitor_late_seconds"] / 60
+
+    monitored = root / MONITORED
+    with pytest.raises(KeyError):
+        late(40, 45)
+    monitored.touch()
+    assert late() == 0, "it was scheduled just now"
+    os.utime(monitored, (0, 0))
+    assert late(40, 45, 50) == pytest.approx(35, abs=1)
+    assert late(40, 100, 160) == 0, "each hour"
+    assert late(0, 1, 2, asked_by="") > 1000, "a person's own look is no run of the schedule"
 
 
 def test_servers_that_answer_and_that_are_down(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,27 +1,44 @@
 """Who logs in at which server of Prefect."""
 
+import asyncio
 import base64
 import os
 import time
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from orchestra.errors import ServiceError
-from orchestra.system.processes import PAUSE_S, Service, remember, started_at
+from orchestra.system import servers
+from orchestra.system.processes import (
+    PAUSE_S,
+    Service,
+    free_port,
+    remember,
+    running,
+    start_service,
+    started_at,
+    stop_services,
+)
+from orchestra.system.runs import RunRecord
 from orchestra.system.servers import (
     PREFECT_GUARD,
     PREFECT_KEY,
     PREFECT_LOGIN,
     PREFECT_URL,
+    USUAL_PORTS,
     VACUUM,
     _commands,
     _wait,
+    last_ports,
     prefect_client,
     prefect_login,
 )
+from orchestra.system.storage import MLFLOW
 from tests.support.real_gateway import listening
 
 OWN, TEAM = "http://127.0.0.1:4200", "https://prefect.example/api"
@@ -67,6 +84,18 @@ def test_prefect_s_server_deletes_flow_runs_of_90_days_ago_unless_told_otherwise
     assert vacuum().retention_period == timedelta(days=1)
 
 
+def test_prefect_s_server_knows_after_a_restart_which_run_has_a_schedule_s_place(root: Path) -> None:
+    from prefect.server.concurrency.lease_storage import get_concurrency_lease_storage
+    from prefect.settings import PREFECT_HOME, PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE, temporary_settings
+
+    _, _, env = _commands(root, 4200, 5000, 9464)["prefect"]
+    there = env["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
+    with temporary_settings({PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: there, PREFECT_HOME: root}):
+        made = asyncio.run(get_concurrency_lease_storage().create_lease([uuid4()], timedelta(seconds=60)))
+        again = asyncio.run(get_concurrency_lease_storage().read_lease(made.id))
+    assert again == made and (root / "concurrency_leases" / f"{made.id}.json").is_file()
+
+
 def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs(root)
     monkeypatch.setenv(PREFECT_URL, TEAM)
@@ -76,6 +105,64 @@ def test_a_server_that_the_user_names_gets_no_login_of_ours(root: Path, monkeypa
     for ours in (f"{OWN}/api", f"{OWN}/api/", f"{OWN.replace('127.0.0.1', 'localhost')}/api"):
         monkeypatch.setenv(PREFECT_URL, ours)
         assert prefect_client(root) == {PREFECT_URL: ours, PREFECT_LOGIN: login}, "it is ours"
+
+
+@pytest.fixture
+def started(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
+    """The commands of what `start` starts: sleeping processes, which count as ready at once."""
+    found: dict[str, list[str]] = {}
+
+    def sleeps(root: Path, name: str, command: list[str], *, port: int, url: str, env: Any) -> Service:
+        found[name] = [*command, env.get(PREFECT_URL, "")]
+        return start_service(root, name, ["sleep", "600"], port=port, url=url)
+
+    monkeypatch.setattr(servers, "start_service", sleeps)
+    monkeypatch.setattr(servers, "_wait", lambda *_: None)
+    monkeypatch.setattr(servers, "adapt_places", lambda _: None)
+    monkeypatch.setattr(servers, "_refuses", lambda *_: False)
+    yield found
+    stop_services(root)
+
+
+def test_the_next_start_has_the_ports_of_the_last_one(root: Path, started: dict[str, list[str]]) -> None:
+    assert last_ports(root) == USUAL_PORTS
+    first, second = free_port(), free_port()
+    list(servers.start(root, prefect_port=first, mlflow_port=second, metrics_port=free_port()))
+    stop_services(root)
+    started.clear()
+    list(servers.start(root, mlflow_port=(third := free_port())))
+    assert str(first) in started["prefect"] and str(third) in started["mlflow"]
+    list(servers.start(root, prefect_port=free_port()))
+    assert last_ports(root)["prefect"] == first, "it runs, and stays where it is"
+
+
+def test_a_worker_asks_the_server_that_there_is_now_unless_it_plays_a_run(
+    root: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = [free_port() for _ in range(3)]
+    list(servers.start(root, prefect_port=ports[0], mlflow_port=ports[1], metrics_port=ports[2], worker="local"))
+    worker, last = running(root, "worker"), started["worker"][-1]
+    assert worker is not None and last == f"http://127.0.0.1:{ports[0]}/api"
+    list(servers.start(root))
+    assert running(root, "worker") == worker, "it asks the right one"
+    stop_services(root, "prefect")
+    run = RunRecord(id="a", name="sad-fox", flow="retrain", began=datetime.now(UTC))
+    with monkeypatch.context() as patch:
+        patch.setattr(servers, "played", lambda _root: run)
+        assert "plays the run sad-fox" in list(servers.start(root, prefect_port=(moved := free_port())))[-1]
+    assert running(root, "worker") == worker
+    list(servers.start(root))
+    assert started["worker"][-1] == f"http://127.0.0.1:{moved}/api" and not worker.running
+
+
+def test_only_the_database_of_a_server_that_is_started_is_read(
+    root: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(servers, "check_database", lambda _root, name, **_: read.append(name))
+    start_service(root, "prefect", ["sleep", "600"], port=4200, url=OWN)
+    list(servers.start(root, mlflow_port=free_port(), metrics_port=free_port()))
+    assert read == [MLFLOW], "nobody could write to that of a server that runs"
 
 
 def test_a_server_that_is_not_ready_yet_is_asked_after_a_pause(root: Path) -> None:

@@ -262,7 +262,8 @@ def test_doctor_and_up_read_every_page_only_where_no_run_works(
         monkeypatch.setattr(module, "check_database", check)
     said = {one.what: one.found for one in doctor._databases(root)}
     assert ("a run works" in said[MLFLOW]) is works and (said[MLFLOW] == "whole") is not works
-    monkeypatch.setattr(servers, "_commands", lambda *_: {})
+    monkeypatch.setattr(servers, "_commands", lambda *_: {name: ([], 0, {}) for name in ("mlflow", "prefect")})
+    monkeypatch.setattr(servers, "start_service", lambda *_, **__: None)
     list(servers.start(root))
     assert asked == [works] * (len(DATABASES) + 2)
 

@@ -1,8 +1,10 @@
 """What a workspace is called among others, and its surroundings: path, certificates and repository."""
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,7 +13,16 @@ import pytest
 
 from orchestra.errors import ConfigError
 from orchestra.system import workspace
-from orchestra.system.workspace import CERTIFICATES, ID, check_proxies, check_surroundings, git_refusal, workspace_id
+from orchestra.system.workspace import (
+    CERTIFICATES,
+    ID,
+    WORKERS_RUN,
+    check_proxies,
+    check_surroundings,
+    git_refusal,
+    workspace_id,
+)
+from tests.support.worlds import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +113,27 @@ def test_a_copy_has_an_id_of_its_own_also_at_the_same_path_of_another_machine(tm
     shutil.rmtree(place)
     moved.rename(place)
     assert workspace_id(place) == found
+
+
+SAYS = """
+import sys
+from orchestra.system.workspace import Screen
+sys.stdin.read()
+for line in ("sft: step 1", "sft: step 2"):
+    Screen()(line)
+open("done", "w").close()
+"""
+
+
+@pytest.mark.parametrize("by_worker", [True, False])
+def test_a_run_goes_on_without_the_worker_that_started_it(tmp_path: Path, by_worker: bool) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)} | ({WORKERS_RUN: "a"} if by_worker else {})
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(
+        [sys.executable, "-c", SAYS], cwd=tmp_path, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+    )
+    assert child.stdin is not None and child.stdout is not None
+    child.stdout.close()  # Its reader was killed.
+    child.stdin.close()
+    child.wait()
+    assert (tmp_path / "done").exists() is by_worker

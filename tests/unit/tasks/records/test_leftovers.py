@@ -127,6 +127,17 @@ def test_evidence_goes_with_its_checkpoint(workspace: Path) -> None:
     assert sorted(folder.iterdir()) == sorted(stays)
 
 
+def test_errors_that_prefect_stored_go_when_they_are_old(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = workspace / ".state/prefect/storage"
+    storage.mkdir(parents=True)
+    for name in ("old", "new"):
+        (storage / name).write_text("{}")
+    os.utime(storage / "old", (0, 0))
+    main(["--days", "30", "--delete"])
+    assert "errors that Prefect stored: 1, " in capsys.readouterr().out
+    assert [file.name for file in storage.iterdir()] == ["new"]
+
+
 def test_outputs_stay_though_a_stage_was_killed(workspace: Path, made: tuple[Path, dict[str, str]]) -> None:
     md5 = made[1]["workspace"]
     shutil.copy(workspace / LOCK, workspace / LOCK_BEFORE)
