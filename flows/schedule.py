@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -153,9 +154,12 @@ def monitors(root: Path) -> list[Any]:
 
 
 def note_monitor(root: Path) -> None:
-    """Keep whether a monitor is scheduled, so that Prometheus can tell one that stopped from none."""
-    if monitors(root):
-        atomic.write_text(root / servers.MONITORED, "")
+    """Keep when a monitor is due, if one is scheduled, so that Prometheus can tell one that stopped from none."""
+    if found := monitors(root):
+        plans = [_due(each.schedule) for one in found for each in one.schedules]
+        said, file = json.dumps([plan for plan in plans if plan]) + "\n", root / servers.MONITORED
+        if not file.is_file() or file.read_text(encoding="utf-8") != said:  # Its time says since when.
+            atomic.write_text(file, said)
     else:
         (root / servers.MONITORED).unlink(missing_ok=True)
 
@@ -180,6 +184,13 @@ def _plan(schedule: Any) -> str:
     if hasattr(schedule, "interval"):
         return f"every {schedule.interval}"
     return f"{getattr(schedule, 'cron', None) or one_line(schedule.rrule)!r} {schedule.timezone}"
+
+
+def _due(schedule: Any) -> dict[str, Any]:
+    """The same for `tasks.records.metrics`; {} for a rule of calendars, which only a person writes."""
+    if hasattr(schedule, "interval"):
+        return {"every_s": schedule.interval.total_seconds()}
+    return {"cron": schedule.cron, "timezone": schedule.timezone or "UTC"} if hasattr(schedule, "cron") else {}
 
 
 def _cancelled(root: Path, deployment: Any) -> str:
@@ -214,7 +225,7 @@ def remove(root: Path, name: str) -> None:
         fix = f"one of: {', '.join(found)}" if found else "orchestra schedule lists those there are"
         raise ConfigError(f"no schedule {name}", where="schedule", fix=fix)
     if len(every) == 1 and (run := servers.played(root)) is not None:
-        what = f"{name} is the last schedule: its worker would end, and it plays the run {run.name}"
+        what = f"{name} is the last schedule: its worker would end, and it plays {run.name}"
         raise ServiceError(what, where="schedule", fix=f"wait for it, or end it: kill {run.pid}")
     with connected(root), get_client(sync_client=True) as client:
         client.delete_deployment(found[name].id)
@@ -231,6 +242,7 @@ def catch_up(root: Path) -> None:
 
         if ended := crash_stale(root, alone=False):
             print(f"prefect: closed what it still called running, and is gone: {ended}")
+        (root / servers.MONITORED).unlink(missing_ok=True)  # Nothing was due while the server was down.
         note_monitor(root)
 
 
@@ -319,6 +331,7 @@ def main(arguments: list[str]) -> None:
         catch_up(root)
     elif told.name is None:
         print("\n".join(listed(root)) or "nothing is scheduled")
+        note_monitor(root)
     elif told.remove:
         remove(root, told.name)
     else:

@@ -97,6 +97,9 @@ class RunFailure(Record):
         if type(error).__name__ == "Pause":
             fix = f"resume it there, or run it again: {CONTINUES}"
             return cls(kind=STOPPED, what="suspended in Prefect", fix=fix, stage=stage)
+        if type(error).__name__ == "CancelledError":
+            what, fix = "its run was suspended or lost its place in Prefect", f"run it again: {CONTINUES}"
+            return cls(kind=STOPPED, what=what, fix=fix, stage=stage)
         if isinstance(error, TimeoutError):
             return cls(kind="TimeLimit", what=one_line(str(error)) or "it took too long", stage=stage)
         return cls(kind=BUG, what=one_line(f"{type(error).__name__}: {error}"), stage=stage)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from orchestra.config.schema import load_params
@@ -31,7 +32,7 @@ from orchestra.system.processes import (
     stop_services,
     wait_until,
 )
-from orchestra.system.runs import RunRecord, runs
+from orchestra.system.runs import runs
 from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
 from orchestra.system.workspace import locked_elsewhere
 
@@ -283,9 +284,9 @@ def _start_worker(root: Path, pool: str) -> str:
     """Start the worker unless it runs, and again where it asks another address; a line about it."""
     found, client = running(root, "worker"), prefect_client(root)
     url = client.get(PREFECT_URL, "")
-    if found is not None and found.url != url:
+    if found is not None and _place(found.url) != _place(url):
         if (run := played(root)) is not None:
-            return f"worker: asks another address, and plays the run {run.name}: type orchestra up again after it"
+            return f"worker: asks another address, and plays {run.name}: type orchestra up again after it"
         stop_services(root, "worker")
         found = None
     if found is None:
@@ -295,11 +296,20 @@ def _start_worker(root: Path, pool: str) -> str:
     return f"worker: of pool {pool} (pid {found.pid}, log {found.log})"
 
 
-def played(root: Path) -> RunRecord | None:
-    """The run that the worker plays; None without one."""
+class Played(NamedTuple):
+    """A run that the worker plays."""
+
+    name: str
+    pid: int
+
+
+def played(root: Path) -> Played | None:
+    """The run that the worker plays; None without one. In its first seconds a run is a process without a record."""
     worker = running(root, "worker")
-    below = () if worker is None else descendants(worker.pid)
-    return next((one for one in runs(root) if one.lives and one.pid in below), None)
+    if worker is None or not (below := descendants(worker.pid)):
+        return None
+    record = next((one for one in runs(root) if one.lives and one.pid in below), None)
+    return Played(f"process {below[0]}", below[0]) if record is None else Played(f"the run {record.name}", record.pid)
 
 
 def _wait(root: Path, name: str, url: str) -> None:

@@ -1,15 +1,17 @@
 """`python -m tasks.records.metrics`: metrics of the workspace for Prometheus, computed at each scrape."""
 
 import argparse
+import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
-from itertools import pairwise
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from statistics import median
+from typing import Any
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -34,8 +36,6 @@ OWN = "metrics"
 """The name of this server."""
 TEAM = {"mlflow": "MLFLOW_TRACKING_URI", "prefect": "PREFECT_API_URL"}
 """Where servers of the team are; each has a page /health below it."""
-MONITOR_S = 300.0
-"""Between two runs of the monitor, as long as its own runs do not tell."""
 Found = Iterator[GaugeMetricFamily]
 
 
@@ -71,14 +71,22 @@ def flow_runs(root: Path) -> Found:
 
 
 def watch(root: Path) -> Found:
-    """How late the monitor is, where one is scheduled: by the pace of its runs, and at first by five minutes."""
-    if not (root / MONITORED).is_file():
+    """How late the monitor is, where one is scheduled."""
+    file = root / MONITORED
+    if not file.is_file():
         return
     began = [one.began for one in runs(root) if one.flow == "monitor" and one.asked_by.startswith("schedule ")]
-    gaps = [(later - earlier).total_seconds() for later, earlier in pairwise(began)]
-    last = max([(root / MONITORED).stat().st_mtime, *(one.timestamp() for one in began)])
-    late = datetime.now(UTC).timestamp() - last - (median(gaps) if gaps else MONITOR_S)
-    yield _gauge("monitor_late_seconds", "Seconds since the next run of a scheduled monitor was due", max(0.0, late))
+    last = max([datetime.fromtimestamp(file.stat().st_mtime, UTC), *began])
+    if due := [_due(plan, last) for plan in json.loads(file.read_text(encoding="utf-8") or "[]")]:
+        late = (datetime.now(UTC) - min(due)).total_seconds()
+        yield _gauge("monitor_late_seconds", "Seconds since a scheduled run of the monitor was due", max(0.0, late))
+
+
+def _due(plan: dict[str, Any], last: datetime) -> datetime:
+    """When the first run after that time is due."""
+    if "cron" not in plan:
+        return last + timedelta(seconds=plan["every_s"])
+    return next(CronSim(plan["cron"], last.astimezone(ZoneInfo(plan["timezone"]))))
 
 
 def _wrote(root: Path, one: RunRecord) -> float:

@@ -1,12 +1,13 @@
 """Facts of a workspace for Prometheus, read from its real records; a part that fails hides no other."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -96,24 +97,40 @@ def test_runs_that_failed_that_ended_and_that_say_nothing(root: Path) -> None:
     assert facts(root)["run_failed{flow=retrain}"] == 1
 
 
-def test_a_monitor_is_late_only_where_one_is_scheduled_and_by_its_own_pace(root: Path) -> None:
+def test_a_monitor_is_late_only_where_one_is_scheduled_and_by_its_own_schedule(root: Path) -> None:
+    now = datetime.now(UTC)
+
     def late(*minutes_ago: int, asked_by: str = "schedule watch") -> float:
         for number, ago in enumerate(minutes_ago):
-            began = datetime.now(UTC) - timedelta(minutes=ago)
+            began = now - timedelta(minutes=ago)
             save(
                 root, RunRecord(id=f"m{number}", name="m", flow="monitor", began=began, ended=began, asked_by=asked_by)
             )
         return facts(root)["monitor_late_seconds"] / 60
 
-    monitored = root / MONITORED
+    def plan(noted_minutes_ago: int, *plans: Mapping[str, object]) -> None:
+        (root / MONITORED).write_text(json.dumps(plans))
+        noted = (now - timedelta(minutes=noted_minutes_ago)).timestamp()
+        os.utime(root / MONITORED, (noted, noted))
+
     with pytest.raises(KeyError):
         late(40, 45)
-    monitored.touch()
+    plan(0, {"every_s": 300.0})
     assert late() == 0, "it was scheduled just now"
-    os.utime(monitored, (0, 0))
+    plan(600, {"every_s": 300.0})
     assert late(40, 45, 50) == pytest.approx(35, abs=1)
-    assert late(40, 100, 160) == 0, "each hour"
-    assert late(0, 1, 2, asked_by="") > 1000, "a person's own look is no run of the schedule"
+    assert late(0, asked_by="") == pytest.approx(40, abs=1), "a person's own look is no run of the schedule"
+    past = now - timedelta(hours=1)
+    daily = {"cron": f"{past.minute} {past.hour} * * *", "timezone": "UTC"}
+    plan(30, daily)
+    assert late() == 0, "a day's run is due in 23 hours, though none is on record"
+    plan(600, daily)
+    assert late(600, 601, 602) == pytest.approx(60, abs=1.1)
+    plan(600, daily, {"every_s": 7200.0})
+    assert late() == pytest.approx(480, abs=1.1), "the one that was due first"
+    plan(600)
+    with pytest.raises(KeyError):
+        late()
 
 
 def test_servers_that_answer_and_that_are_down(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

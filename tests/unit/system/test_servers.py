@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import socket
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from orchestra.system import servers
 from orchestra.system.processes import (
     PAUSE_S,
     Service,
+    descendants,
     free_port,
     remember,
     running,
@@ -24,7 +26,7 @@ from orchestra.system.processes import (
     started_at,
     stop_services,
 )
-from orchestra.system.runs import RunRecord
+from orchestra.system.runs import RunRecord, save
 from orchestra.system.servers import (
     PREFECT_GUARD,
     PREFECT_KEY,
@@ -32,14 +34,17 @@ from orchestra.system.servers import (
     PREFECT_URL,
     USUAL_PORTS,
     VACUUM,
+    Played,
     _commands,
     _wait,
     last_ports,
+    played,
     prefect_client,
     prefect_login,
 )
 from orchestra.system.storage import MLFLOW
 from tests.support.real_gateway import listening
+from tests.support.waiting import soon
 
 OWN, TEAM = "http://127.0.0.1:4200", "https://prefect.example/api"
 
@@ -146,13 +151,23 @@ def test_a_worker_asks_the_server_that_there_is_now_unless_it_plays_a_run(
     list(servers.start(root))
     assert running(root, "worker") == worker, "it asks the right one"
     stop_services(root, "prefect")
-    run = RunRecord(id="a", name="sad-fox", flow="retrain", began=datetime.now(UTC))
     with monkeypatch.context() as patch:
-        patch.setattr(servers, "played", lambda _root: run)
+        patch.setattr(servers, "played", lambda _root: Played("the run sad-fox", 1))
         assert "plays the run sad-fox" in list(servers.start(root, prefect_port=(moved := free_port())))[-1]
     assert running(root, "worker") == worker
     list(servers.start(root))
     assert started["worker"][-1] == f"http://127.0.0.1:{moved}/api" and not worker.running
+
+
+def test_a_run_that_has_no_record_yet_is_played_too(root: Path) -> None:
+    assert played(root) is None
+    service = start_service(root, "worker", ["sh", "-c", "sleep 600 & wait"], port=0, url=OWN)
+    assert soon(lambda: played(root) is not None, 60)
+    (child,) = descendants(service.pid)
+    assert played(root) == Played(f"process {child}", child)
+    record = RunRecord(id="a", name="sad-fox", flow="retrain", began=datetime.now(UTC), pid=child)
+    save(root, record.model_copy(update={"host": socket.gethostname(), "started": started_at(child) or ""}))
+    assert played(root) == Played("the run sad-fox", child)
 
 
 def test_only_the_database_of_a_server_that_is_started_is_read(
