@@ -81,7 +81,7 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
 
 
 def succeeded(root: Path) -> bool:
-    """Whether this process is a gateway whose successor answers, so that it has `deploy.drain_s` to end."""
+    """Whether this process is a gateway whose successor answers, so that it has more time to end."""
     ending = running(root, ENDING)
     return ending is not None and ending.pid == os.getpid()
 
