@@ -74,7 +74,7 @@ def _own_log(stream: TextIO, root: Path) -> Path | None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until told to end; requests under way are finished (30 s at most; a minute beyond drain_s after a takeover)."""
+    """Serve until told to end; requests under way are finished (in 30 s; in drain_s and a minute after a takeover)."""
     parser = argparse.ArgumentParser(prog="python -m orchestra.serving", description=main.__doc__)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the workspace")
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")

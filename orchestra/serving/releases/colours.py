@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.serving.releases import vllm
+from orchestra.serving.releases.control import STOP_S
 from orchestra.serving.releases.state import Serving
 from orchestra.system.processes import Service, port_busy, running, stop_services
 
@@ -31,8 +32,8 @@ def start_beside(root: Path, params: Params, folder: Path, old: Serving | None) 
     """Start one of the checkpoint in `folder`, beside that of `old`; it is not yet healthy."""
     now = _server(root, old)
     idle = [colour for colour in COLOURS if now is None or colour != now.name]
-    # What a killed release left behind.
-    stop_services(root, *idle)
+    # What another release left behind; it finishes what it can.
+    stop_services(root, *idle, grace_s=STOP_S)
     port = params.deploy.vllm_port
     if port and port_busy(port):
         # Two servers run side by side during a release: a fixed port is free for every other one only.

@@ -316,9 +316,7 @@ class Release:
             elif read(self.root / SERVING) != self.old:
                 # What was compared with the old weights may have others by now.
                 write(self.root, self.old.model_copy(update={"compared": ()}))
-                gateway = gateway_service(self.root)
-                if gateway is not None:
-                    reload(self.root, gateway, self.params.deploy.start_timeout_s)
+                serves = self._taken_back(self.old.version)
             if self.started is not None:
                 self.drain.gateway()
                 self.drain.server(self._fingerprint("vllm"), self.started.name)
@@ -328,14 +326,24 @@ class Release:
         except Exception as error:
             self.say(f"putting things back failed: {error}")
 
+    def _taken_back(self, version: str) -> bool:
+        """Let the gateways serve what served before; whether the release's own does. One that does not is told."""
+        gateway = gateway_service(self.root)
+        if gateway is None:
+            return False
+        try:
+            reload(self.root, gateway, self.params.deploy.start_timeout_s)
+        except ServiceError as error:
+            self.say(f"a gateway does not go back to version {version}: {error}")
+        return health(gateway.url).get("version") == version
+
     def _end_trial(self) -> None:
-        """The candidate gets nothing any more, and has answered what it had."""
+        """The candidate gets nothing any more; what it works on it still answers."""
         there = read_trial(self.root)
         end_trial(self.root)
         gateway = gateway_service(self.root)
         if there is not None and gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            self.drain.server(there.serving.fingerprint, f"version {there.serving.version}")
 
     def _retire(self, serving: Serving) -> None:
         """End the old gateway and the old server when the last request of each is answered."""
