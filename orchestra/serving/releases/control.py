@@ -30,6 +30,7 @@ from orchestra.system.processes import (
     Service,
     listeners,
     remember,
+    remembered,
     running,
     start_service,
     stop_services,
@@ -72,12 +73,24 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
         raise
     if old is not None:
         remember(root, replace(old, name=ENDING))
-        (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
-        close_channel(root, old.pid)
-        # Itself alone: a child may run the tool of a request.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(old.pid, signal.SIGTERM)
+        _forget(root, LEAVING, old)
+        _let_end(root, old)
     return service.url
+
+
+def _let_end(root: Path, old: Service) -> None:
+    """Tell a gateway to end with its last answer."""
+    close_channel(root, old.pid)
+    # Itself alone: a child may run the tool of a request.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(old.pid, signal.SIGTERM)
+
+
+def _forget(root: Path, name: str, service: Service) -> None:
+    """That it has this name; another one may have it by now."""
+    now = remembered(root, name)
+    if now is not None and now.pid == service.pid:
+        (root / ".state" / f"{name}.pid.json").unlink(missing_ok=True)
 
 
 def succeeded(root: Path) -> bool:
@@ -92,7 +105,8 @@ def settle(root: Path) -> None:
     if leaving is not None:
         stop_services(root, GATEWAY)
         remember(root, replace(leaving, name=GATEWAY))
-        (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
+        _forget(root, ENDING, leaving)
+        _forget(root, LEAVING, leaving)
 
 
 def gateway_service(root: Path) -> Service | None:
@@ -178,10 +192,15 @@ class Drain:
 
     def gateway(self) -> None:
         """Until the gateway whose port was taken over has ended."""
-        ending = running(self.root, ENDING)
-        if ending is not None:
+        ending = remembered(self.root, ENDING)
+        if ending is None:
+            return
+        if ending.running:
+            # A release that was killed may not have told it.
+            _let_end(self.root, ending)
             self._wait(lambda: not ending.running, f"the gateway before (pid {ending.pid})")
-        stop_services(self.root, ENDING, grace_s=STOP_S)
+        ending.end(grace_s=STOP_S)
+        _forget(self.root, ENDING, ending)
 
     @property
     def figures(self) -> dict[str, float]:
