@@ -186,15 +186,17 @@ class Drain:
     cut: list[str] = field(default_factory=list, init=False)
     """What still worked on requests when its wait was over."""
 
-    def server(self, fingerprint: str, name: str) -> None:
-        """Until every gateway of this workspace has answered all that it works on with a release."""
-        self._wait(lambda: not any(_answers(one, fingerprint) for one in live_channels(self.root).values()), name)
+    def server(self, fingerprint: str | None, name: str, service: Service | None = None) -> None:
+        """Until every gateway of this workspace has answered all that it works on with a release (None: with any that
+        serves no more). `service` is its server, which another release may end sooner."""
 
-    def gateway(self) -> None:
+        def done() -> bool:
+            return not any(_answers(one, fingerprint) for one in live_channels(self.root).values())
+
+        self._wait(done, name, gone=lambda: service is not None and not service.running)
+
+    def gateway(self, ending: Service) -> None:
         """Until the gateway whose port was taken over has ended."""
-        ending = remembered(self.root, ENDING)
-        if ending is None:
-            return
         if ending.running:
             # A release that was killed may not have told it.
             _let_end(self.root, ending)
@@ -215,28 +217,32 @@ class Drain:
         whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
         return whole if self.seconds >= 1 else ""
 
-    def _wait(self, done: Callable[[], bool], name: str) -> None:
+    def _wait(self, done: Callable[[], bool], name: str, gone: Callable[[], bool] = lambda: False) -> None:
         began = time.monotonic()
         ended = wait_until(
             done,
             self.limit_s,
+            gone=gone,
             say=lambda spent: self.say(f"{name} answers its last requests ({spent:.0f} s of {self.limit_s:g} s)"),
         )
         self.seconds += time.monotonic() - began
-        if not ended:
+        if not ended and gone():
+            self.cut.append(f"{name}, which ended sooner")
+            self.say(f"{name} ended before it had answered its last requests")
+        elif not ended:
             self.cut.append(name)
             self.say(f"{name} is still busy after {self.limit_s:g} s: its requests are cut (deploy.drain_s)")
 
 
-def _answers(channel: ControlChannel, fingerprint: str) -> bool:
-    """Whether the gateway still works on requests of a release. One that is too busy to say may."""
+def _answers(channel: ControlChannel, fingerprint: str | None) -> bool:
+    """Whether the gateway still works on requests of a release, or of any before. One that is too busy to say may."""
     try:
         draining = _ask(channel, "GET", "health", 5).json().get("draining")
     except httpx.TimeoutException:
         return True
     except (httpx.HTTPError, ValueError):
         return False
-    return isinstance(draining, dict) and fingerprint in draining
+    return isinstance(draining, dict) and (bool(draining) if fingerprint is None else fingerprint in draining)
 
 
 def _health(channel: ControlChannel) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.serving.releases.colours import left_over
 from orchestra.serving.releases.control import ENDING, LEAVING, Drain, settle, succeeded
 from orchestra.serving.releases.control_channel import GATEWAY, close_channel, open_channel
 from orchestra.system import processes
@@ -116,7 +117,7 @@ def test_a_takeover_that_was_killed_on_its_way_ends_no_gateway_that_serves(
     for service in (new, replace(old, name=LEAVING), replace(old, name=ENDING)):
         remember(tmp_path, service)
     settle(tmp_path)
-    Drain(tmp_path, 1, print).gateway()
+    assert left_over(tmp_path, None) == []
     assert running(tmp_path, GATEWAY) == old and not new.running
     assert [file.name for file in (tmp_path / ".state").glob("*.pid.json")] == ["gateway.pid.json"]
 
@@ -128,6 +129,6 @@ def test_a_gateway_that_a_killed_release_did_not_tell_to_end_is_told(
     for service in (new, replace(old, name=ENDING)):
         remember(tmp_path, service)
     drain = Drain(tmp_path, 20, print)
-    drain.gateway()
+    drain.gateway(replace(old, name=ENDING))
     assert not old.running and drain.seconds < 10 and not drain.cut and running(tmp_path, GATEWAY) == new
     assert [file.name for file in (tmp_path / ".state").glob("*.pid.json")] == ["gateway.pid.json"]

@@ -1,4 +1,4 @@
-"""What served before a failed release serves again, and the candidate's server ends with its last request."""
+"""What served before a failed release serves again; what serves no more ends with its last request."""
 
 import json
 import os
@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from orchestra.config.schema import Params
+from orchestra.errors import ServiceError
+from orchestra.serving.releases.colours import left_over
 from orchestra.serving.releases.control_channel import GATEWAY, close_channel, open_channel
+from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, Serving, read, write
 from orchestra.serving.releases.trial import TRIAL, ReleaseTrial, write_trial
@@ -98,10 +101,12 @@ def test_a_candidate_that_does_not_pass_is_waited_for_once(
         ReleaseTrial(id="a", mode="canary", share=0.1, serving=candidate, settings=made.params.deploy.canary),
     )
     made._put_back()
+    made.retire()
     assert not (tmp_path / TRIAL).exists() and made.drain.cut == ["vllm-green"] and made.drain.seconds < 2
     assert said == [
-        "vllm-green is still busy after 1 s: its requests are cut (deploy.drain_s)",
         "the release failed; version 7 goes on serving",
+        "vllm-green is still busy after 1 s: its requests are cut (deploy.drain_s)",
+        "vllm-green stopped",
     ]
     assert running(tmp_path, "vllm-green") is None
 
@@ -125,6 +130,33 @@ def test_a_gateway_that_does_not_go_back_is_told_and_the_candidates_server_ends(
     write(tmp_path, candidate)
     gateway.takes = 500
     made._put_back()
+    made.retire()
     assert said[0].startswith("a gateway does not go back to version 7: ") and "did not take the release" in said[0]
-    assert said[-1] == "the release failed; version 7 goes on serving"
+    assert said[1] == "the release failed; version 7 goes on serving"
     assert running(tmp_path, "vllm-green") is None and read(tmp_path / SERVING) == served
+
+
+def test_the_wait_for_the_last_requests_leaves_the_lock_to_others(
+    tmp_path: Path, gateway: Gateway, release: tuple[Release, list[str]]
+) -> None:
+    made, said = release
+    made.left = left_over(tmp_path, made.old)
+    waiting = threading.Thread(target=made.retire)
+    waiting.start()
+    with alone(tmp_path):
+        # Another release ends the server that is waited for, and starts one of its own by that name.
+        stop_services(tmp_path, "vllm-green")
+        me = Service("vllm-green", os.getpid(), started_at(os.getpid()) or "", 0, "", log="")
+        remember(tmp_path, me)
+    waiting.join(20)
+    assert not waiting.is_alive() and running(tmp_path, "vllm-green") == me
+    assert made.drain.cut == ["vllm-green, which ended sooner"]
+    assert said == ["vllm-green ended before it had answered its last requests"]
+    (tmp_path / ".state/vllm-green.pid.json").unlink()
+
+
+def test_a_release_that_is_refused_ends_nothing(tmp_path: Path, release: tuple[Release, list[str]]) -> None:
+    made, _ = release
+    with alone(tmp_path), pytest.raises(ServiceError, match="another release runs"):
+        made.run()
+    assert running(tmp_path, "vllm-green") == made.started and not made.drain.seconds
