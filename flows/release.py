@@ -20,8 +20,8 @@ from tasks.rollback import promoted, switch
 from tasks.rollback import rollback as roll_back
 
 TIMEOUT_S = 1800
-WAITS = 4
-"""At most, for the last requests: of an earlier trial's candidate, of this one's, of the gateway and of the server."""
+WAITS = 3
+"""At most, for the last requests: of the gateway and of both servers."""
 PUSH_TIMEOUT_S = 6 * 3600
 
 screen = Screen()

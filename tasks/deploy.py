@@ -3,21 +3,23 @@
 python -m tasks.deploy
 """
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from orchestra.errors import DataError, OrchestraError
 from orchestra.serving.releases.deployment import Deployment, last_deployment
 from orchestra.serving.releases.release import Release, ReleaseCandidate
-from orchestra.serving.releases.state import SERVING, read
+from orchestra.serving.releases.state import SERVING, Serving, read
 from orchestra.serving.releases.trial import Mode
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan
 from orchestra.system.retraining import replaced
 from orchestra.types import Record
 from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
-from tasks.records.releases import ReleaseRecord, record
+from tasks.records.releases import ReleaseRecord, record, record_drain
 
 
 class ReleaseRequest(Record):
@@ -58,6 +60,8 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
     plan = _plan(stage, request, examples)
     candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)
     release = Release(root, params, candidate, examples[: params.deploy.smoke_examples], stage.say, plan=plan)
+    releases: list[tuple[str, ReleaseRecord]] = []
+    """The run in MLflow, and what it says."""
     kind, before, began = plan.mode if plan is not None else request.kind, _serving(root), time.monotonic()
 
     def told(outcome: str, finding: str) -> None:
@@ -71,27 +75,45 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
             outcome=outcome,
             why=request.why,
             finding=finding,
-            drained=release.drain.told,
             seconds=spent,
         )
-        try:
-            record(root, made, release.figures | release.drain.figures)
-        except Exception as error:
-            # The release is what counts: it stands, whether MLflow knows of it or not.
-            stage.say(f"not recorded in MLflow: {type(error).__name__}: {error}")
+        with _unless_lost(stage):
+            releases.append((record(root, made, release.figures), made))
 
     try:
-        made = release.run()
+        return _served(stage, release, told, old)
+    finally:
+        # What serves and its record stand, whatever becomes of this wait.
+        release.retire()
+        for run_id, made in releases:
+            whole = made.model_copy(update={"drained": release.drain.told})
+            with _unless_lost(stage):
+                record_drain(root, run_id, whole, release.drain.figures)
+
+
+@contextlib.contextmanager
+def _unless_lost(stage: Stage) -> Iterator[None]:
+    """The release is what counts: it stands, whether MLflow knows of it or not."""
+    try:
+        yield
+    except Exception as error:
+        stage.say(f"not recorded in MLflow: {type(error).__name__}: {error}")
+
+
+def _served(stage: Stage, release: Release, told: Callable[[str, str], None], old: Serving | None) -> Deployment:
+    """The release as far as it serves, `told` to MLflow; `old` is what served before."""
+    try:
+        made = release.serve()
     except CandidateWorse as failure:
         told("rolled_back", failure.what)
-        return _rolled_back(stage, failure, found.number)
+        return _rolled_back(stage, failure, int(release.candidate.version))
     except OrchestraError as failure:
         told("failed", str(failure))
         raise
     if made.outcome != "unchanged":
         told(made.outcome, made.trial)
-        if (serves := read(root / SERVING)) is not None:
-            replaced(root, serves.fingerprint, open_too=old is None or old.checkpoint_hash != serves.checkpoint_hash)
+        if (now := read(stage.root / SERVING)) is not None:
+            replaced(stage.root, now.fingerprint, open_too=old is None or old.checkpoint_hash != now.checkpoint_hash)
     stage.say(f"{made.outcome}: version {made.version} at {made.url} ({made.engine})")
     for line in filter(None, (made.trial, made.note)):
         stage.say(line)

@@ -11,6 +11,7 @@ import socket
 import ssl
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +32,8 @@ from orchestra.text import PlainFormatter
 
 ENDS_S = 30
 """Seconds that requests under way have when the gateway is told to end."""
+LATER_S = 60
+"""Seconds beyond `deploy.drain_s` that they have after a takeover: the release ends the wait, and tells what it cut."""
 MAX_LOG = 16_000_000
 """Bytes of the log, after which it begins again; the log before is kept beside it as `<name>.1`."""
 
@@ -71,7 +74,7 @@ def _own_log(stream: TextIO, root: Path) -> Path | None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until told to end; requests under way are finished (30 s at most; deploy.drain_s after a takeover)."""
+    """Serve until told to end; requests under way are finished (in 30 s; in drain_s and a minute after a takeover)."""
     parser = argparse.ArgumentParser(prog="python -m orchestra.serving", description=main.__doc__)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the workspace")
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
@@ -132,13 +135,16 @@ def main(argv: list[str] | None = None) -> None:
         ssl_keyfile=certificate and certificate[1],
     )
 
-    def patience_s() -> int:
-        return deploy.drain_s if deploy is not None and succeeded(root) else ENDS_S
-
     try:
-        GracefulServer(config, takeover=args.takeover, patience_s=patience_s).run(sockets=sockets)
+        server = GracefulServer(config, takeover=args.takeover, patience_s=partial(_patience_s, root, deploy))
+        server.run(sockets=sockets)
     finally:
         control_channel.close_channel(root)
+
+
+def _patience_s(root: Path, deploy: Deploy | None) -> int:
+    """Seconds that requests under way have when this process is told to end."""
+    return deploy.drain_s + LATER_S if deploy is not None and succeeded(root) else ENDS_S
 
 
 def _settings(root: Path, config: str) -> Deploy | None:

@@ -63,6 +63,16 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float]) -> str
     return run_id
 
 
+def record_drain(root: Path, run_id: str, made: ReleaseRecord, figures: Mapping[str, float]) -> None:
+    """Add to the run how the last requests to what served before ended, which is known long after."""
+    client: Any = connect(root)
+    now_ms = int(1000 * time.time())
+    for key, value in figures.items():
+        client.log_metric(run_id, key, value, now_ms, 0)
+    client.set_tag(run_id, "release.drained", said(made.drained))
+    client.set_tag(run_id, "mlflow.note.content", note(made))
+
+
 def note(made: ReleaseRecord) -> str:
     """A sentence or two for people, in Markdown."""
     who, wanted, after = (in_markdown(said(one, LONGEST_NAME)) for one in (actor(), made.wanted, made.after))

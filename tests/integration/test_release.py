@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -20,9 +21,10 @@ from orchestra.serving.records.telemetry import TRACES, answered, served
 from orchestra.serving.releases.control import Drain, reload
 from orchestra.serving.releases.control_channel import live_channels
 from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
+from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, read
-from orchestra.system.processes import kill_tree, services, spawn, stop_services
+from orchestra.system.processes import Service, kill_tree, remember, services, spawn, started_at, stop_services
 from tests.support.serving_world import SMOKE, checkpoint, manifest, params
 from tests.support.waiting import soon
 from tests.support.worlds import ROOT, example
@@ -128,11 +130,39 @@ def test_a_release_that_ends_before_its_record_is_made_whole_by_the_next(
 
     other = checkpoint(root, 3, "4")
     with monkeypatch.context() as patch:
-        patch.setattr(Release, "_retire", killed)
+        patch.setattr(Release, "_made", killed)
         with pytest.raises(KeyboardInterrupt):
             release(root, other)
     made = release(root, other)
     assert (made.outcome, made.version) == ("released", "4") and last_deployment(root) == made
+    assert release(root, first).outcome == "released"
+
+
+def test_a_release_that_is_interrupted_while_it_waits_has_its_record_and_the_next_ends_what_is_left(
+    root: Path, first: ReleaseCandidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Deployment | None] = []
+
+    def killed(_: Release) -> None:
+        waited.append(last_deployment(root))
+        with alone(root):
+            raise KeyboardInterrupt
+
+    other = checkpoint(root, 3, "4")
+    with monkeypatch.context() as patch:
+        patch.setattr(Release, "retire", killed)
+        with pytest.raises(KeyboardInterrupt):
+            release(root, other)
+    made = last_deployment(root)
+    assert waited == [made] and made is not None and made.version == "4" and made.sample is not None
+    server = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        remember(root, Service("vllm-blue", server.pid, started_at(server.pid) or "", 0, "", log=""))
+        assert release(root, other).outcome == "unchanged"
+        assert [one.name for one in services(root)] == ["gateway"] and server.wait(10) is not None
+    finally:
+        server.kill()
+        server.wait()
     assert release(root, first).outcome == "released"
 
 

@@ -1,14 +1,17 @@
-"""The model servers of releases, blue and green by turns: one starts beside the one that serves."""
+"""The model servers of releases, blue and green by turns: one starts beside the one that serves, which then ends."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.serving.releases import vllm
+from orchestra.serving.releases.control import ENDING, STOP_S, Drain
+from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.state import Serving
-from orchestra.system.processes import Service, port_busy, running, stop_services
+from orchestra.system.processes import Service, port_busy, remembered, running, stop_services
 
 COLOURS = ("vllm-blue", "vllm-green")
 VLLM = VllmServer().model_dump(mode="json")
@@ -31,8 +34,8 @@ def start_beside(root: Path, params: Params, folder: Path, old: Serving | None) 
     """Start one of the checkpoint in `folder`, beside that of `old`; it is not yet healthy."""
     now = _server(root, old)
     idle = [colour for colour in COLOURS if now is None or colour != now.name]
-    # What a killed release left behind.
-    stop_services(root, *idle)
+    # What another release left behind; it finishes what it can.
+    stop_services(root, *idle, grace_s=STOP_S)
     port = params.deploy.vllm_port
     if port and port_busy(port):
         # Two servers run side by side during a release: a fixed port is free for every other one only.
@@ -40,6 +43,36 @@ def start_beside(root: Path, params: Params, folder: Path, old: Serving | None) 
     settings = params.deploy.vllm
     vllm.check_gpus(root, settings)
     return vllm.launch(root, idle[0], folder, max_len=params.rollout.max_tokens, port=port, settings=settings)
+
+
+def left_over(root: Path, serving: Serving | None) -> list[Service]:
+    """The gateway before and the servers that serve no more, dead ones too."""
+    now = None if serving is None else serving.vllm_service
+    found = (remembered(root, name) for name in (ENDING, *COLOURS) if name != now)
+    return [there for there in found if there is not None]
+
+
+def retire(root: Path, left: Sequence[Service], old: Serving | None, drain: Drain, wait_s: float) -> None:
+    """End each with its last request; `old` is what served before. Another release may end or replace them sooner.
+
+    Waits at most `wait_s` for the lock. Never raises: what fails is told, and is left to the next release.
+    """
+    for service in left:
+        name, fingerprint = service.name, None
+        if old is not None and old.vllm_service == service.name:
+            name, fingerprint = f"{service.name} (version {old.version})", old.fingerprint
+        try:
+            if service.name == ENDING:
+                drain.gateway(service)
+                continue
+            if service.running:
+                drain.server(fingerprint, name, service)
+            with alone(root, wait_s):
+                mine = remembered(root, service.name) == service
+                if mine and stop_services(root, service.name, grace_s=STOP_S):
+                    drain.say(f"{name} stopped")
+        except Exception as error:
+            drain.say(f"{name} is left to the next release: {error}")
 
 
 def _server(root: Path, old: Serving | None) -> Service | None:

@@ -30,6 +30,7 @@ from orchestra.system.processes import (
     Service,
     listeners,
     remember,
+    remembered,
     running,
     start_service,
     stop_services,
@@ -72,16 +73,28 @@ def start_gateway(root: Path, port: int, deploy: Deploy, say: Say) -> str:
         raise
     if old is not None:
         remember(root, replace(old, name=ENDING))
-        (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
-        close_channel(root, old.pid)
-        # Itself alone: a child may run the tool of a request.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(old.pid, signal.SIGTERM)
+        _forget(root, LEAVING, old)
+        _let_end(root, old)
     return service.url
 
 
+def _let_end(root: Path, old: Service) -> None:
+    """Tell a gateway to end with its last answer."""
+    close_channel(root, old.pid)
+    # Itself alone: a child may run the tool of a request.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(old.pid, signal.SIGTERM)
+
+
+def _forget(root: Path, name: str, service: Service) -> None:
+    """That it has this name; another one may have it by now."""
+    now = remembered(root, name)
+    if now is not None and now.pid == service.pid:
+        (root / ".state" / f"{name}.pid.json").unlink(missing_ok=True)
+
+
 def succeeded(root: Path) -> bool:
-    """Whether this process is a gateway whose successor answers, so that it has `deploy.drain_s` to end."""
+    """Whether this process is a gateway whose successor answers, so that it has more time to end."""
     ending = running(root, ENDING)
     return ending is not None and ending.pid == os.getpid()
 
@@ -92,7 +105,8 @@ def settle(root: Path) -> None:
     if leaving is not None:
         stop_services(root, GATEWAY)
         remember(root, replace(leaving, name=GATEWAY))
-        (root / ".state" / f"{LEAVING}.pid.json").unlink(missing_ok=True)
+        _forget(root, ENDING, leaving)
+        _forget(root, LEAVING, leaving)
 
 
 def gateway_service(root: Path) -> Service | None:
@@ -172,16 +186,23 @@ class Drain:
     cut: list[str] = field(default_factory=list, init=False)
     """What still worked on requests when its wait was over."""
 
-    def server(self, fingerprint: str, name: str) -> None:
-        """Until every gateway of this workspace has answered all that it works on with a release."""
-        self._wait(lambda: not any(_answers(one, fingerprint) for one in live_channels(self.root).values()), name)
+    def server(self, fingerprint: str | None, name: str, service: Service | None = None) -> None:
+        """Until every gateway of this workspace has answered all that it works on with a release (None: with any that
+        serves no more). `service` is its server, which another release may end sooner."""
 
-    def gateway(self) -> None:
+        def done() -> bool:
+            return not any(_answers(one, fingerprint) for one in live_channels(self.root).values())
+
+        self._wait(done, name, gone=lambda: service is not None and not service.running)
+
+    def gateway(self, ending: Service) -> None:
         """Until the gateway whose port was taken over has ended."""
-        ending = running(self.root, ENDING)
-        if ending is not None:
+        if ending.running:
+            # A release that was killed may not have told it.
+            _let_end(self.root, ending)
             self._wait(lambda: not ending.running, f"the gateway before (pid {ending.pid})")
-        stop_services(self.root, ENDING, grace_s=STOP_S)
+        ending.end(grace_s=STOP_S)
+        _forget(self.root, ENDING, ending)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -196,28 +217,32 @@ class Drain:
         whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
         return whole if self.seconds >= 1 else ""
 
-    def _wait(self, done: Callable[[], bool], name: str) -> None:
+    def _wait(self, done: Callable[[], bool], name: str, gone: Callable[[], bool] = lambda: False) -> None:
         began = time.monotonic()
         ended = wait_until(
             done,
             self.limit_s,
+            gone=gone,
             say=lambda spent: self.say(f"{name} answers its last requests ({spent:.0f} s of {self.limit_s:g} s)"),
         )
         self.seconds += time.monotonic() - began
-        if not ended:
+        if not ended and gone():
+            self.cut.append(f"{name}, which ended sooner")
+            self.say(f"{name} ended before it had answered its last requests")
+        elif not ended:
             self.cut.append(name)
             self.say(f"{name} is still busy after {self.limit_s:g} s: its requests are cut (deploy.drain_s)")
 
 
-def _answers(channel: ControlChannel, fingerprint: str) -> bool:
-    """Whether the gateway still works on requests of a release. One that is too busy to say may."""
+def _answers(channel: ControlChannel, fingerprint: str | None) -> bool:
+    """Whether the gateway still works on requests of a release, or of any before. One that is too busy to say may."""
     try:
         draining = _ask(channel, "GET", "health", 5).json().get("draining")
     except httpx.TimeoutException:
         return True
     except (httpx.HTTPError, ValueError):
         return False
-    return isinstance(draining, dict) and fingerprint in draining
+    return isinstance(draining, dict) and (bool(draining) if fingerprint is None else fingerprint in draining)
 
 
 def _health(channel: ControlChannel) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from orchestra.files.atomic import make_folder
 
 
 @contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """Hold the lock of releases, which ends with the process; raises `ServiceError` when another has it."""
+def alone(root: Path, wait_s: float = 0) -> Iterator[None]:
+    """Hold the lock of releases, which ends with the process; raises `ServiceError` when another has it for so long."""
     file = root / ".state/deploy.lock"
     make_folder(file.parent)
     lock = FileLock(file)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=wait_s)
     except Timeout:
         raise ServiceError("another release runs", where=str(file), fix="wait for it to end") from None
     try:

@@ -16,7 +16,7 @@ from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.client import ask
 from orchestra.serving.releases import replicas, vllm
-from orchestra.serving.releases.colours import serving_already, start_beside
+from orchestra.serving.releases.colours import left_over, retire, serving_already, start_beside
 from orchestra.serving.releases.control import (
     STOP_S,
     Drain,
@@ -74,12 +74,21 @@ class Release:
     """Of the trial."""
     figures: dict[str, float] = field(default_factory=dict, init=False)
     drain: Drain = field(init=False)
+    left: list[Service] = field(default_factory=list, init=False)
+    """What serves no more and may still answer."""
 
     def __post_init__(self) -> None:
         self.drain = Drain(self.root, self.params.deploy.drain_s, self.say)
 
     def run(self) -> Deployment:
-        """Serve the candidate; a shadow is only tried.
+        """`serve`, then `retire`."""
+        try:
+            return self.serve()
+        finally:
+            self.retire()
+
+    def serve(self) -> Deployment:
+        """Serve the candidate; a shadow is only tried. What serves no more is then to `retire`, whatever came of it.
 
         Raises `OrchestraError` after putting things back, `CandidateWorse` after a canary that did not pass.
         """
@@ -88,7 +97,7 @@ class Release:
             self._end_trial()
             self.old, self.old_gateway = read(self.root / SERVING), gateway_service(self.root)
             self.by_hand = self.old_gateway in started_by_hand(self.root)
-            engine = self._engine()
+            self.left, engine = left_over(self.root, self.old), self._engine()
             found = self._unchanged(engine)
             if found is not None:
                 return found
@@ -111,12 +120,19 @@ class Release:
             except BaseException:
                 self._put_back()
                 raise
-            self._retire(serving)
+            self.left = left_over(self.root, serving)
             made = self._made("released", serving, url).model_copy(
                 update={"sample": sample, "preference": words, "domain": question.domain, "smoke": smoke}
             )
             atomic.write_text(self.root / LAST, made.model_dump_json())
             return made
+
+    def retire(self) -> None:
+        """End what serves no more when its last request is answered; never raises.
+
+        Without the lock: what serves is kept up meanwhile, and the next release does not wait.
+        """
+        retire(self.root, self.left, self.old, self.drain, self.params.deploy.start_timeout_s)
 
     def _made(self, outcome: Literal["released", "tried"], serving: Serving, url: str) -> Deployment:
         return Deployment(
@@ -316,33 +332,28 @@ class Release:
             elif read(self.root / SERVING) != self.old:
                 # What was compared with the old weights may have others by now.
                 write(self.root, self.old.model_copy(update={"compared": ()}))
-                gateway = gateway_service(self.root)
-                if gateway is not None:
-                    reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            if self.started is not None:
-                self.drain.gateway()
-                self.drain.server(self._fingerprint("vllm"), self.started.name)
-                stop_services(self.root, self.started.name, grace_s=STOP_S)
+                serves = self._taken_back(self.old.version)
+            self.left = left_over(self.root, self.old)
             if failed and self.old is not None and serves:
                 self.say(f"the release failed; version {self.old.version} goes on serving")
         except Exception as error:
             self.say(f"putting things back failed: {error}")
 
+    def _taken_back(self, version: str) -> bool:
+        """Let the gateways serve what served before; whether the release's own does. One that does not is told."""
+        gateway = gateway_service(self.root)
+        if gateway is None:
+            return False
+        try:
+            reload(self.root, gateway, self.params.deploy.start_timeout_s)
+        except ServiceError as error:
+            self.say(f"a gateway does not go back to version {version}: {error}")
+        return health(gateway.url).get("version") == version
+
     def _end_trial(self) -> None:
-        """The candidate gets nothing any more, and has answered what it had."""
+        """The candidate gets nothing any more; what it works on it still answers."""
         there = read_trial(self.root)
         end_trial(self.root)
         gateway = gateway_service(self.root)
         if there is not None and gateway is not None:
             reload(self.root, gateway, self.params.deploy.start_timeout_s)
-            self.drain.server(there.serving.fingerprint, f"version {there.serving.version}")
-
-    def _retire(self, serving: Serving) -> None:
-        """End the old gateway and the old server when the last request of each is answered."""
-        self.drain.gateway()
-        old = self.old
-        if old is None or old.vllm_service is None or old.vllm_service == serving.vllm_service:
-            return
-        self.drain.server(old.fingerprint, f"{old.vllm_service} (version {old.version})")
-        stop_services(self.root, old.vllm_service, grace_s=STOP_S)
-        self.say(f"{old.vllm_service} (version {old.version}) stopped")

@@ -123,3 +123,12 @@ def test_a_log_is_copied_again_only_when_it_has_grown(tmp_path: Path, monkeypatc
     own.parent.mkdir(parents=True)
     logged(tmp_path, own)
     assert 3 <= len(tries) <= 6
+
+
+def test_a_release_gives_up_the_wait_for_the_gateway_before_that_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy = params(drain_s=90).deploy
+    assert process._patience_s(tmp_path, deploy) == process._patience_s(tmp_path, None) == process.ENDS_S
+    monkeypatch.setattr(process, "succeeded", lambda _: True)
+    assert process._patience_s(tmp_path, deploy) > deploy.drain_s

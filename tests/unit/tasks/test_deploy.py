@@ -51,7 +51,7 @@ def stage(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     def worse(release: Release) -> None:
         raise CandidateWorse("1.40 times as long", where=f"version {release.candidate.version}")
 
-    monkeypatch.setattr(Release, "run", worse)
+    monkeypatch.setattr(Release, "serve", worse)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return Stage.open("promote", Path(shutil.copytree(made, tmp_path / "w")))
 
@@ -92,12 +92,27 @@ def test_how_the_last_requests_to_the_old_version_ended_is_on_record(
         release.drain.seconds, release.drain.cut = 1801.5, ["vllm-blue (version 1)"]
         return Deployment(outcome="released")
 
-    monkeypatch.setattr(Release, "run", released)
+    monkeypatch.setattr(Release, "serve", released)
     deploy(stage)
     client = connect(stage.root)
     (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     assert (made.data.metrics["drain.seconds"], made.data.metrics["drain.cut"]) == (1801.5, 1)
     assert made.data.tags["release.drained"] == "Requests were cut after 1800 s: vllm-blue (version 1)."
+
+
+def test_a_release_is_on_record_while_it_waits_for_the_last_requests(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(release: Release) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Release, "retire", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        deploy(stage)
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert made.data.tags["release.outcome"] == "rolled_back" and "drain.cut" not in made.data.metrics
+    assert aliases(stage.root, stage.params.promote.model_name)[CHAMPION] == 1, "the champion before is it again"
 
 
 @pytest.mark.parametrize("back", [rollback, lambda stage: switch(stage, 1)], ids=["rollback", "switch"])
@@ -119,7 +134,7 @@ def test_a_drift_that_was_answered_asks_again_when_its_version_serves_again(
         return Deployment(outcome="released")
 
     def released(fingerprint: str) -> None:
-        monkeypatch.setattr(Release, "run", lambda _: serves(fingerprint))
+        monkeypatch.setattr(Release, "serve", lambda _: serves(fingerprint))
         deploy(stage)
 
     def asked(fingerprint: str) -> int:
@@ -150,9 +165,9 @@ def test_a_release_settles_the_open_drift_of_the_version_that_it_replaces(
 
     serves("old", "a")
     ask(stage.root, of_drift([Signal("mix of tools", 0.0, 0.2, 1e-9)], "old", 0), {"drift"}, "a monitor")
-    monkeypatch.setattr(Release, "run", lambda _: serves("other settings", "a"))
+    monkeypatch.setattr(Release, "serve", lambda _: serves("other settings", "a"))
     deploy(stage)
     assert [one.state for one in requests(stage.root)] == ["open"], "the same weights drift on"
-    monkeypatch.setattr(Release, "run", lambda _: serves("new", "b"))
+    monkeypatch.setattr(Release, "serve", lambda _: serves("new", "b"))
     deploy(stage)
     assert [one.state for one in requests(stage.root)] == ["settled"]

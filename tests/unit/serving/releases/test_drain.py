@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.serving.releases.control import ENDING, Drain, succeeded
-from orchestra.serving.releases.control_channel import close_channel, open_channel
+from orchestra.serving.releases.colours import left_over
+from orchestra.serving.releases.control import ENDING, LEAVING, Drain, settle, succeeded
+from orchestra.serving.releases.control_channel import GATEWAY, close_channel, open_channel
 from orchestra.system import processes
-from orchestra.system.processes import Service, remember, started_at
+from orchestra.system.processes import Service, remember, running, started_at
 from tests.support.serving_world import params
 
 
@@ -95,3 +97,38 @@ def test_a_gateway_has_more_time_where_another_took_its_port(tmp_path: Path) -> 
     assert succeeded(tmp_path)
     remember(tmp_path, replace(me, pid=os.getppid(), started=started_at(os.getppid()) or ""))
     assert not succeeded(tmp_path)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Service, Service]]:
+    """Processes that end when they are told: a gateway and its successor."""
+    made = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
+    old, new = (Service(GATEWAY, one.pid, started_at(one.pid) or "", 0, "", log="") for one in made)
+    yield old, new
+    for one in made:
+        one.kill()
+        one.wait()
+
+
+def test_a_takeover_that_was_killed_on_its_way_ends_no_gateway_that_serves(
+    tmp_path: Path, two: tuple[Service, Service]
+) -> None:
+    old, new = two
+    for service in (new, replace(old, name=LEAVING), replace(old, name=ENDING)):
+        remember(tmp_path, service)
+    settle(tmp_path)
+    assert left_over(tmp_path, None) == []
+    assert running(tmp_path, GATEWAY) == old and not new.running
+    assert [file.name for file in (tmp_path / ".state").glob("*.pid.json")] == ["gateway.pid.json"]
+
+
+def test_a_gateway_that_a_killed_release_did_not_tell_to_end_is_told(
+    tmp_path: Path, two: tuple[Service, Service]
+) -> None:
+    old, new = two
+    for service in (new, replace(old, name=ENDING)):
+        remember(tmp_path, service)
+    drain = Drain(tmp_path, 20, print)
+    drain.gateway(replace(old, name=ENDING))
+    assert not old.running and drain.seconds < 10 and not drain.cut and running(tmp_path, GATEWAY) == new
+    assert [file.name for file in (tmp_path / ".state").glob("*.pid.json")] == ["gateway.pid.json"]

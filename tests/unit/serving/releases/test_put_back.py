@@ -1,0 +1,162 @@
+"""What served before a failed release serves again; what serves no more ends with its last request."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from orchestra.config.schema import Params
+from orchestra.errors import ServiceError
+from orchestra.serving.releases.colours import left_over
+from orchestra.serving.releases.control_channel import GATEWAY, close_channel, open_channel
+from orchestra.serving.releases.lock import alone
+from orchestra.serving.releases.release import Release, ReleaseCandidate
+from orchestra.serving.releases.state import SERVING, Serving, read, write
+from orchestra.serving.releases.trial import TRIAL, ReleaseTrial, write_trial
+from orchestra.system.processes import Service, remember, running, started_at, stop_services
+from tests.support.serving_world import backend, params
+
+
+class Gateway(ThreadingHTTPServer):
+    """Its own port and its control port in one; it never ends what it works on of the release `new`."""
+
+    takes = 200
+    """Its reply to a release."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Gateway
+
+    def do_GET(self) -> None:
+        self.reply(200)
+
+    def do_POST(self) -> None:
+        self.reply(self.server.takes)
+
+    def reply(self, status: int) -> None:
+        raw = json.dumps({"version": "7", "draining": {"new": 1}}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    with Gateway(("127.0.0.1", 0), Handler) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{made.server_port}"
+        open_channel(tmp_path, url, url)
+        remember(tmp_path, Service(GATEWAY, os.getpid(), started_at(os.getpid()) or "", made.server_port, url, log=""))
+        yield made
+        close_channel(tmp_path)
+        made.shutdown()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Serving:
+    """Version 7, which serves."""
+    made = backend(tmp_path).serving
+    write(tmp_path, made)
+    return made
+
+
+@pytest.fixture
+def candidate(served: Serving) -> Serving:
+    return served.model_copy(update={"version": "9", "fingerprint": "new", "engine": "vllm"})
+
+
+@pytest.fixture
+def release(
+    tmp_path: Path, gateway: Gateway, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Release, list[str]]]:
+    """Of version 9, whose server runs; and what it says."""
+    said: list[str] = []
+    wanted: Params = params(engine="vllm", drain_s=1)
+    made = Release(tmp_path, wanted, ReleaseCandidate("9", tmp_path, "hash"), [], said.append)
+    made.old, made.old_gateway = served, running(tmp_path, GATEWAY)
+    server = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    made.started = Service("vllm-green", server.pid, started_at(server.pid) or "", 0, "", log="")
+    remember(tmp_path, made.started)
+    monkeypatch.setattr(Release, "_fingerprint", lambda *_: "new")
+    yield made, said
+    stop_services(tmp_path, "vllm-green")
+    server.wait()
+
+
+def test_a_candidate_that_does_not_pass_is_waited_for_once(
+    tmp_path: Path, candidate: Serving, release: tuple[Release, list[str]]
+) -> None:
+    made, said = release
+    write_trial(
+        tmp_path,
+        ReleaseTrial(id="a", mode="canary", share=0.1, serving=candidate, settings=made.params.deploy.canary),
+    )
+    made._put_back()
+    made.retire()
+    assert not (tmp_path / TRIAL).exists() and made.drain.cut == ["vllm-green"] and made.drain.seconds < 2
+    assert said == [
+        "the release failed; version 7 goes on serving",
+        "vllm-green is still busy after 1 s: its requests are cut (deploy.drain_s)",
+        "vllm-green stopped",
+    ]
+    assert running(tmp_path, "vllm-green") is None
+
+
+def test_what_a_killed_trial_left_is_not_waited_for(
+    tmp_path: Path, candidate: Serving, release: tuple[Release, list[str]]
+) -> None:
+    made, _ = release
+    write_trial(
+        tmp_path,
+        ReleaseTrial(id="a", mode="canary", share=0.1, serving=candidate, settings=made.params.deploy.canary),
+    )
+    made._end_trial()
+    assert not (tmp_path / TRIAL).exists() and made.drain.seconds == 0
+
+
+def test_a_gateway_that_does_not_go_back_is_told_and_the_candidates_server_ends(
+    tmp_path: Path, gateway: Gateway, served: Serving, candidate: Serving, release: tuple[Release, list[str]]
+) -> None:
+    made, said = release
+    write(tmp_path, candidate)
+    gateway.takes = 500
+    made._put_back()
+    made.retire()
+    assert said[0].startswith("a gateway does not go back to version 7: ") and "did not take the release" in said[0]
+    assert said[1] == "the release failed; version 7 goes on serving"
+    assert running(tmp_path, "vllm-green") is None and read(tmp_path / SERVING) == served
+
+
+def test_the_wait_for_the_last_requests_leaves_the_lock_to_others(
+    tmp_path: Path, gateway: Gateway, release: tuple[Release, list[str]]
+) -> None:
+    made, said = release
+    made.left = left_over(tmp_path, made.old)
+    waiting = threading.Thread(target=made.retire)
+    waiting.start()
+    with alone(tmp_path):
+        # Another release ends the server that is waited for, and starts one of its own by that name.
+        stop_services(tmp_path, "vllm-green")
+        me = Service("vllm-green", os.getpid(), started_at(os.getpid()) or "", 0, "", log="")
+        remember(tmp_path, me)
+    waiting.join(20)
+    assert not waiting.is_alive() and running(tmp_path, "vllm-green") == me
+    assert made.drain.cut == ["vllm-green, which ended sooner"]
+    assert said == ["vllm-green ended before it had answered its last requests"]
+    (tmp_path / ".state/vllm-green.pid.json").unlink()
+
+
+def test_a_release_that_is_refused_ends_nothing(tmp_path: Path, release: tuple[Release, list[str]]) -> None:
+    made, _ = release
+    with alone(tmp_path), pytest.raises(ServiceError, match="another release runs"):
+        made.run()
+    assert running(tmp_path, "vllm-green") == made.started and not made.drain.seconds
