@@ -8,9 +8,9 @@ from pathlib import Path
 from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.serving.releases import vllm
-from orchestra.serving.releases.control import ENDING, STOP_S, Drain
+from orchestra.serving.releases.control import ENDING, STOP_S, Drain, all_serve
 from orchestra.serving.releases.lock import alone
-from orchestra.serving.releases.state import Serving
+from orchestra.serving.releases.state import SERVING, Serving, read
 from orchestra.system.processes import Service, port_busy, remembered, running, stop_services
 
 COLOURS = ("vllm-blue", "vllm-green")
@@ -45,11 +45,12 @@ def start_beside(root: Path, params: Params, folder: Path, old: Serving | None) 
     return vllm.launch(root, idle[0], folder, max_len=params.rollout.max_tokens, port=port, settings=settings)
 
 
-def left_over(root: Path, serving: Serving | None) -> list[Service]:
-    """The gateway before and the servers that serve no more, dead ones too."""
+def left_over(root: Path, serving: Serving | None, before: Sequence[Service] = ()) -> list[Service]:
+    """The gateway before and the servers that serve no more, dead ones too; and gateways of `before` that still end."""
     now = None if serving is None else serving.vllm_service
+    ending = [one for one in before if one.name == ENDING and one.running]
     found = (remembered(root, name) for name in (ENDING, *COLOURS) if name != now)
-    return [there for there in found if there is not None]
+    return [*ending, *(there for there in found if there is not None and there not in ending)]
 
 
 def retire(root: Path, left: Sequence[Service], old: Serving | None, drain: Drain, wait_s: float) -> None:
@@ -68,8 +69,11 @@ def retire(root: Path, left: Sequence[Service], old: Serving | None, drain: Drai
             if service.running:
                 drain.server(fingerprint, name, service)
             with alone(root, wait_s):
-                mine = remembered(root, service.name) == service
-                if mine and stop_services(root, service.name, grace_s=STOP_S):
+                mine, serving = remembered(root, service.name) == service, read(root / SERVING)
+                # A killed release may have written what no gateway took, and a gateway may not have gone back.
+                if mine and service.running and not all_serve(root, None if serving is None else serving.fingerprint):
+                    drain.say(f"{name} is left to the next release: a gateway does not serve what {SERVING} names")
+                elif mine and stop_services(root, service.name, grace_s=STOP_S):
                     drain.say(f"{name} stopped")
         except Exception as error:
             drain.say(f"{name} is left to the next release: {error}")

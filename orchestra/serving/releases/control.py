@@ -103,7 +103,9 @@ def settle(root: Path) -> None:
     """Undo a takeover that did not come to its end: the gateway that was leaving is the gateway again."""
     leaving = running(root, LEAVING)
     if leaving is not None:
-        stop_services(root, GATEWAY)
+        now = remembered(root, GATEWAY)
+        if now is not None and now.pid != leaving.pid:  # Else its successor was never started.
+            stop_services(root, GATEWAY)
         remember(root, replace(leaving, name=GATEWAY))
         _forget(root, ENDING, leaving)
         _forget(root, LEAVING, leaving)
@@ -213,7 +215,7 @@ class Drain:
     def told(self) -> str:
         """A sentence for people; empty where nothing was waited for."""
         if self.cut:
-            return f"Requests were cut after {self.limit_s:g} s: {', '.join(self.cut)}."
+            return f"Requests were cut after {self.seconds:.0f} s: {', '.join(self.cut)}."
         whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
         return whole if self.seconds >= 1 else ""
 
@@ -243,6 +245,12 @@ def _answers(channel: ControlChannel, fingerprint: str | None) -> bool:
     except (httpx.HTTPError, ValueError):
         return False
     return isinstance(draining, dict) and (bool(draining) if fingerprint is None else fingerprint in draining)
+
+
+def all_serve(root: Path, fingerprint: str | None) -> bool:
+    """Whether every gateway of this workspace serves that release; those with model servers of others apart."""
+    channels = [one for one in live_channels(root).values() if not one.model_servers]
+    return all(_health(one).get("fingerprint") == fingerprint for one in channels)
 
 
 def _health(channel: ControlChannel) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Release:
             except BaseException:
                 self._put_back()
                 raise
-            self.left = left_over(self.root, serving)
+            self.left = left_over(self.root, serving, self.left)
             made = self._made("released", serving, url).model_copy(
                 update={"sample": sample, "preference": words, "domain": question.domain, "smoke": smoke}
             )
@@ -333,7 +333,7 @@ class Release:
                 # What was compared with the old weights may have others by now.
                 write(self.root, self.old.model_copy(update={"compared": ()}))
                 serves = self._taken_back(self.old.version)
-            self.left = left_over(self.root, self.old)
+            self.left = left_over(self.root, self.old, self.left)
             if failed and self.old is not None and serves:
                 self.say(f"the release failed; version {self.old.version} goes on serving")
         except Exception as error:

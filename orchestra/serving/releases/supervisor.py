@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestra.errors import OrchestraError
+from orchestra.errors import OrchestraError, ServiceError
 from orchestra.files.checkpoint import verify_manifest
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.lock import alone
@@ -45,7 +45,9 @@ class Supervisor:
         if serving.vllm_service is None or now < self._next_try or (self._task and not self._task.done()):
             return
         service = remembered(self._root, serving.vllm_service)
-        if service is None or (service.running and now - self._silent_since < HUNG_S):
+        if service is None or service.url != serving.vllm_url:
+            return  # Another release has a server of this name by now.
+        if service.running and now - self._silent_since < HUNG_S:
             return
         self._next_try, self._pause_s = now + self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._task = asyncio.ensure_future(self._revive(serving))
@@ -77,6 +79,8 @@ def restart(root: Path, serving: Serving) -> None:
             return
         verify_manifest(folder)
         old = remembered(root, serving.vllm_service)
+        if old is not None and old.url != serving.vllm_url:
+            raise ServiceError("another release has a server of this name", where=serving.vllm_service)
         if old is not None:
             log.warning("%s has ended or hangs: starting it again", serving.vllm_service)
             # The engine's own process may have outlived the server's.

@@ -122,6 +122,16 @@ def test_a_takeover_that_was_killed_on_its_way_ends_no_gateway_that_serves(
     assert [file.name for file in (tmp_path / ".state").glob("*.pid.json")] == ["gateway.pid.json"]
 
 
+def test_a_takeover_whose_successor_was_never_started_ends_no_gateway_that_serves(
+    tmp_path: Path, two: tuple[Service, Service]
+) -> None:
+    old, _ = two
+    for service in (old, replace(old, name=LEAVING)):
+        remember(tmp_path, service)
+    settle(tmp_path)
+    assert old.running and running(tmp_path, GATEWAY) == old and running(tmp_path, LEAVING) is None
+
+
 def test_a_gateway_that_a_killed_release_did_not_tell_to_end_is_told(
     tmp_path: Path, two: tuple[Service, Service]
 ) -> None:

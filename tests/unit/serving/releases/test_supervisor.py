@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.errors import ServiceError
 from orchestra.serving.releases import supervisor, vllm
 from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.state import Serving
@@ -71,9 +72,19 @@ def test_after_a_kill_the_engine_is_ended_and_the_server_comes_back(
             made.seen(serving, "vLLM does not answer")
             await asyncio.sleep(0.05)
 
+    async def of_another() -> None:
+        made = Supervisor(tmp_path, lambda: again.append(2))
+        made._silent_since = time.monotonic() - 2 * supervisor.HUNG_S
+        before = serving.model_copy(update={"vllm_url": f"http://127.0.0.1:{free_port()}"})
+        made.seen(before, "vLLM does not answer")
+        assert made._task is None
+        with pytest.raises(ServiceError, match="another release has a server of this name"):
+            supervisor.restart(tmp_path, before)
+
     try:
         asyncio.run(go())
         assert again == [1] and not alive(engine)
+        asyncio.run(of_another())
         (back,) = services(tmp_path)
         assert back.pid != service.pid and back.url == service.url and vllm.healthy(back.url)
         # `stop` finds both.
