@@ -175,6 +175,9 @@ def reload(root: Path, service: Service, timeout_s: float) -> None:
         raise failures[0]
 
 
+SOONER = ", which ended sooner"
+
+
 @dataclass
 class Drain:
     """The waits of one release: what served before ends with its last answer, or when `deploy.drain_s` is over."""
@@ -215,7 +218,8 @@ class Drain:
     def told(self) -> str:
         """A sentence for people; empty where nothing was waited for."""
         if self.cut:
-            return f"Requests were cut after {self.seconds:.0f} s: {', '.join(self.cut)}."
+            after = "" if any(SOONER in one for one in self.cut) else f" after {self.limit_s:g} s"
+            return f"Requests were cut{after}: {', '.join(self.cut)}."
         whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
         return whole if self.seconds >= 1 else ""
 
@@ -229,7 +233,7 @@ class Drain:
         )
         self.seconds += time.monotonic() - began
         if not ended and gone():
-            self.cut.append(f"{name}, which ended sooner")
+            self.cut.append(f"{name}{SOONER}")
             self.say(f"{name} ended before it had answered its last requests")
         elif not ended:
             self.cut.append(name)

@@ -173,6 +173,7 @@ def test_the_wait_for_the_last_requests_leaves_the_lock_to_others(
     waiting.join(20)
     assert not waiting.is_alive() and running(tmp_path, "vllm-green") == me
     assert made.drain.cut == ["vllm-green, which ended sooner"]
+    assert made.drain.told == "Requests were cut: vllm-green, which ended sooner."
     assert said == ["vllm-green ended before it had answered its last requests"]
     (tmp_path / ".state/vllm-green.pid.json").unlink()
 
