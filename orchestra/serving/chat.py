@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import Called, charged, model_card
+from orchestra.serving.client import MALFORMED, Called, charged, model_card
 from orchestra.text import one_line, plain
 
 HELP = (
@@ -96,7 +96,7 @@ class TerminalChat:
                 if expert is not None:
                     self.write(f"{one_line(expert)}'s own reply:\n")
                     self._told(body | {"preference": {"tools_allowed": [expert], "prefer": [expert]}}, expert)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except MALFORMED:
                 self.write("\n")
                 raise ServiceError("the answer is no chat completion", where=self.url) from None
         except OrchestraError as error:

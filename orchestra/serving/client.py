@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-from pydantic import ConfigDict, JsonValue, ValidationError
+from pydantic import ConfigDict, JsonValue
 
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.serving.releases.control_channel import gateways
@@ -24,6 +24,8 @@ PATH = "/v1/chat/completions"
 TIMEOUT_S = 300.0
 """Seconds that an answer may take."""
 CARD_TIMEOUT_S = 10.0
+MALFORMED = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+"""What a body raises where it is read as what it is not; pydantic's error is a ValueError."""
 
 
 class Called(Record):
@@ -184,7 +186,7 @@ def model_card(base: str, headers: dict[str, str], verify: bool) -> ModelCard:
         answer = http.get(f"{base}/v1/models", headers=headers)
     try:
         return ModelCard.model_validate(answer.json()["data"][0])
-    except (ValueError, KeyError, IndexError, TypeError):
+    except MALFORMED:
         what = f"HTTP {answer.status_code} with a body that is no list of models"
         raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None
 
@@ -220,7 +222,7 @@ def _read(question: str, base: str, answer: httpx.Response) -> AskResponse:
             # The model's own failure is an outcome to look at: what it tried and what that cost.
             return AskResponse.of(question, "", found["orchestra"])
         message = f"{found['error']['message']}{charged(found)}"
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, ValidationError):
+    except MALFORMED:
         what = f"HTTP {answer.status_code} with a body that is no chat completion"
         raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None
     if answer.status_code < 500:

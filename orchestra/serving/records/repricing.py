@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from orchestra.accounting.ledger import at_price
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
 from orchestra.evaluation.repricing import Costs
-from orchestra.serving.records.traces import lines_backwards, trace_files
+from orchestra.serving.records.traces import records, trace_files
 from orchestra.text import aligned
 from orchestra.tools.catalogue.catalogue import CatalogueFile, read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
@@ -56,7 +54,7 @@ def are_traces(path: Path) -> bool:
     """Whether a path is the gateway's folder of traces, or a file of it."""
     if path.is_dir():
         return not (path / "episodes.jsonl").exists() and any(map(are_traces, trace_files(path)))
-    return "trace_id" in next(_records(path), {})
+    return "trace_id" in next(records(path), {})
 
 
 def repriced_traces(root: Path, path: Path, day: date, version: str | None, *, as_json: bool) -> str:
@@ -69,7 +67,7 @@ def repriced_traces(root: Path, path: Path, day: date, version: str | None, *, a
     then, versions = date.fromisoformat(world.price_date), set[str]()
     requests, failed, simulated, total = 0, 0, False, Costs()
     tools, kept = dict[str, Costs](), dict[str, int]()
-    for record in (one for part in (trace_files(path) if path.is_dir() else [path]) for one in _records(part)):
+    for record in (one for part in (trace_files(path) if path.is_dir() else [path]) for one in records(part)):
         versions.add(str(record.get("version")))
         if version not in (None, record.get("version")):
             continue
@@ -99,17 +97,6 @@ def repriced_traces(root: Path, path: Path, day: date, version: str | None, *, a
         kept=kept,
     )
     return done.model_dump_json(indent=2) if as_json else "\n".join(done.lines)
-
-
-def _records(file: Path) -> Iterator[dict[str, Any]]:
-    """A line that a killed gateway left half-written is passed over."""
-    for line in lines_backwards(file):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
 
 
 def _episode(record: dict[str, Any]) -> Episode | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from orchestra.config.deploy import Tracing
-from orchestra.serving.records.traces import TraceWriter, lines_backwards, trace_files
+from orchestra.serving.records.traces import TraceWriter, records, trace_files
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import Component, Episode
 
@@ -150,11 +149,7 @@ def answered(folder: Path, fingerprint: str) -> Iterator[ServedAnswer]:
 
 
 def _records(folder: Path, fingerprint: str) -> Iterator[dict[str, Any]]:
-    """Lines with an episode of one release that a user asked for, the newest first: none with a `role`. A line that a
-    killed gateway left half-written is passed over, also where it ends within a character."""
-    for file in trace_files(folder):
-        for line in lines_backwards(file):
-            with contextlib.suppress(ValueError):
-                record = json.loads(line.decode("utf-8", errors="replace"))
-                if record.get("fingerprint") == fingerprint and "episode" in record and "role" not in record:
-                    yield record
+    """Lines with an episode of one release that a user asked for, the newest first: none with a `role`."""
+    for record in (one for file in trace_files(folder) for one in records(file)):
+        if record.get("fingerprint") == fingerprint and "episode" in record and "role" not in record:
+            yield record

@@ -57,6 +57,16 @@ def lines_backwards(file: Path) -> Iterator[bytes]:
         yield rest
 
 
+def records(file: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a file as they were written, the newest first. One that a killed gateway left half-written is passed
+    over, also where it ends within a character."""
+    for line in lines_backwards(file):
+        with contextlib.suppress(ValueError):
+            record = json.loads(line.decode("utf-8", errors="replace"))
+            if isinstance(record, dict):
+                yield record
+
+
 class TraceWriter:
     """Lines into `folder` (see `trace_files`), readable by this user alone; lines of concurrent requests never mix.
 

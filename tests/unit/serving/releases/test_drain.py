@@ -1,60 +1,32 @@
 """The last requests to what served before: they are waited for, as long as the settings say."""
 
-import json
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from orchestra.serving.releases.colours import left_over
 from orchestra.serving.releases.control import ENDING, LEAVING, Drain, settle, succeeded
-from orchestra.serving.releases.control_channel import GATEWAY, close_channel, open_channel
+from orchestra.serving.releases.control_channel import GATEWAY
 from orchestra.system import processes
 from orchestra.system.processes import Service, remember, running, started_at
+from tests.support.fake_gateway import FakeGateway, fake_gateway
 from tests.support.serving_world import params
 
 
-class Gateway(ThreadingHTTPServer):
-    """Its control port: works on a request of the release `old` until `until`."""
-
-    until = 0.0
-    silent = threading.Event()
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Gateway
-
-    def do_GET(self) -> None:
-        if self.server.silent.is_set():
-            time.sleep(6)
-        raw = json.dumps({"draining": {"old": 1} if time.monotonic() < self.server.until else {}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(("127.0.0.1", 0), Handler) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        open_channel(tmp_path, f"http://127.0.0.1:{made.server_port}", "")
+def gateway(tmp_path: Path) -> Iterator[FakeGateway]:
+    """It works on nothing, until a test says so."""
+    with fake_gateway(tmp_path, "old", until=0.0) as made:
         yield made
-        close_channel(tmp_path)
-        made.shutdown()
 
 
 def test_a_long_request_is_waited_for_and_told(
-    tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "SAY_EVERY_S", 0.5)
     said: list[str] = []
@@ -65,7 +37,7 @@ def test_a_long_request_is_waited_for_and_told(
     assert drain.told.endswith("none was cut.") and said[0].startswith("vllm-blue answers its last requests (")
 
 
-def test_what_is_cut_is_told(tmp_path: Path, gateway: Gateway) -> None:
+def test_what_is_cut_is_told(tmp_path: Path, gateway: FakeGateway) -> None:
     said: list[str] = []
     drain, gateway.until = Drain(tmp_path, 1, said.append), time.monotonic() + 60
     drain.server("old", "vllm-blue (version 3)")
@@ -73,8 +45,7 @@ def test_what_is_cut_is_told(tmp_path: Path, gateway: Gateway) -> None:
     assert said == ["vllm-blue (version 3) is still busy after 1 s: its requests are cut (deploy.drain_s)"]
 
 
-def test_a_gateway_that_is_too_busy_to_say_is_not_taken_for_drained(tmp_path: Path, gateway: Gateway) -> None:
-    gateway.silent = threading.Event()
+def test_a_gateway_that_is_too_busy_to_say_is_not_taken_for_drained(tmp_path: Path, gateway: FakeGateway) -> None:
     gateway.silent.set()
     drain = Drain(tmp_path, 1, print)
     drain.server("old", "vllm-blue")

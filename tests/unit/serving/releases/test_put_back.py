@@ -1,11 +1,10 @@
 """What served before a failed release serves again; what serves no more ends with its last request."""
 
-import json
+import math
 import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,63 +12,27 @@ import pytest
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.serving.releases.colours import left_over
-from orchestra.serving.releases.control_channel import GATEWAY, close_channel, open_channel
+from orchestra.serving.releases.control_channel import GATEWAY
 from orchestra.serving.releases.lock import alone
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, Serving, read, write
 from orchestra.serving.releases.trial import TRIAL, ReleaseTrial, write_trial
 from orchestra.system.processes import Service, remember, running, started_at, stop_services
+from tests.support.fake_gateway import FakeGateway, fake_gateway
 from tests.support.serving_world import backend, params
 
 
-class Gateway(ThreadingHTTPServer):
-    """Its own port and its control port in one; it never ends what it works on of the release `new`."""
-
-    takes = 200
-    """Its reply to a release."""
-    serves = ("7", "")
-    """Version and fingerprint."""
-    asked: threading.Event
-    """Whether it was asked how it is."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Gateway
-
-    def do_GET(self) -> None:
-        self.server.asked.set()
-        self.reply(200)
-
-    def do_POST(self) -> None:
-        self.reply(self.server.takes)
-
-    def reply(self, status: int) -> None:
-        version, fingerprint = self.server.serves
-        raw = json.dumps({"version": version, "fingerprint": fingerprint, "draining": {"new": 1}}).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(("127.0.0.1", 0), Handler) as made:
-        made.asked = threading.Event()
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{made.server_port}"
-        open_channel(tmp_path, url, url)
-        remember(tmp_path, Service(GATEWAY, os.getpid(), started_at(os.getpid()) or "", made.server_port, url, log=""))
+def gateway(tmp_path: Path) -> Iterator[FakeGateway]:
+    """It never ends what it works on of the release `new`."""
+    with fake_gateway(tmp_path, "new", until=math.inf) as made:
+        port = made.server_port
+        remember(tmp_path, Service(GATEWAY, os.getpid(), started_at(os.getpid()) or "", port, made.url, log=""))
         yield made
-        close_channel(tmp_path)
-        made.shutdown()
 
 
 @pytest.fixture
-def served(tmp_path: Path, gateway: Gateway) -> Serving:
+def served(tmp_path: Path, gateway: FakeGateway) -> Serving:
     """Version 7, which serves."""
     made = backend(tmp_path).serving
     write(tmp_path, made)
@@ -84,7 +47,7 @@ def candidate(served: Serving) -> Serving:
 
 @pytest.fixture
 def release(
-    tmp_path: Path, gateway: Gateway, served: Serving, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gateway: FakeGateway, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Release, list[str]]]:
     """Of version 9, whose server runs; and what it says."""
     said: list[str] = []
@@ -100,14 +63,16 @@ def release(
     server.wait()
 
 
+def canary(candidate: Serving, made: Release) -> ReleaseTrial:
+    settings = made.params.deploy.canary
+    return ReleaseTrial(id="a", mode="canary", share=0.1, serving=candidate, settings=settings)
+
+
 def test_a_candidate_that_does_not_pass_is_waited_for_once(
     tmp_path: Path, candidate: Serving, release: tuple[Release, list[str]]
 ) -> None:
     made, said = release
-    write_trial(
-        tmp_path,
-        ReleaseTrial(id="a", mode="canary", share=0.1, serving=candidate, settings=made.params.deploy.canary),
-    )
+    write_trial(tmp_path, canary(candidate, made))
     made._put_back()
     made.retire()
     assert not (tmp_path / TRIAL).exists() and made.drain.cut == ["vllm-green"]
@@ -123,16 +88,13 @@ def test_what_a_killed_trial_left_is_not_waited_for(
     tmp_path: Path, candidate: Serving, release: tuple[Release, list[str]]
 ) -> None:
     made, _ = release
-    write_trial(
-        tmp_path,
-        ReleaseTrial(id="a", mode="canary", share=0.1, serving=candidate, settings=made.params.deploy.canary),
-    )
+    write_trial(tmp_path, canary(candidate, made))
     made._end_trial()
     assert not (tmp_path / TRIAL).exists() and made.drain.seconds == 0
 
 
 def test_a_gateway_that_does_not_go_back_is_told_and_the_candidates_server_ends(
-    tmp_path: Path, gateway: Gateway, served: Serving, candidate: Serving, release: tuple[Release, list[str]]
+    tmp_path: Path, gateway: FakeGateway, served: Serving, candidate: Serving, release: tuple[Release, list[str]]
 ) -> None:
     made, said = release
     write(tmp_path, candidate)
@@ -145,7 +107,7 @@ def test_a_gateway_that_does_not_go_back_is_told_and_the_candidates_server_ends(
 
 
 def test_a_server_from_which_a_gateway_still_answers_is_left_to_it(
-    tmp_path: Path, gateway: Gateway, candidate: Serving, release: tuple[Release, list[str]]
+    tmp_path: Path, gateway: FakeGateway, candidate: Serving, release: tuple[Release, list[str]]
 ) -> None:
     made, said = release
     write(tmp_path, candidate)
@@ -157,7 +119,7 @@ def test_a_server_from_which_a_gateway_still_answers_is_left_to_it(
 
 
 def test_the_wait_for_the_last_requests_leaves_the_lock_to_others(
-    tmp_path: Path, gateway: Gateway, release: tuple[Release, list[str]]
+    tmp_path: Path, gateway: FakeGateway, release: tuple[Release, list[str]]
 ) -> None:
     made, said = release
     made.drain.limit_s = 60
