@@ -67,7 +67,7 @@ class Timed:
         now = self.now()
         self.steps.append(now - self.last)
         self.last = now
-        # What was measured stays visible where the time of a lent machine ends before the last step.
+        # What was measured stays visible where the run ends before the last step.
         before = f", of it {self.generated[-1]:.2f} s before training" if self.generated else ""
         print(f"step {len(self.steps)}: {self.steps[-1]:.2f} s{before}", file=sys.stderr, flush=True)
 

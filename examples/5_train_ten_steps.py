@@ -1,4 +1,4 @@
-"""Trains the shipped base for ten tiny GRPO steps on sums; the reward of each step is printed."""
+"""Trains the shipped base for ten small GRPO steps on the choice of an expert; the reward of each step is printed."""
 
 import os
 import tempfile
@@ -8,27 +8,31 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from orchestra import Codec, Toolkit, load_params, question, train_grpo
 from orchestra.rollout.policies.transformers import load_model
-from orchestra.tools.experts.simulated import AnswerBook
+from orchestra.tools.experts.simulated import AnswerBook, BookEntry
 from orchestra.types import Preference
 
 ROOT = Path(__file__).parents[1]
 CHEAP = Preference(kind="cheap", words="keep it cheap.", outcome=1.0, compute=1.0, latency=0.0)
+EXPERTS = ["gpt-5", "gpt-5-mini", "llama-3.3-70b", "qwen3-235b"]
+BATTLES = ("Tamora", "Borvane", "Seldeon", "Gorzod", "Prawin", "Meltar", "Dorvane", "Kelmin", "Sarvon", "Ulder")
+KNOWN = [
+    BookEntry(question=f"When was the Battle of {name} fought?", topic="history", answer="1640", wrong=("1612", "1688"))
+    for name in BATTLES
+]
+"""What the simulated experts are asked about, and the wrong answers that some of them give."""
 
 
 def main() -> None:
     params, base = load_params(ROOT / "params.yaml"), ROOT / "models/base/embedded"
-    toolkit = Toolkit.from_params(params, ROOT, book=AnswerBook())
-    tools = ["calculator", "gpt-5-mini"]
-    items = [
-        question(f"what is {n}*24?", toolkit, tools=tools, answer=str(n * 24), preference=CHEAP) for n in range(31, 41)
-    ]
-    settings = params.grpo.model_copy(
-        update={"steps": 10, "examples_per_step": 1, "group_size": 4, "eval_every": 20, "save_steps": 20, "mix": {}}
-    )
+    toolkit = Toolkit.from_params(params, ROOT, book=AnswerBook.of(KNOWN))
+    items = [question(one.question, toolkit, tools=EXPERTS, answer=one.answer, preference=CHEAP) for one in KNOWN]
+    changed = {"steps": 10, "examples_per_step": 1, "group_size": 8, "branch": None, "mix": {}}
+    settings = params.grpo.model_copy(update={**changed, "eval_every": 20, "save_steps": 20})
 
     def log(metrics: dict[str, float], step: int) -> None:
         if "train/reward" in metrics:
-            print(f"step {step}: reward {metrics['train/reward']:.3f}", flush=True)
+            said = ", ".join(f"{name} {metrics[f'train/{name}']:.3f}" for name in ("reward", "grad_norm"))
+            print(f"step {step}: {said}", flush=True)
 
     with tempfile.TemporaryDirectory() as work:
         result = train_grpo(
