@@ -15,6 +15,8 @@ SUSPECT = re.compile(r"<|\btool_call")
 """What could become a tag."""
 CLEAR_AFTER = 40
 """Characters after which what looked like a tag has become none."""
+LONGEST_TAG = 32
+"""Characters of the longest tag, and one more."""
 CALL = "<tool_call>"
 
 
@@ -29,6 +31,9 @@ class TurnReader:
         self._decoder = DecodeStream(skip_special_tokens=False)
         self._text = ""
         self._thought_given = 0
+        self._read = 0
+        """Characters of the answer that hold no tag."""
+        self._tagged = False
         self.given = ""
         """What was given of the answer."""
 
@@ -61,13 +66,22 @@ class TurnReader:
         answer = (body or "").lstrip()
         if CALL.startswith(answer[: len(CALL)]):
             return ""
-        if TAG.search(answer) or HALF_TAG.search(answer):
+        if self._has_tag(answer):
             # No answer at all: see `parse_turn`.
             return self.given
         # Whole words: a half one may become a tag, and space at the end is not part of the answer.
         sure = answer[: max(answer.rfind(" "), answer.rfind("\n"), 0)].rstrip()
-        for suspect in SUSPECT.finditer(answer):
-            if len(answer) - suspect.start() < CLEAR_AFTER:
-                sure = sure[: suspect.start()].rstrip()
-                break
+        suspect = SUSPECT.search(answer, max(0, len(answer) - CLEAR_AFTER + 1))
+        if suspect is not None:
+            sure = sure[: suspect.start()].rstrip()
         return sure if sure.startswith(self.given) else self.given
+
+    def _has_tag(self, answer: str) -> bool:
+        """Whether a tag is in the answer so far. What was read is not read again: long answers come in many tokens."""
+        begin = max(0, self._read - LONGEST_TAG)
+        found = None if self._tagged else TAG.search(answer, begin) or HALF_TAG.search(answer, begin)
+        if found is None:
+            self._read = len(answer)
+        # At the end of the text it may still become a word that is no tag.
+        self._tagged = self._tagged or (found is not None and found.end() < len(answer))
+        return self._tagged or found is not None

@@ -1,10 +1,12 @@
 """Text is told as soon as it is clear, never too early, and adds up to the answer."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import CallError
 from orchestra.rollout.parse import format_answer, format_call, parse_turn
+from orchestra.serving.episodes import stream
 from orchestra.serving.episodes.stream import TurnReader
 from orchestra.types import ToolCall
 from tests.support.worlds import codec
@@ -40,3 +42,21 @@ def test_what_was_told_is_the_beginning_of_the_answer(text: str) -> None:
     except CallError:
         return  # Told as far as it looked like one; the stream then ends with an error.
     assert (answer or "").startswith(answers)
+
+
+def test_what_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    class Spy:
+        @staticmethod
+        def search(text: str, begin: int) -> None:
+            read.append(len(text) - begin)
+
+    monkeypatch.setattr(stream, "TAG", Spy)
+    told("a word and another " * 40)
+    assert len(read) > 40 and max(read) < 60
+
+
+def test_a_tag_counts_once_it_is_one_and_not_before() -> None:
+    assert "".join(told("as <tool_calls say, all is well today, and so on")[1]).endswith("well today, and so")
+    assert "".join(told("as <tool_call say, all is well today, and so on")[1]) == "as"
