@@ -83,10 +83,11 @@ class Site:
 
         await create_app(self.gateway, load=False)(scope, receive, counted)
 
-    def backend(self, version: str = "7") -> Backend:
+    def backend(self, version: str = "7", least: float | None = -1.0) -> Backend:
+        """`least`: None streams an answer token by token."""
         folder = self.root / version
         folder.mkdir()
-        made = backend(folder, policy=self.policy, least_confidence=-1.0)
+        made = backend(folder, policy=self.policy, least_confidence=least)
         made.serving = made.serving.model_copy(update={"version": version, "fingerprint": f"f{version}"})
         return made
 
@@ -250,6 +251,20 @@ def test_a_small_window_shows_that_work_began_and_never_scrolls_sideways(site: S
     site.policy.held.clear()
     assert soon(site.idle) and len(site.shown()) > len(FORTY)
     assert site.page.value("document.documentElement.scrollWidth") <= width
+
+
+def test_an_answer_that_comes_in_pieces_is_read_out_once(site: Site) -> None:
+    """A live region tells what was added: an answer that is set again with each token is told again with each."""
+    site.gateway.backend = site.backend("8", least=None)
+    site.page.value(
+        "{ window.made = []; new MutationObserver(all => all.forEach(one => made.push([one.removedNodes.length,"
+        f" one.addedNodes.length]))).observe({at('answers')}, {{ childList: true, subtree: true }}); }}"
+    )
+    site.ask("what is 37*24?")
+    pieces = site.page.value("document.querySelector('#answers .answer').childNodes.length")
+    removed = site.page.value("made.filter(([gone]) => gone).length")
+    # The word that says that it works vanishes once.
+    assert pieces > 1 and removed == 1
 
 
 def test_letters_grow_with_the_readers_own_size(site: Site) -> None:
