@@ -50,6 +50,12 @@ class Page:
         assert "exceptionDetails" not in made, made
         return made["result"].get("value")
 
+    def visit(self, url: str) -> None:
+        """Opens an address, and forgets what was said before."""
+        self.events.clear()
+        self("Page.navigate", url=url)
+        self.value("new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', done))")
+
     def press(self, key: str, code: int) -> None:
         """A key down and up."""
         text = {"text": "\r"} if key == "Enter" else {}
@@ -62,8 +68,8 @@ class Page:
 
 
 @contextmanager
-def opened(program: str, file: Path, profile: Path) -> Iterator[Page]:
-    """A file in a browser of its own; its profile is a folder that it may fill."""
+def opened(program: str, profile: Path) -> Iterator[Page]:
+    """An empty page in a browser of its own; its profile is a folder that it may fill."""
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     flags += ["--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0"]
     command = [program, *flags, f"--user-data-dir={profile}", "about:blank"]
@@ -78,10 +84,6 @@ def opened(program: str, file: Path, profile: Path) -> Iterator[Page]:
             page.session = page("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             for name in ("Page", "Runtime", "Network", "Log"):
                 page(f"{name}.enable")
-            page("Page.navigate", url=file.as_uri())
-            page.value(
-                "new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', done))"
-            )
             yield page
     finally:
         with suppress(ProcessLookupError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections import Counter
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -50,6 +51,9 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "prompt_cache_retention": ((), "prompts are cached by their beginning"),
 }
 """OpenAI's fields that do nothing here: the values that ask for nothing, and what is said of any other."""
+
+_MEMBER = re.compile(r"constrained-str|literal\[.*")
+"""What pydantic calls some members of a union."""
 
 Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=200)]
 Weight = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -224,7 +228,8 @@ def _first(error: ValidationError, found: dict[str, Any]) -> Exception:
     kinds = ("extra_forbidden", "too_long")
     first = min(errors, key=lambda one: (*(one["type"] != kind for kind in kinds), -len(one["loc"])))
     # Names of union members, which pydantic puts in between, are no fields.
-    where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or str(part).islower())
+    parts = [str(part) for part in first["loc"] if isinstance(part, int) or str(part).islower()]
+    where = ".".join(part for part in parts if not _MEMBER.fullmatch(part))
     where = where.removesuffix(".str").replace(".str.", ".").replace(".list[TextPart]", "")
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])[:80]

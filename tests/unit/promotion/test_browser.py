@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("browser")
     (folder / "decision.html").write_text(page(subject()), encoding="utf-8")
-    with opened(str(chromium()), folder / "decision.html", folder / "profile") as one:
+    with opened(str(chromium()), folder / "profile") as one:
+        one.visit((folder / "decision.html").as_uri())
         yield one
 
 

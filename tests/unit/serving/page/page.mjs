@@ -11,11 +11,14 @@ const pause = seconds => new Promise(done => setTimeout(done, 1000 * seconds));
 function element(tag) {
   return {
     tag, value: "", textContent: "", className: "", hidden: false, checked: false, children: [], listeners: {},
-    append(...more) { this.children.push(...more); },
+    append(...more) {
+      for (const one of more) typeof one === "string" ? this.textContent += one : this.children.push(one);
+    },
     replaceChildren() { this.children = []; },
     addEventListener(name, listener) { this.listeners[name] = listener; },
     requestSubmit() { submit(); },
     focus() {},
+    scrollIntoView() {},
   };
 }
 
@@ -33,7 +36,7 @@ function response({ status = 200, text = "", events = [], hang = false }, signal
 }
 
 async function fetch(url, { signal, body } = {}) {
-  if (url === "/v1/models") return response(models.shift());
+  if (url === "/v1/models") return response(models.length > 1 ? models.shift() : models[0]);
   sent.push(JSON.parse(body));
   return response(posts[sent.length - 1], signal);
 }

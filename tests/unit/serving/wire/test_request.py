@@ -32,6 +32,12 @@ def test_a_misspelt_field_is_refused_with_the_right_name() -> None:
     assert refused(messages=[{"role": "user", "content": "hi", "colour": "red"}]).param == "messages.0.colour"
 
 
+def test_a_wrong_value_is_named_by_its_field_alone() -> None:
+    assert refused(preference="x" * 501).message == "preference: String should have at most 500 characters"
+    assert refused(tool_choice=4).message == "tool_choice: Input should be 'auto' or 'none'"
+    assert refused(metadata={"my-key": "x" * 501}).param == "metadata.my-key"
+
+
 @given(st.text(min_size=1, max_size=20).filter(lambda name: name not in ChatRequest.model_fields | NEUTRAL))
 def test_no_unknown_field_is_taken(name: str) -> None:
     assert refused(**{name: 1}).code == "unknown_parameter"
