@@ -14,7 +14,6 @@ import ssl
 import sys
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
-from itertools import chain
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -67,31 +66,23 @@ class _Port:
 
     def __init__(self) -> None:
         self.open = 0
-        self.idle: dict[BoundedProtocol, None] = {}
-        """Those that work on no request, the longest first; among them those that wait for the end of their peer, and
-        those whose TLS handshake is not over."""
-        self.arriving: dict[BoundedProtocol, None] = {}
-        """Those whose request has its headers and not its whole body yet, the longest first."""
+        self.waiting: dict[BoundedProtocol, bool] = {}
+        """Those that work on no whole request, the longest first, and whether the body of one arrives; among them those
+        whose TLS handshake is not over, and those that wait for the end of their peer."""
 
     def enter(self, new: BoundedProtocol) -> None:
-        """Count a connection. On a full port another one is closed for it: an idle one, or else a request that did not
-        arrive whole; the new one itself where all others are worked on."""
+        """Count a connection. On a full port the one that waits longest is closed for it."""
         self.open += 1
-        self.idle[new] = None
+        self.waiting[new] = False
         if self.open > most_connections():
-            others = chain(self.idle, self.arriving)
-            longest = next((one for one in others if one is not new and not one._unread()), new)
-            self._forget(longest)
+            longest = next((one for one in self.waiting if not one._unread()), new)
+            self.waiting.pop(longest, None)
             longest._hang_up()
 
     def leave(self, one: BoundedProtocol) -> None:
         """It is closed."""
         self.open -= 1
-        self._forget(one)
-
-    def _forget(self, one: BoundedProtocol) -> None:
-        self.idle.pop(one, None)
-        self.arriving.pop(one, None)
+        self.waiting.pop(one, None)
 
 
 _PORTS: WeakKeyDictionary[ServerState, dict[int | None, _Port]] = WeakKeyDictionary()
@@ -196,13 +187,13 @@ class BoundedProtocol(H11Protocol):
         """Keep its place among those that a full port closes, or give it up: while a request is worked on or its answer
         is read."""
         transport = self.transport
-        waits = self._waiting() and (transport.is_closing() or not transport.get_write_buffer_size())
+        idle = self._waiting() and (transport.is_closing() or not transport.get_write_buffer_size())
         arrives = not self._waiting() and self.conn.their_state is h11.SEND_BODY
-        for others, among in ((self._port.idle, waits), (self._port.arriving, arrives)):
-            if among and self in self.connections:
-                others.setdefault(self)
-            else:
-                others.pop(self, None)
+        waiting, waits = self._port.waiting, (idle or arrives) and self in self.connections
+        if not waits or waiting.get(self) is not arrives:
+            waiting.pop(self, None)
+        if waits:
+            waiting.setdefault(self, arrives)
 
     def _unread(self) -> int:
         """Bytes of answers that the system has not taken yet."""

@@ -347,15 +347,21 @@ def test_a_port_full_of_bodies_without_an_end_serves_others(monkeypatch: pytest.
             head(1, f"Content-Length: {len(body)}", "Connection: close").replace(PATH.encode(), b"/slow") + body
         )
         assert begun.wait(20)
-        arriving = bounds._PORTS[running.server.server_state][running.port].arriving
-        endless = [connect() for _ in range(3)]
-        for number, one in enumerate(endless, 1):
-            one.sendall(head(running.port, "Content-Length: 100") + b"{")
-            assert soon(lambda: len(arriving) == number, 5)  # noqa: B023
-        assert all(asks(connect()) for _ in range(3))
-        endless[0].settimeout(5)
-        assert endless[0].recv(100) == b"", "the longest makes room"
-        assert len(arriving) == 2, "the connections that are idle make room first"
+        waiting = bounds._PORTS[running.server.server_state][running.port].waiting
+
+        def begin_a_body() -> socket.socket:
+            made = connect()
+            made.sendall(head(running.port, "Content-Length: 100") + b"{")
+            assert soon(lambda: bool(waiting) and [*waiting.values()][-1], 5)
+            return made
+
+        first, *_ = [begin_a_body() for _ in range(3)]
+        assert asks(new := connect())
+        assert first.recv(100) == b"", "the one that waits longest makes room"
+        for _ in range(2):
+            begin_a_body()
+        assert asks(new), "it has waited less than the others"
+        assert all(asks(connect()) for _ in range(8))
         go_on.set()
         slow.settimeout(20)
         assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request that is worked on is cut by nobody"
@@ -408,7 +414,7 @@ def test_tls_handshakes_without_an_end_are_counted_and_end(tmp_path: Path, monke
         plain = held.enter_context(connected(running.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))
         with contextlib.suppress(ConnectionResetError):
             assert b"HTTP" not in heard(plain), "no TLS, no answer"
-        assert soon(lambda: port.open == len(port.idle) == 1, 5)
+        assert soon(lambda: port.open == len(port.waiting) == 1, 5)
 
 
 def test_a_tls_caller_whose_headers_do_not_come_is_not_waited_for(tmp_path: Path) -> None:
