@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import resource
 import socket
 import ssl
@@ -134,7 +135,8 @@ class BoundedProtocol(H11Protocol):
         """Begin TLS on a connection; once that is done, `connection_made` is called again."""
         over = self.loop.create_future()
         over.add_done_callback(self._shaken)
-        below = SSLProtocol(self.loop, self, tls, over, server_side=True, ssl_handshake_timeout=self.header_s)
+        limit_s = math.ceil(self.header_s)
+        below = SSLProtocol(self.loop, self, tls, over, server_side=True, ssl_handshake_timeout=limit_s)
         self.transport.set_protocol(below)
         below.connection_made(self.transport)
 
