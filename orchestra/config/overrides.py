@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from orchestra.config.renamed import RENAMED
+from orchestra.config.renamed import RENAMED, REPLACED, unknown_keys
 from orchestra.config.schema import Params, parse_params
 from orchestra.errors import ConfigError
 from orchestra.files import atomic
@@ -223,7 +223,9 @@ def _held(document: Any, dotted: str, file: Path) -> Any:
 
 
 def _no_key(dotted: str, file: Path) -> ConfigError:
-    near = [RENAMED[dotted]] if dotted in RENAMED else difflib.get_close_matches(dotted, _keys(Params), 1)
+    if dotted in RENAMED or dotted in REPLACED:
+        return unknown_keys([dotted], str(file))
+    near = difflib.get_close_matches(dotted, _keys(Params), 1)
     fix = f"did you mean {near[0]}?" if near else "docs/reference/parameters.md has the keys there are"
     return ConfigError(f"no key {dotted}", where=str(file), fix=fix)
 

@@ -10,9 +10,9 @@ RENAMED = {
     "grpo.measured": "grpo.difficulty_file",
 }
 """The name now; the values mean what they meant."""
-HABITS = "sft.teacher.strongest, stop and ask_on"
+HABITS = "sft.teacher.strongest, sft.teacher.stop and sft.teacher.ask_on"
 REPLACED = {
-    "promote.accuracy_gain_margin": "promote.accuracy_gain and error_level",
+    "promote.accuracy_gain_margin": "promote.accuracy_gain and promote.error_level",
     "promote.champion_accuracy_margin": "promote.accuracy_margin",
     "promote.champion_cost_ratio": "promote.cost_margin",
     "promote.min_accuracy_gain": "promote.accuracy_gain",

@@ -93,4 +93,5 @@ def _compiles(
     try:
         return session.compiles(statement, parameters)[0]
     except DataError as error:
-        raise DataError(f"{what}: {error.what}", where=str(file), fix="a domain may only use its own tables") from None
+        fix = "write one statement of SQLite, over the tables of schema.sql and the tool's parameters alone"
+        raise DataError(f"{what}: {error.what}", where=str(file), fix=fix) from None

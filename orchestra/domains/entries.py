@@ -152,7 +152,8 @@ def _insert(db: sqlite3.Connection, table: Table, file: Path) -> None:
     for line, entry in _read(file):
         unknown = [column for column in entry if column not in table.columns]
         if unknown:
-            raise DataError(f"{table.name} has no column {unknown[0]}", where=f"{file}:{line}", fix="fix the entry")
+            fix = f"name columns that schema.sql has: {', '.join(table.columns)}"
+            raise DataError(f"{table.name} has no column {unknown[0]:.60}", where=f"{file}:{line}", fix=fix)
         names = ", ".join(map(quoted, entry))
         slots = ", ".join("?" * len(entry))
         try:

@@ -178,7 +178,12 @@ def read_yaml(file: Path, kind: type[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise DataError(f"{key}: {first['msg']}", where=str(file), fix="fix that entry") from None
+        fix = (
+            "fix that entry"
+            if first["loc"]
+            else "write keys and values, as the file of that name in another domain has"
+        )
+        raise DataError(f"{key}: {first['msg']}", where=str(file), fix=fix) from None
     except ValueError as error:
         raise DataError(str(error), where=str(file), fix="fix the syntax") from None
     except RecursionError:

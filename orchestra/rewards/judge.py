@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestra.accounting.ledger import cost_of
-from orchestra.errors import JudgeError, ToolError
+from orchestra.errors import ConfigError, JudgeError, ToolError
 from orchestra.rewards.rubrics import Rubric, rubric
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Judged, Message
 
@@ -64,8 +65,16 @@ class Judge:
 
 
 def judge_of(toolkit: Toolkit, examples: Iterable[Example]) -> Judge | None:
-    """The judge that `world.judge` names; None where it names none, or none of the examples needs one."""
-    if toolkit.judge is None or not any(example.verifier.kind == "judge" for example in examples):
+    """The judge that `world.judge` names; None where it names none, or none of the examples needs one.
+
+    Raises `ConfigError` for an example that lacks the answer which the judge compares with.
+    """
+    judged = [example for example in examples if example.verifier.kind == "judge"]
+    if toolkit.judge is None or not judged:
         return None
+    for one in judged:
+        if one.verifier.answer is None and not is_recorded(one, toolkit.domain_folders):
+            fix = "give the example an answer, or set judge=False to run it without a verdict"
+            raise ConfigError("no expected answer for the judge to compare with", where=one.id, fix=fix)
     settings = toolkit.judge.settings
     return Judge(toolkit.judge_chat, rubric(settings.rubric), settings.max_output_tokens)

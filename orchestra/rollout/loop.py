@@ -244,7 +244,7 @@ async def _take_turn(live: _Live, generation: Generation, written: Charge, run: 
         reply, charge = await _ask_user(live, live.answer, options.user or ScriptedUser())
         charges += [charge] if charge is not None else []
     elif call is not None and call.name in options.handed_over:
-        observation = _hand_over(live, call)
+        observation, _ = await _call(live, call, handed_over=True)
     elif call is not None:
         cap = run.options.cap_of(conversation.example)
         if cap is not None and _crosses(live, call, charges[0].cost_usd, cap):
@@ -288,20 +288,14 @@ def _room(conversation: Conversation, options: RolloutOptions) -> int:
     return min(left, options.max_written - sum(len(turn.ids) for turn in conversation.turns))
 
 
-def _hand_over(live: _Live, call: ToolCall) -> str | None:
-    """End the episode with a call that the caller makes; the model's error message where its arguments are wrong."""
-    try:
-        live.session.offered(call)
-    except CallError as failure:
-        return f"{FAILED}{failure}"
-    live.stop = StopReason.HANDED_OVER
-    return None
-
-
-async def _call(live: _Live, call: ToolCall) -> tuple[str | None, Sequence[Charge]]:
+async def _call(live: _Live, call: ToolCall, *, handed_over: bool = False) -> tuple[str | None, Sequence[Charge]]:
     """Run one call: its observation, or an error message for the model, and what it cost, be it that it failed;
-    infrastructure failures end the episode."""
+    infrastructure failures end the episode, and so does a call that the caller makes."""
     try:
+        if handed_over:
+            live.session.offered(call)
+            live.stop = StopReason.HANDED_OVER
+            return None, ()
         outcome = await live.session.call(call)
     except CallError as failure:
         return f"{FAILED}{failure}", ()

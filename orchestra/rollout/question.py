@@ -28,8 +28,9 @@ def question(
     """An example whose toolbox holds `tools` of the catalogue, at list prices, and all tools of `domain`.
 
     In a domain, an episode is solved when it leaves the database as `solution` does and says `answer`. Elsewhere it is
-    solved when its answer is `answer`; None leaves that to a judge. `id` (default: the text) tells examples apart in a
-    training. Raises `ConfigError` for an unknown tool or domain, one that is offered twice, and what is no example.
+    solved when its answer is `answer`; with None nothing can decide, and there is no verdict. `id` (default: the text)
+    tells examples apart in a training. Raises `ConfigError` for an unknown tool or domain, one that is offered twice,
+    and what is no example.
     """
     catalogue = toolkit.catalogue
     specs = [catalogue.spec(name) for name in tools]

@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
-from orchestra.serving.demonstration import demonstration
 from orchestra.serving.page import HEADERS, PAGE
 from orchestra.serving.shared import checks, leases
 from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_request, from_orchestra
@@ -159,8 +158,7 @@ def _routes(gateway: Gateway) -> APIRouter:
 async def _card(gateway: Gateway, backend: Backend) -> dict[str, Any]:
     """OpenAI's description of a model, with the lengths that fit, and what it is where it is a demonstration."""
     card = {"id": MODEL, "object": "model", "created": 0, "owned_by": "orchestra", "version": backend.serving.version}
-    told = await asyncio.to_thread(demonstration, gateway.root, backend.serving)
-    return {**card, **backend.card(), **told}
+    return {**card, **backend.card(), **await asyncio.to_thread(backend.told, gateway.root)}
 
 
 async def _chat(gateway: Gateway, request: Request) -> Response:

@@ -14,6 +14,7 @@ from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
+from orchestra.serving.demonstration import demonstration
 from orchestra.serving.episodes.caution import CautiousPolicy
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.conversation import (
@@ -67,6 +68,7 @@ class Backend:
     """The turn that stands in place of one that the policy is not sure of."""
     _most_s: int = field(init=False)
     """`deploy.gateway.request_s` of the release."""
+    _told: dict[str, Any] | None = field(init=False, default=None)
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
@@ -136,6 +138,12 @@ class Backend:
             "max_characters": self.prompt_limit * MAX_CHARACTERS,
             "strongest_expert": next(iter(experts(self.toolkit.catalogue, 1)), None),
         }
+
+    def told(self, root: Path) -> dict[str, Any]:
+        """What it is where it is a demonstration, with questions to try; read once, as a release found it."""
+        if self._told is None:
+            self._told = demonstration(root, self.serving)
+        return self._told
 
     def check_model(self, name: str) -> None:
         """Raises `ApiError` 404 for a name that is neither the model's nor the release's version."""

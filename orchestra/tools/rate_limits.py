@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Generic, TypeVar
@@ -120,6 +120,12 @@ class RateLimiter:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def limiter_of(price: str, providers: Mapping[str, ProviderLimits]) -> RateLimiter:
+    """The one of this process for the provider of a row of the price book, such as openai/o3-mini."""
+    vendor = price.partition("/")[0]
+    return limiter(vendor, providers.get(vendor, ProviderLimits()))
 
 
 @cache

@@ -12,7 +12,7 @@ from orchestra.errors import ConfigError
 from orchestra.tools.arguments import ArgumentCheck, checker, refusal
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.failure_log import FailureLog
-from orchestra.tools.rate_limits import ProviderLimits, RateLimiter, limiter
+from orchestra.tools.rate_limits import RateLimiter, limiter_of
 from orchestra.types import ToolSpec
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class Resources:
         if problem is not None:
             raise refusal(spec, problem)
 
-    def provider(self, vendor: str) -> RateLimiter:
-        """The limits and the state of a provider, which all of its models share."""
-        return limiter(vendor, self.catalogue.providers.get(vendor, ProviderLimits()))
+    def provider(self, price: str) -> RateLimiter:
+        """The limits and the state of the provider that a price names, which all of its models share."""
+        return limiter_of(price, self.catalogue.providers)
 
     def connection(self, server: str) -> Connection:
         """The connection to an MCP server, which all of its tools share."""

@@ -155,7 +155,8 @@ class Toolkit:
     @staticmethod
     def _judge(world: World, catalogue: Catalogue) -> JudgeEndpoint:
         assert world.judge is not None and catalogue.book is not None
-        return JudgeEndpoint(world.judge, catalogue.book.at(world.judge.price, date.fromisoformat(world.price_date)))
+        price = catalogue.book.at(world.judge.price, date.fromisoformat(world.price_date))
+        return JudgeEndpoint(world.judge, price, catalogue.providers)
 
     @property
     def index(self) -> SearchIndex:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from orchestra.files import atomic
 from orchestra.files.jsonl import parse_line, read_jsonl, read_lines
 from orchestra.rewards.judge import Judge
 from orchestra.rewards.rubrics import rubric
-from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.experts.judging import JudgeEndpoint
+from orchestra.tools.failure_log import FailureLog
 from orchestra.tools.replay.cassette import Cassette, scope
 from orchestra.tools.waiting import at_once
 from orchestra.types import Judged, Record
@@ -60,11 +59,9 @@ def compared(
     kept = {one.key: one.judged for one in there if one.key in first and one.judged.prompt == first[one.key].prompt}
     missing = {key: one for key, one in first.items() if key not in kept}
     if missing:
-        world = params.world
-        row = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
         budget = Budget(folder / "ledger.jsonl", cap_usd, "analysis")
         settings = JudgeSettings(model=judge, price=price)
-        chat = JudgeEndpoint(settings, row).chat(budget, Cassette.from_environment())
+        chat = JudgeEndpoint.of(settings, params.world, root).chat(budget, Cassette.from_environment())
         reader = Judge(chat, rubric(settings.rubric), settings.max_output_tokens)
         kept |= asyncio.run(_read(reader, missing, file))
         budget.close()
@@ -78,8 +75,9 @@ def stored(root: Path, benchmark: str) -> dict[str, list[Attempt]]:
 
 
 async def _read(reader: Judge, missing: Mapping[judges.Key, Judged], file: Path) -> dict[judges.Key, Judged]:
-    """The other judge's verdicts, each on disk at once; an answer that it fails on is left out."""
-    made = dict[judges.Key, Judged]()
+    """The other judge's verdicts, each on disk at once; an answer that it fails on is left out, and the log
+    says why."""
+    made, failures = dict[judges.Key, Judged](), FailureLog()
     file.parent.mkdir(parents=True, exist_ok=True)
 
     async def one(key: judges.Key, judged: Judged) -> None:
@@ -87,7 +85,8 @@ async def _read(reader: Judge, missing: Mapping[judges.Key, Judged], file: Path)
         with scope(f"{model}/{item}/{trial}/again"):
             try:
                 found = await reader.under(rubric(judged.rubric)).read(judged.prompt)
-            except JudgeError:
+            except JudgeError as error:
+                failures.warn(error)
                 return
         made[key] = found
         atomic.append_text(file, JudgedItem(model=model, item=item, trial=trial, judged=found).model_dump_json() + "\n")

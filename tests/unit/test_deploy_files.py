@@ -40,8 +40,8 @@ CHART_OPTIONS = {
 }
 """By what the chart calls them."""
 CHART_KEYS = {
-    "servingEngineSpec": """imagePullPolicy labels livenessProbe modelSpec readinessProbe runtimeClassName startupProbe
-        strategy vllmApiKey""",
+    "servingEngineSpec": """containerSecurityContext imagePullPolicy labels livenessProbe modelSpec readinessProbe
+        runtimeClassName securityContext startupProbe strategy vllmApiKey""",
     "modelSpec": """affinity env extraVolumeMounts extraVolumes modelURL name podAnnotations replicaCount repository
         requestCPU requestGPU requestMemory tag vllmConfig""",
     "routerSpec": "extraArgs imagePullPolicy replicaCount repository resources routingLogic tag",
@@ -211,9 +211,11 @@ def test_the_production_stack_has_keys_of_its_chart_and_pods_that_kubernetes_tak
         "name": "vllm",
         "env": model["env"],
         "volumeMounts": model["extraVolumeMounts"],
+        "securityContext": engine["containerSecurityContext"],
         **{kind: {**engine[kind], "httpGet": {"path": "/health", "port": 8000}} for kind in PROBES},
     }
     pod = {"affinity": model["affinity"], "volumes": model["extraVolumes"], "containers": [container]}
+    pod["securityContext"] = engine["securityContext"]
     made = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -236,13 +238,34 @@ def test_the_production_stack_stands_in_the_place_of_our_model_server() -> None:
     assert engine["labels"] == ours["template"]["metadata"]["labels"] and engine["strategy"] == ours["strategy"]
     assert model["podAnnotations"] == ours["template"]["metadata"]["annotations"]
     assert model["affinity"] == pod["affinity"] and model["extraVolumeMounts"] == container["volumeMounts"]
-    assert model["extraVolumes"] == [{**pod["volumes"][0]}]
+    assert model["extraVolumes"] == pod["volumes"]
+    assert engine["securityContext"] == pod["securityContext"]
+    assert engine["containerSecurityContext"] == container["securityContext"]
     (key,) = [one["valueFrom"]["secretKeyRef"] for one in container["env"] if one["name"] == "VLLM_API_KEY"]
     assert engine["vllmApiKey"] == {"secretName": key["name"], "secretKey": key["key"]}
     assert model["env"] == [one for one in container["env"] if one["name"] != "VLLM_API_KEY"]
     for kind in PROBES:
         shared = {name: value for name, value in container[kind].items() if name != "httpGet"}
         assert shared.items() <= engine[kind].items()
+
+
+def test_no_pod_runs_as_root_or_writes_beyond_its_volumes() -> None:
+    gateway, server = (deployment(name)["template"]["spec"] for name in ("orchestra-gateway", "orchestra-vllm"))
+    # Only the owner of the workspace reads its checkpoints.
+    assert gateway["securityContext"] == server["securityContext"]
+    templates = [one["spec"]["template"] for one in kubernetes() if one["kind"] in ("Deployment", "StatefulSet")]
+    assert len(templates) == 5
+    for pod in (one["spec"] for one in templates):
+        asked = pod["securityContext"]
+        assert asked["runAsNonRoot"] and asked["runAsUser"] > 0 and not pod["automountServiceAccountToken"]
+        for container in pod["containers"]:
+            allowed = container["securityContext"]
+            assert allowed["readOnlyRootFilesystem"] and allowed["capabilities"] == {"drop": ["ALL"]}
+            assert not allowed["allowPrivilegeEscalation"]
+    (container,) = server["containers"]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"] if not one.get("readOnly")}
+    assert env["USER"] and mounted == {env["HOME"]: "tmp"} and {"name": "tmp", "emptyDir": {}} in server["volumes"]
 
 
 def test_nothing_is_open_beyond_this_machine_and_no_secret_is_written_down() -> None:

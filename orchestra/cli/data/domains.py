@@ -94,12 +94,15 @@ def check(name: Annotated[str, typer.Argument(help="The domain.")]) -> None:
     from orchestra.tools.catalogue.catalogue import read_catalogue
 
     root, params = _open()
+    there = sorted(folder.name for folder in (root / "data/domains").iterdir() if folder.is_dir())
+    if name not in there:
+        raise ConfigError(f"no domain named {name:.60}", where="data/domains", fix=f"name one of: {', '.join(there)}")
     domain = load_domain(root / "data/domains" / name)
     try:
         check_domain(domain, read_catalogue(root / params.world.catalogue).tools)
     except DataError as error:
-        fix = f"correct the files of data/domains/{name}; docs/how-to/write-a-domain.md says what is plausible"
-        raise DataError(error.what, where=error.where or f"domain {name}", fix=error.fix or fix) from None
+        fix = "docs/how-to/write-a-domain.md says what is plausible"
+        raise DataError(error.what, where=error.where or f"data/domains/{name}", fix=error.fix or fix) from None
     print(f"{name}: {len(domain.tables)} tables, {len(domain.tools)} tools, {len(domain.intents)} intents, sound")
 
 

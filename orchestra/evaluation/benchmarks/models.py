@@ -25,8 +25,10 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
+from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
+from orchestra.tools.rate_limits import ProviderLimits, limiter_of
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Episode, Example, Price, Provenance, StopReason, Verifier
@@ -227,6 +229,7 @@ class ModelSettings:
             cassette=cassette,
             entry=self.release.fingerprint,
             billed=SPENT if price is None else frozenset(),
+            provider=None if self.price is None else limiter_of(self.price, self._providers),
         )
         limits = self.max_tokens, self.question_usd
         return EndpointModel(chat, found["url"], price, budget, *limits, self.release.version)
@@ -239,6 +242,11 @@ class ModelSettings:
             what = "the model's price is unknown"
             raise ConfigError(what, where="--model", fix="name its row of the price book: --price PROVIDER/MODEL")
         return None if self.price is None else self.price_of(self.price)
+
+    @property
+    def _providers(self) -> dict[str, ProviderLimits]:
+        """How each provider is asked, as the catalogue says."""
+        return read_catalogue(self.root / self.params.world.catalogue).providers
 
     def price_of(self, row: str) -> Price:
         """A row of the price book on `world.price_date`; raises `ConfigError` for one that it lacks."""

@@ -277,6 +277,6 @@ def judge_for(
     """The judge of these settings under the evaluation's cap; None without settings. Raises `ConfigError`."""
     if settings is None:
         return None
-    price = evaluation.model.price_of(settings.price)
-    chat = JudgeEndpoint(settings, price).chat(budget, cassette)
+    model = evaluation.model
+    chat = JudgeEndpoint.of(settings, model.params.world, model.root).chat(budget, cassette)
     return Judge(chat, rubric(settings.rubric), settings.max_output_tokens)

@@ -99,7 +99,7 @@ def chat_policy(
         deadline_s=entry.deadline_s,
         cassette=toolkit.cassette,
         entry=entry.fingerprint,
-        provider=toolkit.resources.provider(entry.vendor),
+        provider=toolkit.resources.provider(entry.price),
     )
     return ChatPolicy(name, chat, encode_turn, (settings or {}) | entry.settings)
 

@@ -20,6 +20,7 @@ from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.samples import Arm, Finding, Sample, TrialSamples
 from orchestra.statistics.sequential import ArmSamples
 from orchestra.system.processes import SAY_EVERY_S
+from orchestra.tools.failure_log import FailureLog
 from orchestra.types import Example
 
 PROBE_S = 120.0
@@ -54,6 +55,7 @@ class TrialRun:
         self._base, self._headers, self._verify = access(root, url)
         self._database = Database(root / STORE)
         self._samples = TrialSamples(self._database, trial.id)
+        self._failures = FailureLog()
 
     def run(self) -> Finding:
         """The verdict; an interrupted run leaves one too, so that no gateway goes on."""
@@ -131,8 +133,8 @@ class TrialRun:
             else:
                 # A question that was not answered is not solved, and cost what it cost.
                 solved = False
-        except JudgeError:
-            pass  # Answered, but not judged: a failed judge is no score.
+        except JudgeError as error:
+            self._failures.warn(error)  # Answered, but not judged: a failed judge is no score.
         except (httpx.HTTPError, ValueError, KeyError, IndexError):
             failed = True
         seconds = time.monotonic() - began

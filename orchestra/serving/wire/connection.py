@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import resource
 import socket
+import ssl
 import sys
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -18,13 +21,15 @@ from weakref import WeakKeyDictionary
 import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_local_addr, is_ssl
 from uvicorn.server import ServerState
 
 from orchestra.serving.wire.errors import REQUEST_ID, bad_request, request_id
 from orchestra.serving.wire.steering import take_all
 
 HEADER_S = 10.0
-"""Seconds from the first byte of a request (or the opening of its connection) to the end of its headers."""
+"""Seconds from the first byte of a request (or the opening of its connection) to the end of its headers, and seconds
+that a TLS handshake may take."""
 IDLE_S = 75
 """Seconds that a connection may be idle between two requests. Clients and proxies must give it up before: the official
 client does after 5 s, nginx and most load balancers after 60 s. Where both do at once, a request is lost."""
@@ -62,8 +67,23 @@ class _Port:
 
     def __init__(self) -> None:
         self.open = 0
-        self.idle: dict[BoundedProtocol, None] = {}
-        """Those that work on no request, the longest first; among them those that wait for the end of their peer."""
+        self.waiting: dict[BoundedProtocol, bool] = {}
+        """Those that work on no whole request, the longest first, and whether the body of one arrives; among them those
+        whose TLS handshake is not over, and those that wait for the end of their peer."""
+
+    def enter(self, new: BoundedProtocol) -> None:
+        """Count a connection. On a full port the one that waits longest is closed for it."""
+        self.open += 1
+        self.waiting[new] = False
+        if self.open > most_connections():
+            longest = next((one for one in self.waiting if not one._unread()), new)
+            self.waiting.pop(longest, None)
+            longest._hang_up()
+
+    def leave(self, one: BoundedProtocol) -> None:
+        """It is closed."""
+        self.open -= 1
+        self.waiting.pop(one, None)
 
 
 _PORTS: WeakKeyDictionary[ServerState, dict[int | None, _Port]] = WeakKeyDictionary()
@@ -88,22 +108,42 @@ class BoundedProtocol(H11Protocol):
     """Bytes of later requests."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
+        made, tls = cast(asyncio.Transport, transport), getattr(self.server_state, "tls", None)
+        if tls is not None and not is_ssl(made):
+            self.transport = made
+            self._enter()
+            self._shake_hands(tls)
+            return
+        super().connection_made(made)
+        if tls is None:
+            self._enter()
         self.timeout_keep_alive = IDLE_S
         # Writing pauses at the first byte that the system does not take, because even one keeps a closed connection
         # open. TLS compares with `>=`, so that its first byte is 1.
         self.transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
-        self._port = _PORTS.setdefault(self.server_state, {}).setdefault(self.server and self.server[1], _Port())
-        self._port.open += 1
-        self._rank()
-        if self._port.open > most_connections():
-            longest = next((one for one in self._port.idle if not one._unread()), None)
-            if longest is not None:
-                del self._port.idle[longest]
-                longest._hang_up()
         self._watch()
         if isinstance(self.server_state, _ServerState) and self.server_state.leaving:
             self.shutdown()
+
+    def _enter(self) -> None:
+        """Take a place of the port."""
+        address = get_local_addr(self.transport)
+        self._port = _PORTS.setdefault(self.server_state, {}).setdefault(address and address[1], _Port())
+        self._port.enter(self)
+
+    def _shake_hands(self, tls: ssl.SSLContext) -> None:
+        """Begin TLS on a connection; once that is done, `connection_made` is called again."""
+        over = self.loop.create_future()
+        over.add_done_callback(self._shaken)
+        limit_s = math.ceil(self.header_s)
+        below = SSLProtocol(self.loop, self, tls, over, server_side=True, ssl_handshake_timeout=limit_s)
+        self.transport.set_protocol(below)
+        below.connection_made(self.transport)
+
+    def _shaken(self, over: asyncio.Future[None]) -> None:
+        over.exception()  # It is nobody's to handle.
+        if self.scheme is None:
+            self._port.leave(self)
 
     def data_received(self, data: bytes) -> None:
         self._ahead = self._ahead + len(data) if self._whole() else 0
@@ -146,13 +186,16 @@ class BoundedProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _rank(self) -> None:
-        """Keep its place among the idle ones, or give it up: while a request is worked on or its answer is read."""
+        """Keep its place among those that a full port closes, or give it up: while a request is worked on or its answer
+        is read."""
         transport = self.transport
-        waits = self._waiting() and (transport.is_closing() or not transport.get_write_buffer_size())
-        if waits and self in self.connections:
-            self._port.idle.setdefault(self)
-        else:
-            self._port.idle.pop(self, None)
+        idle = self._waiting() and (transport.is_closing() or not transport.get_write_buffer_size())
+        arrives = not self._waiting() and self.conn.their_state is h11.SEND_BODY
+        waiting, waits = self._port.waiting, (idle or arrives) and self in self.connections
+        if not waits or waiting.get(self) is not arrives:
+            waiting.pop(self, None)
+        if waits:
+            waiting.setdefault(self, arrives)
 
     def _unread(self) -> int:
         """Bytes of answers that the system has not taken yet."""
@@ -209,8 +252,7 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         self._has_read()
-        self._port.open -= 1
-        self._port.idle.pop(self, None)
+        self._port.leave(self)
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -240,6 +282,7 @@ class _ServerState(ServerState):
     """uvicorn's, and whether the server ends."""
 
     leaving = False
+    tls: ssl.SSLContext | None = None
 
 
 class GracefulServer(Server):
@@ -262,6 +305,8 @@ class GracefulServer(Server):
         """Of each socket of a takeover, whether the system sends it all; None before the start."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # The protocol begins TLS itself, which counts the connection before its handshake.
+        self.server_state.tls, self.config.ssl = self.config.ssl, None
         await super().startup(sockets)
         self.steered = [take_all(listening) for listening in sockets or []] if self._takeover else []
 
@@ -290,7 +335,7 @@ class GracefulServer(Server):
     async def _arrived(self, waiting: list[socket.socket]) -> None:
         """Until these connections, and those whose TLS handshakes are under way, have come and gone."""
         await asyncio.gather(*map(self._accept, waiting))
-        if self.config.ssl is not None:
+        if self.server_state.tls is not None:
             await asyncio.sleep(LEAVE_S)
         while self.server_state.connections:
             await asyncio.sleep(0.1)
@@ -302,8 +347,5 @@ class GracefulServer(Server):
             kind = cast(type[H11Protocol], self.config.http_protocol_class)
             return kind(self.config, self.server_state, self.lifespan.state)
 
-        tls = self.config.ssl
-        patience = None if tls is None else LEAVE_S
         with contextlib.suppress(OSError):
-            loop = asyncio.get_running_loop()
-            await loop.connect_accepted_socket(protocol, made, ssl=tls, ssl_handshake_timeout=patience)
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, made)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from orchestra.serving.wire.errors import REQUEST_ID, ApiError, CallerLeft, bad_request, request_id, too_large
 from orchestra.serving.wire.request import MAX_BODY
@@ -22,6 +24,8 @@ BODY_S = 20.0
 PROBED = ("/health", "/metrics")
 """What monitors ask by a machine's number, which no web page elsewhere can have a browser do: a page that was loaded
 from a name asks by that name, wherever the name leads."""
+
+ABSOLUTE = re.compile(rb"(?i:https?)://(?P<host>[^/]*)(?P<path>/.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class RequestGuard:
             await send(message)
 
         try:
+            scope = _in_origin_form(scope)
             headers = _headers(scope)
             self._addressed(scope, headers)
             body = await self._body(scope, headers, receive)
@@ -121,6 +126,17 @@ def _is_followed_link(scope: Scope, headers: dict[str, str]) -> bool:
     """Whether a person opens the page from a link elsewhere: it is shown by itself, and asks nothing before they do."""
     said = (scope["method"], scope["path"], headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
     return said == ("GET", "/", "navigate", "document")
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """The same request, where its target is a whole address (`GET http://host/path`): its host stands in place of the
+    header's, as RFC 9112 (3.2.2) wants it."""
+    found = ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    if found is None:
+        return scope
+    raw = found["path"] or b"/"
+    headers = [(b"host", found["host"]), *((name, value) for name, value in scope["headers"] if name != b"host")]
+    return {**scope, "path": unquote(raw.decode("ascii")), "raw_path": raw, "headers": headers}
 
 
 def _headers(scope: Scope) -> dict[str, str]:

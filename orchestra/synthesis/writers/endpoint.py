@@ -8,9 +8,11 @@ from orchestra.accounting.budget import Budget
 from orchestra.config.schema import World
 from orchestra.errors import ConfigError
 from orchestra.system.environment import required
+from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.rate_limits import limiter_of
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Component
 
@@ -31,5 +33,6 @@ def writing_chat(
         )
     found = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
     url = "" if tape is not None and tape.mode == "replay" else required(URL, tool="writer")
-    chat = Chat(model, model=model, url=url, key=os.environ.get(KEY, ""), cassette=tape)
+    provider = limiter_of(price, read_catalogue(root / world.catalogue).providers)
+    chat = Chat(model, model=model, url=url, key=os.environ.get(KEY, ""), cassette=tape, provider=provider)
     return PaidChat(chat, found, budget, Component.GENERATOR)

@@ -20,6 +20,10 @@ TRIED_ROWS = 40
 FEW = 5
 """Rows from which a column with one value alone is suspicious."""
 LONGEST = 80
+ENTRIES_FIX = "correct that table's file in entries/"
+TOOLS_FIX = "correct tools.yaml"
+INTENTS_FIX = "correct that in intents.yaml"
+"""Files of the domain's folder, by what is wrong."""
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 """A text that SQLite stores as a number, where the column is one."""
 PLACEHOLDER = re.compile(
@@ -30,17 +34,17 @@ PLACEHOLDER = re.compile(
 def check_entries(table: Table, rows: Sequence[Row]) -> None:
     """Raises `DataError` when the entries of a table are empty, alike, placeholders or no sane values."""
     if not rows:
-        raise DataError(f"table {table.name} has no entries")
+        raise DataError(f"table {table.name} has no entries", fix=ENTRIES_FIX)
     for row in rows:
         for column, value in zip(table.columns, row, strict=True):
             if problem := _value_problem(value, column in table.numbers):
-                raise DataError(f"{table.name}.{column}: {value!r:.60} {problem}")
+                raise DataError(f"{table.name}.{column}: {value!r:.60} {problem}", fix=ENTRIES_FIX)
     if len(table.columns) > 1 and len({row[1:] for row in rows}) == 1 and len(rows) >= FEW:
-        raise DataError(f"the entries of {table.name} differ in their first column only")
+        raise DataError(f"the entries of {table.name} differ in their first column only", fix=ENTRIES_FIX)
     for index, column in enumerate(table.columns):
         values = {row[index] for row in rows}
         if values == {None}:
-            raise DataError(f"{table.name}.{column} is never given")
+            raise DataError(f"{table.name}.{column} is never given", fix=ENTRIES_FIX)
 
 
 def check_domain(domain: Domain, taken: Collection[str] = ()) -> None:
@@ -60,16 +64,17 @@ def check_domain(domain: Domain, taken: Collection[str] = ()) -> None:
         check_entries(domain.tables[table], rows)
     check_tools(domain, taken)
     if len(domain.intents) < MIN_INTENTS:
-        raise DataError(f"{len(domain.intents)} intents; at least {MIN_INTENTS}")
+        raise DataError(f"{len(domain.intents)} intents; at least {MIN_INTENTS}", fix="write more in intents.yaml")
     called = {call.tool for intent in domain.intents for call in intent.calls}
     if unused := sorted(set(domain.tools) - called):
-        raise DataError(f"no intent calls {', '.join(unused)}")
+        fix = "write an intent in intents.yaml, or remove the tool from tools.yaml"
+        raise DataError(f"no intent calls {', '.join(unused)}", fix=fix)
     if {intent.category for intent in domain.intents} != {"lookup", "change"}:
-        raise DataError("the intents are all lookups or all changes; write both")
+        raise DataError("the intents are all lookups or all changes; write both", fix=INTENTS_FIX)
     for intent in domain.intents:
         tasks = list(intent_tasks(domain, intent, TRIED_ROWS))
         if not tasks:
-            raise DataError(f"intent {intent.name}: its slots give no row")
+            raise DataError(f"intent {intent.name}: its slots give no row", fix=INTENTS_FIX)
         reasons = []
         for task in tasks:
             why = refuted(domain, task)
@@ -77,7 +82,8 @@ def check_domain(domain: Domain, taken: Collection[str] = ()) -> None:
                 break
             reasons.append(why)
         else:
-            raise DataError(f"intent {intent.name}: {reasons[0]} (asked: {tasks[0].instruction})")
+            what = f"intent {intent.name}: {reasons[0]} (asked: {tasks[0].instruction})"
+            raise DataError(what, fix=INTENTS_FIX)
     splits: tuple[Split, ...] = SPLITS
     for split in splits:
         next(domain_tasks(domain, 0, 1, split))
@@ -89,9 +95,9 @@ def check_tools(domain: Domain, taken: Collection[str] = ()) -> None:
     if twice := sorted(set(domain.tools) & set(taken)):
         raise DataError(f"the catalogue has a tool {twice[0]}, too", fix="rename it in tools.yaml and intents.yaml")
     if len(domain.tools) < MIN_TOOLS:
-        raise DataError(f"{len(domain.tools)} tools; at least {MIN_TOOLS}")
+        raise DataError(f"{len(domain.tools)} tools; at least {MIN_TOOLS}", fix=TOOLS_FIX)
     if {tool.writes for tool in domain.tools.values()} != {True, False}:
-        raise DataError("the tools all read or all write; write both")
+        raise DataError("the tools all read or all write; write both", fix=TOOLS_FIX)
 
 
 def _value_problem(value: Any, number: bool) -> str | None:

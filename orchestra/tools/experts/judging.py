@@ -1,14 +1,22 @@
-"""The endpoint of a judge: its address and key, its price, its cap and its cassette."""
+"""The endpoint of a judge: its address and key, its price, its limits, its cap and its cassette."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Self
 
 from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
+from orchestra.config.schema import World
 from orchestra.errors import ConfigError
 from orchestra.system.environment import required
+from orchestra.tools.catalogue.catalogue import read_catalogue
+from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.rate_limits import ProviderLimits, limiter_of
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Component, Price
 
@@ -22,6 +30,14 @@ class JudgeEndpoint:
 
     settings: JudgeSettings
     price: Price
+    providers: Mapping[str, ProviderLimits] = field(default_factory=dict)
+    """The catalogue's: the experts of the judge's provider are asked within the same limits."""
+
+    @classmethod
+    def of(cls, settings: JudgeSettings, world: World, root: Path) -> Self:
+        """At its price of `world.price_date`; raises `ConfigError`."""
+        price = PriceBook.load(root / world.prices).at(settings.price, date.fromisoformat(world.price_date))
+        return cls(settings, price, read_catalogue(root / world.catalogue).providers)
 
     def chat(self, budget: Budget | None, cassette: Cassette | None) -> PaidChat:
         """The judge under the budget's cap; a replay needs neither address nor key. Raises `ConfigError`."""
@@ -30,5 +46,12 @@ class JudgeEndpoint:
             raise ConfigError("nothing books what it spends", where=f"judge {model}", fix="open a budget")
         replay = cassette is not None and cassette.mode == "replay"
         url = "" if replay else required(URL, tool=f"judge {model}")
-        chat = Chat(f"judge {model}", model=model, url=url, key=os.environ.get(KEY, ""), cassette=cassette)
+        chat = Chat(
+            f"judge {model}",
+            model=model,
+            url=url,
+            key=os.environ.get(KEY, ""),
+            cassette=cassette,
+            provider=limiter_of(self.settings.price, self.providers),
+        )
         return PaidChat(chat, self.price, budget, Component.JUDGE)

@@ -47,7 +47,7 @@ def simulated(name: str, entry: Entry, sources: ToolSources) -> Tool:
 def openai(name: str, entry: Entry, sources: ToolSources) -> Tool:
     from orchestra.tools.experts.endpoint import Endpoint
 
-    return Endpoint(name, entry, provider=sources.resources.provider(entry.vendor), cassette=sources.cassette)
+    return Endpoint(name, entry, provider=sources.resources.provider(entry.price), cassette=sources.cassette)
 
 
 @implementation("mcp", billed=True)

@@ -356,7 +356,7 @@ def test_examples_whose_licence_is_not_on_the_list_are_refused(with_domains: Pat
 
 def test_domains_says_what_is_wrong(with_domains: Path) -> None:
     said = error_of(orchestra(with_domains, "domains", "check", "mock"))
-    assert "no intent calls find_books — correct the files of data/domains/mock; docs/how-to/write-a-domain.md" in said
+    assert "data/domains/mock: no intent calls find_books — write an intent in intents.yaml, or remove" in said
     assert "no domain nowhere" in error_of(orchestra(with_domains, "domains", "examples", "nowhere"))
     writing = ("domains", "write", "library", "--subject", "books and readers", "--model", "m", "--price")
     assert "ORCHESTRA_WRITER_URL is not set" in error_of(orchestra(with_domains, *writing, "openai/gpt-5"))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.config.overrides import IN_FORCE, apply, effective, in_force, points
+from orchestra.config.renamed import REPLACED
 from orchestra.config.schema import load_params, parse_params
 from orchestra.errors import ConfigError
 from orchestra.files.yaml import parse_yaml
@@ -128,8 +129,12 @@ def test_a_key_that_the_file_leaves_out_is_one_of_the_schema(file: Path) -> None
     assert set(before.splitlines()) - set(file.read_text().splitlines()) == {"  optimizer: muon"}
     with pytest.raises(ConfigError, match=r"no key promote\.approvall.*did you mean promote\.approval\?"):
         apply(file, ["promote.approvall=required"])
-    with pytest.raises(ConfigError, match=r"no key grpo\.deciding — did you mean grpo\.top_entropy_quantile\?"):
+    with pytest.raises(ConfigError, match=r"grpo\.deciding is called grpo\.top_entropy_quantile now — write the new"):
         apply(file, ["grpo.deciding=0.2"])
+    for key, instead in REPLACED.items():
+        with pytest.raises(ConfigError) as caught:
+            apply(file, [f"{key}=1"])
+        assert f"{key} is gone; in its place: {instead} — " in str(caught.value)
 
 
 def test_what_a_run_sets_beyond_the_file_goes_with_that_run(file: Path) -> None:

@@ -3,6 +3,7 @@
 import copy
 import datetime
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ def test_every_key_of_an_older_version_is_told_by_its_name_now() -> None:
 
 def test_the_names_of_today_are_keys_and_the_old_ones_are_not() -> None:
     assert not {*RENAMED, *REPLACED} & {*_keys(Params)} and {*RENAMED.values()} <= {*_keys(Params)}
+    assert {key for instead in REPLACED.values() for key in re.split(", | and ", instead)} <= {*_keys(Params)}
 
 
 OPTIONAL = ("budget", "retraining", "storage")

@@ -1,5 +1,8 @@
 """The judge of training: rule first, then the model; recorded, capped, and never a score of 0 when it fails."""
 
+import asyncio
+import shutil
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -7,17 +10,21 @@ import pytest
 
 from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
+from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
+from orchestra.rollout.question import question
 from orchestra.tools.experts.judging import KEY, URL, JudgeEndpoint
+from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Component, Episode, Price
+from orchestra.types import Component, Episode, Message, Price
 from orchestra.validation.rows import answer_problem
 from tests.support.endpoint import answer, serving
 from tests.support.scripts import LIMITS
-from tests.support.worlds import PRICE, codec, example, toolkit
+from tests.support.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
 
 LONG = "the bridge was closed in spring because its western pillar had sunk"
 COST = Price(input_per_million=Decimal(2), output_per_million=Decimal(10))
@@ -110,6 +117,53 @@ def test_without_a_judge_such_an_example_is_refused_and_with_one_taken(tmp_path:
     item = example(kind="judge", answer=LONG)
     assert "only a judge can check" in str(answer_problem(item, toolkit(tmp_path)))
     assert answer_problem(item, judged(tmp_path)) is None
+
+
+def test_an_example_without_an_answer_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    item = question("why was the bridge closed?", toolkit(tmp_path))
+    policy = ScriptedPolicy("p", lambda _: "because", codec().turn)
+    with pytest.raises(ConfigError, match="no expected answer for the judge to compare with — give the example"):
+        rollout([item], policy, codec(), judged(tmp_path), RolloutOptions(LIMITS, PRICE))
+    (episode,) = rollout([item], policy, codec(), judged(tmp_path), RolloutOptions(LIMITS, PRICE, judge=False))
+    assert episode.verdict is None
+
+
+def test_a_judge_and_the_experts_of_its_provider_share_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, settings = ProviderLimits(requests_per_minute=3), SETTINGS.model_copy(update={"price": "paced/o3-mini"})
+    budget = Budget(tmp_path / "ledger.jsonl", Decimal(1))
+    judge = JudgeEndpoint(settings, COST, {"paced": limits})
+
+    async def asked(kit: Toolkit, chat: PaidChat) -> list[bool]:
+        """Which of the requests to the judge were sent at once, after two to the expert."""
+        for _ in range(2):
+            await kit.resources.provider("paced/gpt-5").pace()
+        sent = []
+        for _ in range(2):
+            try:
+                async with asyncio.timeout(0.5):
+                    await chat.ask([Message(role="user", content="right?")], max_tokens=9)
+                sent.append(True)
+            except TimeoutError:
+                sent.append(False)
+        await chat.aclose()
+        return sent
+
+    with serving([(200, answer("Decision: TRUE"), 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        kit = Toolkit(replace(catalogue(), providers={"paced": limits}), {}, tmp_path, budget=budget, judge=judge)
+        assert asyncio.run(asked(kit, kit.judge_chat)) == [True, False] and len(double.asked) == 1
+
+
+def test_a_judge_of_params_has_the_limits_of_its_provider_in_the_catalogue(tmp_path: Path) -> None:
+    folder = tmp_path / "data/catalogue"
+    shutil.copytree(ROOT / "data/catalogue", folder)
+    with (folder / "tools.yaml").open("a", encoding="utf-8") as file:
+        file.write("providers:\n  openai: {requests_per_minute: 7}\n")
+    world = load_params(ROOT / "params.yaml").world.model_copy(update={"judge": SETTINGS, "domains": []})
+    kit, alone = Toolkit.of(world, tmp_path), JudgeEndpoint.of(SETTINGS, world, tmp_path)
+    assert kit.judge == alone and alone.providers["openai"].requests_per_minute == 7
 
 
 def test_a_judge_needs_a_ledger(tmp_path: Path) -> None:

@@ -334,6 +334,8 @@ def test_models_tell_a_demonstration_with_questions_to_try_and_answers_do_not(
     assert listed["notice"] == told
     assert listed["to_try"] == (["What is 2 + 3?", "When was the Battle of Opal?"] if told else [])
     assert "made-up" not in chat(made, tmp_path).text
+    (tmp_path / EXAMPLES).unlink()
+    assert call(made, tmp_path, "GET", "/v1/models").json()["data"] == [listed], "they are read once"
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,13 @@ def test_a_schema_that_is_none_ends_its_episode_with_and_without_a_budget(
 ) -> None:
     spec = catalogue().spec("calculator").model_copy(update={"parameters": {"type": "no such type"}})
 
-    def attempt(budget_usd: Decimal | None) -> Episode:
-        options = RolloutOptions(LIMITS, PRICE, budget_usd=budget_usd)
+    def attempt(budget_usd: Decimal | None = None, handed_over: frozenset[str] = frozenset()) -> Episode:
+        options = RolloutOptions(LIMITS, PRICE, budget_usd=budget_usd, handed_over=handed_over)
         return rollout([example(toolbox=[spec])], says(SUM), codec(), toolkit(tmp_path), options)[0]
 
-    assert [attempt(cap).stop for cap in (None, Decimal(1))] == [StopReason.TOOL_FAILURE] * 2
-    assert len(lines(caplog)) == 2 and all("schema" in line for line in lines(caplog))
+    ended = [attempt(), attempt(Decimal(1)), attempt(handed_over=frozenset({"calculator"}))]
+    assert [one.stop for one in ended] == [StopReason.TOOL_FAILURE] * 3
+    assert len(lines(caplog)) == 3 and all("schema" in line for line in lines(caplog))
 
 
 def test_a_verdict_that_nobody_can_give_says_why(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestra.cli.app import app
-from orchestra.errors import DataError
+from orchestra.errors import ConfigError, DataError
 from tests.support.worlds import ROOT
 
 
@@ -36,13 +36,23 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
+def emptied(file: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / file).write_text("", encoding="utf-8")
+
+    return change
+
+
 def search(folder: Path) -> None:
     for file in ("tools.yaml", "intents.yaml"):
         replaced(file, "get_station", "search")(folder)
 
 
 UNSOUND: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a word": (replaced("entries/stations.csv", "Durvon,216", "Durvon,many"), "stations.height: 'many' is no number"),
+    "a word": (
+        replaced("entries/stations.csv", "Durvon,216", "Durvon,many"),
+        "stations.height: 'many' is no number — correct that table's file in entries/",
+    ),
     "a thousand": (
         replaced("entries/stations.csv", "Durvon,216", 'Durvon,"1,074"'),
         "stations.height: '1,074' is no number",
@@ -55,8 +65,38 @@ UNSOUND: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_what_the_pipeline_would_refuse_or_miscount_is_not_sound(domain: Path, case: str) -> None:
     change, said = UNSOUND[case]
     change(domain)
-    with pytest.raises(DataError, match=f"domain weather: {said}"):
+    with pytest.raises(DataError, match=f"data/domains/weather: {said}"):
         check()
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no mapping": (
+        emptied("intents.yaml"),
+        "intents.yaml: .* — write keys and values, as the file of that name in another domain has",
+    ),
+    "no SQL": (
+        replaced("tools.yaml", "select ", "select from "),
+        "tools.yaml: .*syntax error — write one statement of SQLite, over the tables of schema.sql",
+    ),
+    "another header": (
+        replaced("entries/stations.csv", "station,", "name,"),
+        "stations.csv:2: stations has no column name — name columns that schema.sql has: station, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_told_with_what_helps(domain: Path, case: str) -> None:
+    change, said = BROKEN[case]
+    change(domain)
+    with pytest.raises(DataError, match=said):
+        check()
+
+
+@pytest.mark.parametrize("name", ["wether", "../domains/weather", "."])
+def test_a_domain_that_is_not_there_is_told_with_those_that_are(domain: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no domain named .* — name one of: weather"):
+        check(name)
 
 
 @pytest.mark.parametrize("name", ["Meine Garage", "garäge", "-x"])

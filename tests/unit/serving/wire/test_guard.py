@@ -98,6 +98,31 @@ def test_a_name_is_served_however_it_is_spelled(tmp_path: Path) -> None:
             assert status(host) == 403, host
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://127.0.0.1/v1/models", 200),
+        ("HTTP://localhost:8800/v1/models?x=1", 200),
+        ("https://127.0.0.1/health", 200),
+        ("http://127.0.0.1", 200),
+        ("http://127.0.0.1/%76%31/models", 200),
+        ("http://127.0.0.1/v2", 404),
+        ("http://evil.example/v1/models", 403),
+        ("http://evil.example@127.0.0.1/v1/models", 403),
+        ("http://evil.example?/v1/models", 403),
+        ("http:///v1/models", 403),
+        ("ftp://127.0.0.1/v1/models", 404),
+    ],
+)
+def test_a_target_may_be_a_whole_address_whose_host_then_counts(port: int, target: str, status: int) -> None:
+    for host in ("127.0.0.1", "evil.example"):
+        asked = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        with connected(port, asked.encode()) as made:
+            said = heard(made).splitlines()[0]
+        foreign = target.startswith("ftp") and host == "evil.example"
+        assert said.split()[1] == str(403 if foreign else status).encode(), (target, host)
+
+
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
 def test_monitors_ask_by_a_number_or_a_listed_name(port: int, path: str) -> None:
     for host in ("10.0.3.7:8800", "10.0.3.7", "[2001:db8::7]:8800", "localhost", "LOCALHOST:8800"):
@@ -300,6 +325,48 @@ def test_when_connections_run_out_the_one_that_was_idle_longest_is_closed(monkey
         assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request under way is no idle connection"
 
 
+def test_a_port_full_of_bodies_without_an_end_serves_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 4)
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/slow":
+            begun.set()
+            await asyncio.to_thread(go_on.wait, 20)
+        await ok(scope, receive, send)
+
+    with served(RequestGuard(app)) as running, contextlib.ExitStack() as held:
+
+        def connect() -> socket.socket:
+            return held.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+
+        body = json.dumps(ASKED).encode()
+        slow = connect()
+        # Its body is whole, and it says that it is the last on its connection.
+        slow.sendall(
+            head(1, f"Content-Length: {len(body)}", "Connection: close").replace(PATH.encode(), b"/slow") + body
+        )
+        assert begun.wait(20)
+        waiting = bounds._PORTS[running.server.server_state][running.port].waiting
+
+        def begin_a_body() -> socket.socket:
+            made = connect()
+            made.sendall(head(running.port, "Content-Length: 100") + b"{")
+            assert soon(lambda: bool(waiting) and [*waiting.values()][-1], 5)
+            return made
+
+        first, *_ = [begin_a_body() for _ in range(3)]
+        assert asks(new := connect())
+        assert first.recv(100) == b"", "the one that waits longest makes room"
+        for _ in range(2):
+            begin_a_body()
+        assert asks(new), "it has waited less than the others"
+        assert all(asks(connect()) for _ in range(8))
+        go_on.set()
+        slow.settimeout(20)
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request that is worked on is cut by nobody"
+
+
 async def ok(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
@@ -330,6 +397,24 @@ def test_a_full_port_waits_for_the_end_of_no_tls_caller(
         assert asks(held.enter_context(over_tls(running.port, tmp_path)))
         connections = running.server.server_state.connections
         assert soon(lambda: len(connections) <= 4, 5)
+
+
+def test_tls_handshakes_without_an_end_are_counted_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 4)
+    certificate(tmp_path, "127.0.0.1")
+    with served(RequestGuard(ok), Hasty, tls=tmp_path) as running, contextlib.ExitStack() as held:
+        silent = [held.enter_context(connected(running.port, b"")) for _ in range(12)]
+        assert asks(held.enter_context(over_tls(running.port, tmp_path)))
+        port = bounds._PORTS[running.server.server_state][running.port]
+        assert port.open <= 4, "those that were silent longest made room"
+        for one in silent:
+            with contextlib.suppress(ConnectionResetError):
+                assert heard(one) == b""
+        assert soon(lambda: port.open == len(running.server.server_state.connections) == 1, 5)
+        plain = held.enter_context(connected(running.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))
+        with contextlib.suppress(ConnectionResetError):
+            assert b"HTTP" not in heard(plain), "no TLS, no answer"
+        assert soon(lambda: port.open == len(port.waiting) == 1, 5)
 
 
 def test_a_tls_caller_whose_headers_do_not_come_is_not_waited_for(tmp_path: Path) -> None:

@@ -148,7 +148,9 @@ def stored(root: Path, model: str, verdicts: list[bool]) -> None:
     (folder / SUMMARY).write_text("{}", encoding="utf-8")
 
 
-def test_another_judge_reads_the_stored_prompts_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_judge_reads_the_stored_prompts_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     stored(here, "a", [True, True, False])
     stored(here, "b", [True, False, False])
 
@@ -163,6 +165,7 @@ def test_another_judge_reads_the_stored_prompts_once(here: Path, monkeypatch: py
         monkeypatch.setenv(URL, double.url)
         analyse.main(asked)
         assert len(double.asked) == 6 and all("response_format" in request for request in double.asked)
+        assert "cannot be read" in caplog.text and "'I cannot say.'" in caplog.text, "the log says why one is left out"
         analyse.main(asked)
         assert len(double.asked) == 7, "only the reply that could not be read is asked for again"
     found = told(here, "judges-hle-qwen3-32b")
