@@ -93,6 +93,14 @@ def test_what_a_killed_trial_left_is_not_waited_for(
     assert not (tmp_path / TRIAL).exists() and made.drain.seconds == 0
 
 
+def test_a_trial_of_which_only_the_gateway_still_knows_is_ended(
+    gateway: FakeGateway, release: tuple[Release, list[str]]
+) -> None:
+    gateway.trial = {"id": "a"}
+    release[0]._end_trial()
+    assert gateway.trial is None
+
+
 def test_a_gateway_that_does_not_go_back_is_told_and_the_candidates_server_ends(
     tmp_path: Path, gateway: FakeGateway, served: Serving, candidate: Serving, release: tuple[Release, list[str]]
 ) -> None:
