@@ -268,7 +268,7 @@ class Release:
             result = proof.check(served)
             self.say(result)
             smoke = f"{smoke}; {result}"
-        compared = replicas.compare(self.root, proof, serving.version, self.say)
+        compared = replicas.compare(self.root, proof, serving, self.say)
         return serving.model_copy(update={"compared": compared}), smoke, proof.question
 
     def _launch(self) -> Serving:
