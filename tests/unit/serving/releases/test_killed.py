@@ -102,6 +102,8 @@ def test_gateways_that_do_not_agree_are_told_before_a_server_is_ended(
 def test_a_server_starts_in_the_place_of_the_one_that_does_not_serve(
     tmp_path: Path, two: tuple[Serving, Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "launch", lambda _root, name, *_, **__: name)
-    assert start_beside(tmp_path, params(), tmp_path, two[0]) == "vllm-green"
+    started: list[str] = []
+    monkeypatch.setattr(vllm, "launch", lambda _root, name, *_, **__: started.append(name))
+    start_beside(tmp_path, params(), tmp_path, two[0])
+    assert started == ["vllm-green"]
     assert running(tmp_path, "vllm-blue") is not None and running(tmp_path, "vllm-green") is None
