@@ -20,8 +20,6 @@ from tasks.rollback import promoted, switch
 from tasks.rollback import rollback as roll_back
 
 TIMEOUT_S = 1800
-WAITS = 3
-"""At most, for the last requests: of the gateway and of both servers."""
 PUSH_TIMEOUT_S = 6 * 3600
 
 screen = Screen()
@@ -36,7 +34,10 @@ def run_move(root: Path, to: int | None) -> str:
 
 @task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
 def run_deploy(root: Path, decision: Any = None, request: dict[str, Any] | None = None) -> Any:
-    """Serve the champion; the old server leaves only when the new one answers. `request`: of `ReleaseRequest`."""
+    """Serve the champion; the old server leaves only when the new one answers. `request`: of `ReleaseRequest`.
+
+    The wait for the old server's last requests comes after the flow's last step, without the workspace's lock.
+    """
     return deploy(Stage.open("deploy", root), decision, ReleaseRequest.model_validate(request or {}))
 
 
@@ -62,9 +63,8 @@ def share(root: Path, journal: RunJournal) -> None:
 
 
 def limit_s(root: Path) -> float:
-    """Seconds that a release may take, its trial and its waits for requests included."""
-    deploy = load_params(root / "params.yaml").deploy
-    return TIMEOUT_S + 60 * deploy.canary.minutes + WAITS * deploy.drain_s
+    """Seconds that a release may take until it serves, its trial included."""
+    return TIMEOUT_S + 60 * load_params(root / "params.yaml").deploy.canary.minutes
 
 
 def check(rollback: bool, to: int | None, canary: float | None, shadow: float | None) -> None:

@@ -5,7 +5,8 @@ python -m tasks.deploy
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from orchestra.serving.releases.state import SERVING, Serving, read
 from orchestra.serving.releases.trial import Mode
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan
 from orchestra.system.retraining import replaced
+from orchestra.system.workspace import after_run
 from orchestra.types import Record
 from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
@@ -83,12 +85,17 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
     try:
         return _served(stage, release, told, old)
     finally:
-        # What serves and its record stand, whatever becomes of this wait.
-        release.retire()
-        for run_id, made in releases:
-            whole = made.model_copy(update={"drained": release.drain.told})
-            with _unless_lost(stage):
-                record_drain(root, run_id, whole, release.drain.figures)
+        # What serves and its record stand, whatever becomes of this wait; a rollback may begin meanwhile.
+        after_run(root, partial(_retire, stage, release, releases))
+
+
+def _retire(stage: Stage, release: Release, releases: Sequence[tuple[str, ReleaseRecord]]) -> None:
+    """End what serves no more with its last request, and record how that went."""
+    release.retire()
+    for run_id, made in releases:
+        whole = made.model_copy(update={"drained": release.drain.told})
+        with _unless_lost(stage):
+            record_drain(stage.root, run_id, whole, release.drain.figures)
 
 
 @contextlib.contextmanager

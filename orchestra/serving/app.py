@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from orchestra.errors import OrchestraError
 from orchestra.serving.page import HEADERS, PAGE
+from orchestra.serving.releases.state import SERVING
 from orchestra.serving.shared import checks, leases
 from orchestra.serving.wire.errors import LEFT, ApiError, CallerLeft, bad_request, from_orchestra
 from orchestra.serving.wire.guard import LOCAL_NAMES, RequestGuard
@@ -101,6 +102,13 @@ def create_control(gateway: Gateway, token: str) -> ASGIApp:
     async def health(request: Request) -> dict[str, Any]:
         check(request)
         return await gateway.health()
+
+    @app.get("/admin/serving")
+    async def serving(request: Request) -> dict[str, Any]:
+        check(request)
+        if gateway.config != SERVING:
+            raise ApiError(404, "it serves what no release writes", kind="release_error", code="own_config")
+        return gateway.answering.serving.model_dump(mode="json")
 
     @app.post("/admin/reload")
     async def reload(request: Request) -> dict[str, Any]:

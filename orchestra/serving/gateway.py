@@ -107,7 +107,8 @@ class Gateway:
             serving = read(self.root / self.config)
             if serving is None:
                 raise OrchestraError("nothing was released", where=self.config, fix="run the pipeline")
-            serving = asked_at(self._vllm_urls, serving, None if self.backend is None else self.backend.serving)
+            now = None if self.backend is None else self.backend.serving
+            serving = await asked_at(self.root, self._vllm_urls, serving, now)
             self._wanted = serving
             known = [self.backend, self.traffic.candidate if self.traffic is not None else None]
             found = next((one for one in known if one is not None and one.serving == serving), None)

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.request import getproxies
@@ -28,7 +28,8 @@ WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
 """Set where a worker of Prefect started this process, and reads what it prints."""
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
-_held: set[Path] = set()
+_held: dict[Path, contextlib.ExitStack] = {}
+"""The lock files that this process holds, each with what is to be done when it is free."""
 
 
 def workspace_id(root: Path) -> str:
@@ -127,7 +128,7 @@ def alone(file: Path, where: Path, at: str) -> Iterator[None]:
         yield
         return
     make_folder(file.parent)
-    with file.open("a+", encoding="utf-8") as handle:
+    with contextlib.ExitStack() as afterwards, file.open("a+", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -138,11 +139,20 @@ def alone(file: Path, where: Path, at: str) -> Iterator[None]:
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
-        _held.add(file)
+        _held[file] = afterwards
         try:
             yield
         finally:
-            _held.discard(file)
+            del _held[file]
+
+
+def after_run(root: Path, work: Callable[[], object]) -> None:
+    """Do it when this process has given back the workspace's lock, however its run ends; at once where it has none."""
+    held = _held.get(root.resolve() / LOCK)
+    if held is None:
+        work()
+    else:
+        held.callback(work)
 
 
 def locked_elsewhere(root: Path) -> bool:

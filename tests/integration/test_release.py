@@ -138,6 +138,27 @@ def test_a_release_that_ends_before_its_record_is_made_whole_by_the_next(
     assert release(root, first).outcome == "released"
 
 
+def test_a_release_that_was_killed_before_a_gateway_took_it_is_not_taken_for_what_serves(
+    root: Path, first: ReleaseCandidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestra.serving.releases.release.reload", killed)
+        for name in ("_put_back", "retire"):
+            patch.setattr(Release, name, lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            release(root, checkpoint(root, 3, "4"))
+    killed_one = read(root / SERVING)
+    assert killed_one is not None and killed_one.version == "4"
+    with pytest.raises(OrchestraError):
+        release(root, ReleaseCandidate("5", root / "models/none", "none"))
+    before = read(root / SERVING)
+    assert before is not None and before.version == httpx.get(f"{deployed.url}/health").json()["version"] == "1"
+    assert release(root, first).outcome == "released"
+
+
 def test_a_release_that_is_interrupted_while_it_waits_has_its_record_and_the_next_ends_what_is_left(
     root: Path, first: ReleaseCandidate, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,9 +296,10 @@ def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first:
             release(root, first, gateway_port=port)
 
 
-def test_two_releases_at_once_are_refused(root: Path, first: ReleaseCandidate) -> None:
+def test_two_releases_at_once_are_refused(root: Path, first: ReleaseCandidate, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
+    monkeypatch.setattr("orchestra.serving.releases.release.STOP_S", 0.1)
     with (root / ".state/deploy.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ServiceError, match="another release runs"):

@@ -151,5 +151,12 @@ def test_a_release_compares_the_model_servers_that_others_keep_up(root: Path, fi
             with pytest.raises(OrchestraError):
                 Release(root, params(engine="in_process"), first, lost, print).run()
             assert health(url)["version"] == "8"
+            kill_tree(made.pid)
+            # It starts again, and the servers have the old weights by now.
+            server.serve(first.folder)
+            made = start(root, "--host", "127.0.0.1", "--port", str(port), "--vllm-url", server.url)
+            assert soon(lambda: "it does not serve version 8" in health(url).get("error", {}).get("message", ""), 60)
+            server.serve(second.folder)
+            assert soon(lambda: health(url).get("version") == "8", 60)
         finally:
             kill_tree(made.pid)

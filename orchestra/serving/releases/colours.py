@@ -8,14 +8,43 @@ from pathlib import Path
 from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
 from orchestra.serving.releases import vllm
-from orchestra.serving.releases.control import ENDING, STOP_S, Drain, all_serve
+from orchestra.serving.releases.control import (
+    ENDING,
+    STOP_S,
+    Drain,
+    all_serve,
+    answers_with,
+    gateway_service,
+    reload,
+)
+from orchestra.serving.releases.control_channel import live_channels
+from orchestra.serving.releases.deployment import LAST
 from orchestra.serving.releases.lock import alone
-from orchestra.serving.releases.state import SERVING, Serving, read
+from orchestra.serving.releases.state import SERVING, Serving, read, write
 from orchestra.system.processes import Service, port_busy, remembered, running, stop_services
 
 COLOURS = ("vllm-blue", "vllm-green")
 VLLM = VllmServer().model_dump(mode="json")
 """What a release without settings of vLLM was served with."""
+
+
+def what_serves(root: Path, timeout_s: float, say: vllm.Say) -> Serving | None:
+    """What `.state/serving.json` names; where a killed release wrote what no gateway took, it names again what serves.
+
+    No release ends the server behind that, then. Raises `ServiceError` where the gateways cannot be made to agree.
+    """
+    named, told = read(root / SERVING), list(filter(None, map(answers_with, live_channels(root).values())))
+    now = None if named is None else named.model_copy(update={"compared": ()})
+    if all(one == now for one in told):
+        return named
+    if now not in told:
+        named = now = told[0]
+        say(f"a release was killed before a gateway took it: version {now.version} goes on serving")
+        (root / LAST).unlink(missing_ok=True)
+        write(root, now)
+    if (gateway := gateway_service(root)) is not None:
+        reload(root, gateway, timeout_s)
+    return named
 
 
 def serving_already(root: Path, params: Params, checkpoint_hash: str, old: Serving | None) -> Service | None:

@@ -25,6 +25,7 @@ from orchestra.serving.releases.control_channel import (
     live_channels,
     started_by_hand,
 )
+from orchestra.serving.releases.state import Serving
 from orchestra.serving.releases.vllm import Say, last_error
 from orchestra.system.processes import (
     Service,
@@ -100,7 +101,10 @@ def succeeded(root: Path) -> bool:
 
 
 def settle(root: Path) -> None:
-    """Undo a takeover that did not come to its end: the gateway that was leaving is the gateway again."""
+    """Undo a takeover that did not come to its end: the gateway that was leaving is the gateway again.
+
+    One that a killed release did not tell to end is told, and takes no release any more.
+    """
     leaving = running(root, LEAVING)
     if leaving is not None:
         now = remembered(root, GATEWAY)
@@ -109,6 +113,18 @@ def settle(root: Path) -> None:
         remember(root, replace(leaving, name=GATEWAY))
         _forget(root, ENDING, leaving)
         _forget(root, LEAVING, leaving)
+    if (ending := running(root, ENDING)) is not None:
+        _let_end(root, ending)
+
+
+def answers_with(channel: ControlChannel) -> Serving | None:
+    """The release that a gateway answers with; None where it does not answer, or with model servers of others."""
+    try:
+        reply = _ask(channel, "GET", "serving", 5)
+        told = Serving.model_validate(reply.json()) if reply.status_code == 200 else None
+    except (httpx.HTTPError, ValueError):
+        return None
+    return None if channel.model_servers else told
 
 
 def gateway_service(root: Path) -> Service | None:
@@ -175,9 +191,6 @@ def reload(root: Path, service: Service, timeout_s: float) -> None:
         raise failures[0]
 
 
-SOONER = ", which ended sooner"
-
-
 @dataclass
 class Drain:
     """The waits of one release: what served before ends with its last answer, or when `deploy.drain_s` is over."""
@@ -190,6 +203,8 @@ class Drain:
     """Waited, in all."""
     cut: list[str] = field(default_factory=list, init=False)
     """What still worked on requests when its wait was over."""
+    sooner: bool = field(default=False, init=False)
+    """Whether one of those ended before its wait was over."""
 
     def server(self, fingerprint: str | None, name: str, service: Service | None = None) -> None:
         """Until every gateway of this workspace has answered all that it works on with a release (None: with any that
@@ -218,7 +233,7 @@ class Drain:
     def told(self) -> str:
         """A sentence for people; empty where nothing was waited for."""
         if self.cut:
-            after = "" if any(SOONER in one for one in self.cut) else f" after {self.limit_s:g} s"
+            after = "" if self.sooner else f" after {self.limit_s:g} s"
             return f"Requests were cut{after}: {', '.join(self.cut)}."
         whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
         return whole if self.seconds >= 1 else ""
@@ -233,7 +248,8 @@ class Drain:
         )
         self.seconds += time.monotonic() - began
         if not ended and gone():
-            self.cut.append(f"{name}{SOONER}")
+            self.sooner = True
+            self.cut.append(f"{name}, which ended sooner")
             self.say(f"{name} ended before it had answered its last requests")
         elif not ended:
             self.cut.append(name)

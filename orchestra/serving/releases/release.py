@@ -16,7 +16,7 @@ from orchestra.files.checkpoint import verify_manifest
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.client import ask
 from orchestra.serving.releases import replicas, vllm
-from orchestra.serving.releases.colours import left_over, retire, serving_already, start_beside
+from orchestra.serving.releases.colours import left_over, retire, serving_already, start_beside, what_serves
 from orchestra.serving.releases.control import (
     STOP_S,
     Drain,
@@ -92,10 +92,11 @@ class Release:
 
         Raises `OrchestraError` after putting things back, `CandidateWorse` after a canary that did not pass.
         """
-        with alone(self.root):
+        with alone(self.root, STOP_S):
             settle(self.root)
+            self.old = what_serves(self.root, self.params.deploy.start_timeout_s, self.say)
             self._end_trial()
-            self.old, self.old_gateway = read(self.root / SERVING), gateway_service(self.root)
+            self.old_gateway = gateway_service(self.root)
             self.by_hand = self.old_gateway in started_by_hand(self.root)
             self.left, engine = left_over(self.root, self.old), self._engine()
             found = self._unchanged(engine)
@@ -267,7 +268,7 @@ class Release:
             result = proof.check(served)
             self.say(result)
             smoke = f"{smoke}; {result}"
-        compared = replicas.compare(self.root, proof, serving.version, self.say)
+        compared = replicas.compare(self.root, proof, serving, self.say)
         return serving.model_copy(update={"compared": compared}), smoke, proof.question
 
     def _launch(self) -> Serving:
@@ -355,5 +356,5 @@ class Release:
         there = read_trial(self.root)
         end_trial(self.root)
         gateway = gateway_service(self.root)
-        if there is not None and gateway is not None:
+        if gateway is not None and (there is not None or health(gateway.url).get("trial")):
             reload(self.root, gateway, self.params.deploy.start_timeout_s)

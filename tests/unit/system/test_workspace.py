@@ -1,5 +1,6 @@
 """What a workspace is called among others, and its surroundings: path, certificates and repository."""
 
+import fcntl
 import os
 import shutil
 import socket
@@ -16,10 +17,13 @@ from orchestra.system import workspace
 from orchestra.system.workspace import (
     CERTIFICATES,
     ID,
+    LOCK,
     WORKERS_RUN,
+    after_run,
     check_proxies,
     check_surroundings,
     git_refusal,
+    locked,
     workspace_id,
 )
 from tests.support.worlds import ROOT
@@ -137,3 +141,21 @@ def test_a_run_goes_on_without_the_worker_that_started_it(tmp_path: Path, by_wor
     child.stdin.close()
     child.wait()
     assert (tmp_path / "done").exists() is by_worker
+
+
+def test_what_comes_after_a_run_is_done_when_its_lock_is_free_however_it_ends(tmp_path: Path) -> None:
+    done: list[bool] = []
+
+    def look() -> None:
+        with (tmp_path / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            done.append(True)
+
+    with pytest.raises(ValueError, match="it fails"), locked(tmp_path):
+        with locked(tmp_path):
+            after_run(tmp_path, look)
+        assert not done, "the outermost holder gives it back"
+        raise ValueError("it fails")
+    assert done == [True]
+    after_run(tmp_path, look)
+    assert done == [True, True], "without a lock there is nothing to wait for"

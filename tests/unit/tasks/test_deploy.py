@@ -1,6 +1,9 @@
 """A canary that fails: the version before it is champion again, whichever way the candidate came."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +20,7 @@ from orchestra.serving.releases.release import Release
 from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.releases.trial_run import CandidateWorse
 from orchestra.system.retraining import ask, close, requests, take
+from orchestra.system.workspace import locked
 from tasks import approval
 from tasks.deploy import ReleaseRequest, deploy
 from tasks.platform.aliases import aliases
@@ -26,7 +30,15 @@ from tasks.platform.tracking import connect
 from tasks.records.releases import EXPERIMENT
 from tasks.rollback import Move, rollback, switch
 from tests.support.registries import make_workspace, register
-from tests.support.worlds import example
+from tests.support.worlds import ROOT, example
+
+LOCKS = """
+import sys
+from pathlib import Path
+from orchestra.system.workspace import locked
+with locked(Path(sys.argv[1])):
+    pass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +125,28 @@ def test_a_release_is_on_record_while_it_waits_for_the_last_requests(
     (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     assert made.data.tags["release.outcome"] == "rolled_back" and "drain.cut" not in made.data.metrics
     assert aliases(stage.root, stage.params.promote.model_name)[CHAMPION] == 1, "the champion before is it again"
+
+
+def test_a_rollback_may_begin_while_a_release_waits_for_the_last_requests(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def waits(release: Release) -> None:
+        # Another process: this one may always enter again.
+        command = [sys.executable, "-c", LOCKS, str(stage.root)]
+        begun.append(subprocess.run(command, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode)
+        release.drain.seconds = 2.5
+
+    monkeypatch.setattr(Release, "serve", lambda _: Deployment(outcome="released"))
+    monkeypatch.setattr(Release, "retire", waits)
+    with locked(stage.root):
+        deploy(stage)
+        assert not begun, "the run works on"
+    assert begun == [0]
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert made.data.metrics["drain.seconds"] == 2.5
 
 
 @pytest.mark.parametrize("back", [rollback, lambda stage: switch(stage, 1)], ids=["rollback", "switch"])

@@ -11,11 +11,12 @@ import pytest
 
 from orchestra.serving.releases.colours import left_over
 from orchestra.serving.releases.control import ENDING, LEAVING, Drain, settle, succeeded
-from orchestra.serving.releases.control_channel import GATEWAY
+from orchestra.serving.releases.control_channel import FOLDER, GATEWAY, ControlChannel, live_channels
 from orchestra.system import processes
 from orchestra.system.processes import Service, remember, running, started_at
 from tests.support.fake_gateway import FakeGateway, fake_gateway
 from tests.support.serving_world import params
+from tests.support.waiting import soon
 
 
 @pytest.fixture
@@ -101,6 +102,19 @@ def test_a_takeover_whose_successor_was_never_started_ends_no_gateway_that_serve
         remember(tmp_path, service)
     settle(tmp_path)
     assert old.running and running(tmp_path, GATEWAY) == old and running(tmp_path, LEAVING) is None
+
+
+def test_a_gateway_that_was_not_told_to_end_takes_no_further_release(
+    tmp_path: Path, two: tuple[Service, Service]
+) -> None:
+    old, new = two
+    for service in (new, replace(old, name=ENDING)):
+        remember(tmp_path, service)
+    channel = tmp_path / FOLDER / f"{old.pid}.json"
+    channel.parent.mkdir(parents=True)
+    channel.write_text(ControlChannel(url="http://127.0.0.1:1", token="t", started=old.started).model_dump_json())
+    settle(tmp_path)
+    assert live_channels(tmp_path) == {} and soon(lambda: not old.running, 20) and new.running
 
 
 def test_a_gateway_that_a_killed_release_did_not_tell_to_end_is_told(

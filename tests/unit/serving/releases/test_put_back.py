@@ -4,7 +4,9 @@ import math
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,14 @@ def test_what_a_killed_trial_left_is_not_waited_for(
     assert not (tmp_path / TRIAL).exists() and made.drain.seconds == 0
 
 
+def test_a_trial_of_which_only_the_gateway_still_knows_is_ended(
+    gateway: FakeGateway, release: tuple[Release, list[str]]
+) -> None:
+    gateway.trial = {"id": "a"}
+    release[0]._end_trial()
+    assert gateway.trial is None
+
+
 def test_a_gateway_that_does_not_go_back_is_told_and_the_candidates_server_ends(
     tmp_path: Path, gateway: FakeGateway, served: Serving, candidate: Serving, release: tuple[Release, list[str]]
 ) -> None:
@@ -140,8 +150,26 @@ def test_the_wait_for_the_last_requests_leaves_the_lock_to_others(
     (tmp_path / ".state/vllm-green.pid.json").unlink()
 
 
-def test_a_release_that_is_refused_ends_nothing(tmp_path: Path, release: tuple[Release, list[str]]) -> None:
+def test_a_release_waits_for_one_that_ends_an_old_server(
+    tmp_path: Path, release: tuple[Release, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(_: Path) -> None:
+        raise ServiceError("it has begun")
+
+    monkeypatch.setattr("orchestra.serving.releases.release.settle", begun)
+    with ThreadPoolExecutor() as other:
+        with alone(tmp_path):
+            waiting = other.submit(release[0].serve)
+            time.sleep(0.5)
+        with pytest.raises(ServiceError, match="it has begun"):
+            waiting.result(30)
+
+
+def test_a_release_that_is_refused_ends_nothing(
+    tmp_path: Path, release: tuple[Release, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, _ = release
+    monkeypatch.setattr("orchestra.serving.releases.release.STOP_S", 0.1)
     with alone(tmp_path), pytest.raises(ServiceError, match="another release runs"):
         made.run()
     assert running(tmp_path, "vllm-green") == made.started and not made.drain.seconds
