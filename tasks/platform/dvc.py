@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError, DataError, OrchestraError, ServiceError
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.files.atomic import write_bytes
 from orchestra.files.yaml import load_yaml
 from orchestra.system.environment import quiet
@@ -118,8 +118,6 @@ def explained(error: Exception, root: Path) -> OrchestraError:
         return ConfigError("no DVC workspace", where=str(root), fix="clone the repository with git and run inside it")
     if "is busy" in text or "acquire lock" in text:
         return ServiceError("another DVC command works here", where=".dvc", fix="wait for it to end, then try again")
-    if text.endswith("is corrupted"):
-        return DataError(f"{text}, so DVC deleted it", where=".dvc/cache", fix="the same command again")
     if LOCK in text:
         tracked = subprocess.run(
             ["git", "ls-files", "--error-unmatch", LOCK], cwd=root, capture_output=True, check=False

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config.schema import load_params
+from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir
 from orchestra.files.yaml import load_yaml
@@ -164,7 +165,9 @@ def _of_dvc(root: Path) -> Iterator[str]:
             # A directory of an old version whose listing is neither here nor at the remote keeps nothing. Without
             # `force`, DVC asks about it on a terminal and refuses elsewhere.
             used = repo.used_objs(all_branches=True, all_tags=True, force=True)
-    except (DvcException, ObjectFormatError) as error:
+    except ObjectFormatError as error:
+        raise DataError(f"{error}, so DVC deleted it", where=CACHE, fix="the same command again") from None
+    except DvcException as error:
         raise dvc.explained(error, root) from None
     finally:
         logger.removeFilter(_of_a_version)
