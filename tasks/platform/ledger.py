@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
+from orchestra.files import atomic
 from orchestra.files.jsonl import stream_jsonl
 from orchestra.system.retraining import reopen_lost
 from orchestra.system.runs import RunRecord, runs
@@ -103,7 +104,7 @@ def bring_back(root: Path, client: Any, run: str) -> None:
         if file.suffix == ".jsonl" and run_of(file) == run and not file.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=folder, prefix=".back-") as partial:
-                os.replace(client.download_artifacts(run, one.path, partial), file)
+                atomic.replace(Path(client.download_artifacts(run, one.path, partial)), file)
 
 
 def _booked(folder: Path) -> list[tuple[str, Path]]:

@@ -59,7 +59,7 @@ def are_traces(path: Path) -> bool:
 
 
 def repriced_traces(
-    root: Path, path: Path, day: date, version: str | None, *, as_json: bool, say: Callable[[str], None] = str
+    root: Path, path: Path, day: date, version: str | None, *, as_json: bool, say: Callable[[str], object] = str
 ) -> str:
     """The costs of the requests in that folder or file, judged or not, as a table or as JSON.
 
@@ -102,7 +102,7 @@ def repriced_traces(
     return done.model_dump_json(indent=2) if as_json else "\n".join(done.lines)
 
 
-def _told(files: Sequence[Path], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def _told(files: Sequence[Path], say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
     """Every record of the files, with a word before each file."""
     for number, file in enumerate(files):
         say(f"reprice: {number}/{len(files)} files ({100 * number // len(files)}%)")

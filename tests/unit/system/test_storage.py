@@ -252,7 +252,9 @@ def test_the_pages_of_a_large_database_in_use_are_read_in_a_copy(
     database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "BESIDE", 0)
-    root, read = workspace_with(tmp_path, database), []
+    root, read = workspace_with(tmp_path, database), list[Path]()
+    (tmp_path / "other").mkdir()
+    zeroed = workspace_with(tmp_path / "other", DAMAGES["a page of zeros"](database))  # type: ignore[no-untyped-call]
 
     def check(folder: Path, name: str, *, beside: bool = False) -> bool:
         if not beside:
@@ -264,9 +266,9 @@ def test_the_pages_of_a_large_database_in_use_are_read_in_a_copy(
     monkeypatch.setattr(storage, "check_database", check)
     assert check_used_database(root, MLFLOW) and read != [root]
     assert [one.name for one in (root / ".state").iterdir()] == ["mlflow.db"]
-    workspace_with(tmp_path, DAMAGES["a page of zeros"](database))
+    monkeypatch.setattr(storage, "check_database", check_database)
     with pytest.raises(DataError, match=r"^\.state/mlflow\.db: the database is damaged"):
-        check_used_database(root, MLFLOW)
+        check_used_database(zeroed, MLFLOW)
     monkeypatch.setattr(storage, "ROOM", 2**60)
     assert not check_used_database(root, MLFLOW), "a copy has no room"
 
