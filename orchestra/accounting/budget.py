@@ -10,7 +10,7 @@ from typing import Protocol, TextIO
 
 from orchestra.accounting.ledger import K, Spending, current_phase, parts
 from orchestra.errors import BudgetError
-from orchestra.files.jsonl import read_jsonl
+from orchestra.files.jsonl import end_with_a_line, stream_jsonl
 from orchestra.types import EXACT, Charge, Component, add_up
 
 
@@ -50,7 +50,7 @@ class Budget:
         self._waiting: list[asyncio.Future[None]] = []
         self._file: TextIO | None = None
         files = [file for file in (path, *others) if file.exists()]
-        booked = (charge for file in files for charge in read_jsonl(file, Charge, fix="restore the ledger"))
+        booked = (one for file in files for one in stream_jsonl(file, Charge, fix="restore the ledger", whole=True))
         self._parts = parts(booked, lambda charge: (charge.phase, charge.component))
         self.spent_usd = add_up(part.cost_usd for part in self._parts.values())
 
@@ -100,6 +100,8 @@ class Budget:
         with self._lock:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                if self.path.exists():
+                    end_with_a_line(self.path)
                 # A line each, at once: what was spent is known also after a kill.
                 self._file = self.path.open("a", encoding="utf-8", buffering=1)
             self._file.write(line)

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,7 @@ from orchestra.system.artifacts import check_place
 from orchestra.system.environment import cores
 from orchestra.system.processes import port_busy, services
 from orchestra.system.servers import last_ports
-from orchestra.system.storage import DATABASES, check_database, check_storage
+from orchestra.system.storage import DATABASES, check_database, check_storage, check_used_database
 from orchestra.system.workspace import (
     CERTIFICATES,
     check_certificates,
@@ -34,8 +34,9 @@ MIN_MEMORY_GB = 3.0
 PACKAGES = ("torch", "transformers", "trl", "prefect", "dvc", "mlflow", "great_expectations", "fastapi")
 
 
-def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
-    """Every check, those of the profile in force or of another one included; none of them changes anything.
+def examine(root: Path, profile: str | None = None) -> Iterator[CheckResult]:
+    """Every check, those of the profile in force or of another one included, each as soon as it is known; none of them
+    changes anything.
 
     Raises `ConfigError` for an unknown profile.
     """
@@ -43,15 +44,18 @@ def examine(root: Path, profile: str | None = None) -> list[CheckResult]:
         _python, _packages, _git, _dvc, _params, _vllm, _sandbox, _disk, _databases, _store, _memory, _ports,
     ]  # fmt: skip
     if found := list(_surroundings(root)):
-        return found  # Most other checks would fail by them.
-    found = [finding for check in checks for finding in check(root)]
+        yield from found
+        return  # Most other checks would fail by them.
+    file = root / "params.yaml" if profile is None else profile_file(root, profile)
+    for check in checks:
+        yield from check(root)
     try:
-        params = load_params(root / "params.yaml" if profile is None else profile_file(root, profile))
+        params = load_params(file)
     except OrchestraError:
         if profile is not None:
             raise
-        return found  # `_params` has said it.
-    return [*found, *examine_profile(root, params)]
+        return  # `_params` has said it.
+    yield from examine_profile(root, params)
 
 
 def _surroundings(root: Path) -> Iterator[CheckResult]:
@@ -161,11 +165,12 @@ def _disk(root: Path) -> Iterator[CheckResult]:
 def _databases(root: Path) -> Iterator[CheckResult]:
     for name in DATABASES:
         try:
-            complete = check_database(root, name, beside=locked_elsewhere(root))
+            used = locked_elsewhere(root) or bool(started_by_hand(root) or services(root))
+            complete = check_used_database(root, name) if used else check_database(root, name)
         except OrchestraError as error:
             yield CheckResult("error", name, error.what, error.fix)
         else:
-            found = "whole" if complete else "its size and schema are right; a run works, so its pages were not read"
+            found = "whole" if complete else "its size and schema are right; no room for a copy to read its pages in"
             yield CheckResult("ok", name, found if (root / name).is_file() else "not there yet")
 
 
@@ -215,7 +220,7 @@ def _ports(root: Path) -> Iterator[CheckResult]:
         yield CheckResult("ok", f"port {port}", f"ours: {by_hand[port]}")
 
 
-def as_json(findings: list[CheckResult]) -> str:
+def as_json(findings: Iterable[CheckResult]) -> str:
     """For scripts."""
     return json.dumps([finding.__dict__ for finding in findings], indent=2)
 

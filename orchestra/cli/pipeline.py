@@ -119,14 +119,14 @@ def doctor(
     """List what this machine lacks, with the command that fixes each. Exit code 1: the pipeline cannot run."""
     from orchestra.cli import doctor as examination
 
-    findings = examination.examine(workspace(checked=False), profile)
+    marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+    findings = []
+    for finding in examination.examine(workspace(checked=False), profile):
+        findings.append(finding)
+        if not as_json:
+            fix = f"\n         fix: {finding.fix}" if finding.fix else ""
+            print(f"{marks[finding.level]}  {finding.what}: {finding.found}{fix}", flush=True)
     if as_json:
         print(examination.as_json(findings))
-    else:
-        marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
-        for finding in findings:
-            print(f"{marks[finding.level]}  {finding.what}: {finding.found}")
-            if finding.fix:
-                print(f"         fix: {finding.fix}")
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

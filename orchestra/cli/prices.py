@@ -1,6 +1,7 @@
 """`orchestra prices`, `reprice`, `forecast` and `ledger`: prices, past costs and expected costs."""
 
 import json
+import sys
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -83,9 +84,13 @@ def reprice(
     day = date.today() if as_of is None else parse_date(as_of)
     chosen = here / examples if examples is not None else root / "data/validated/heldout.jsonl"
     from orchestra.serving.records.repricing import are_traces, repriced_traces
+    from orchestra.system.workspace import Screen
 
     if are_traces(here / run):
-        print(repriced_traces(root, here / run, day, policy, as_json=as_json))
+        say = Screen(sys.stderr)
+        table = repriced_traces(root, here / run, day, policy, as_json=as_json, say=say)
+        say("reprice: done (100%)")
+        print(table)
         return
     if not (here / run).exists():
         as_of = day.isoformat()
@@ -111,7 +116,7 @@ def ledger(
 ) -> None:
     """Show spending by phase and component: calls, cache hits, tokens, dollars, seconds."""
     from orchestra.accounting.ledger import LEDGERS, Spending, parts, run_of
-    from orchestra.files.jsonl import read_jsonl
+    from orchestra.files.jsonl import stream_jsonl
     from orchestra.types import Charge
 
     here = Path.cwd()
@@ -128,7 +133,7 @@ def ledger(
         kept = sorted(one for one in booked if run_of(one) == run_of(last))
     else:
         kept = [here / file]
-    charges = [charge for one in kept for charge in read_jsonl(one, Charge, fix="name a ledger")]
+    charges = (charge for one in kept for charge in stream_jsonl(one, Charge, fix="name a ledger", whole=True))
     groups: dict[str, Spending] = {}
     for (phase, component), part in parts(charges, lambda c: (c.phase, c.component)).items():
         groups[f"{phase or '-'} · {component}"] = part

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from orchestra.errors import DataError
 
 M = TypeVar("M", bound=BaseModel)
+BLOCK = 1 << 16
+"""Bytes that are read at once from a file's end."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,19 @@ def read_lines(path: Path, *, fix: str = "run the stage that writes it", lenient
 
 
 def end_with_a_line(path: Path) -> None:
-    """Cut what a killed process was writing, so that the next line can be added."""
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)
+    """Cut what a killed process or a full disk left of a line, so that the next one can be added."""
+    with path.open("rb") as file:
+        end = place = file.seek(0, os.SEEK_END)
+        while place:
+            size = min(BLOCK, place)
+            place -= size
+            file.seek(place)
+            found = file.read(size).rfind(b"\n")
+            if found >= 0:
+                place += found + 1
+                break
+    if place < end:
+        os.truncate(path, place)
 
 
 def chunks(path: Path, lines: int, *, fix: str = "run the stage that writes it") -> Iterator[Chunk]:
@@ -77,9 +88,15 @@ def chunks(path: Path, lines: int, *, fix: str = "run the stage that writes it")
         yield Chunk(path, first, count, offset, size)
 
 
-def stream_lines(path: Path, *, fix: str = "run the stage that writes it") -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, from 1, as `read_lines` would give them leniently, without holding the file."""
-    return ((number, _text(line)) for number, line in enumerate(_open_lines(path, fix), start=1))
+def stream_lines(
+    path: Path, *, fix: str = "run the stage that writes it", whole: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, from 1, as `read_lines` would give them leniently, without holding the file.
+
+    `whole`: but for a last one without an end.
+    """
+    lines = enumerate(_open_lines(path, fix), start=1)
+    return ((number, _text(line)) for number, line in lines if not whole or line.endswith(b"\n"))
 
 
 def copy_lines(path: Path, target: Path, *, without: Collection[int]) -> None:
@@ -120,9 +137,14 @@ def read_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that wri
     return records
 
 
-def stream_jsonl(path: Path, model: type[M], *, fix: str = "run the stage that writes it") -> Iterator[M]:
-    """Every record of a file, one after another, without holding them; a line that is none is a `DataError`."""
-    for number, line in stream_lines(path, fix=fix):
+def stream_jsonl(
+    path: Path, model: type[M], *, fix: str = "run the stage that writes it", whole: bool = False
+) -> Iterator[M]:
+    """Every record of a file, one after another, without holding them; a line that is none is a `DataError`.
+
+    `whole`: a last line without an end, which is being written or was cut by a full disk, is left out.
+    """
+    for number, line in stream_lines(path, fix=fix, whole=whole):
         parsed = parse_line(line, model)
         if isinstance(parsed, str):
             raise DataError(parsed, where=f"{path}:{number}", fix=fix)

@@ -34,6 +34,7 @@ from orchestra.system.storage import (
     check_database,
     database_failure,
     opened,
+    snapshot,
 )
 from orchestra.system.workspace import locked_elsewhere
 from orchestra.types import Record
@@ -90,11 +91,13 @@ def backup(
     databases: Sequence[str] = tuple(DATABASES),
     folders: Sequence[str] = FOLDERS,
     files: Sequence[str] = FILES,
+    say: Callable[[str], object] = str,
 ) -> BackupContents:
     """Write a tar file of the workspace's state, whole or not at all, also while servers and runs work.
 
     Each database is copied at one moment, before the files that it speaks of. Only its user may read the backup, since
-    Prefect keeps addresses of webhooks in its database. Raises `DataError` where there is nothing to keep.
+    Prefect keeps addresses of webhooks in its database. `say` is told how far it is. Raises `DataError` where there is
+    nothing to keep.
     """
     hashes: dict[str, str] = {}
     if not any((root / name).is_file() for name in databases):
@@ -108,14 +111,17 @@ def backup(
         with tarfile.open(partial, "w") as archive:
             for name in databases:
                 if (root / name).is_file():
+                    say(f"backup: {name}")
                     check_database(root, name, beside=True)
                     copy = Path(folder) / name
                     copy.parent.mkdir(parents=True, exist_ok=True)
-                    _snapshot(root / name, copy)
+                    snapshot(root / name, copy)
                     check_database(Path(folder), name)  # Of the copy, since writers of the other would have to wait.
                     copy.chmod(stat.S_IMODE((root / name).stat().st_mode))
                     hashes[name] = _add(archive, copy, name)
-            for file in _files(root, folders, files):
+            every = list(_files(root, folders, files))
+            for number, file in enumerate(every):
+                say(f"backup: {number}/{len(every)} files ({100 * number // len(every)}%)")
                 name = file.relative_to(root).as_posix()
                 with contextlib.suppress(FileNotFoundError):  # Removed since it was listed.
                     hashes[name] = _add(archive, file, name)
@@ -134,6 +140,7 @@ def restore(
     source: Path,
     allowed: Sequence[str] = EVERYTHING,
     by_hand: Callable[[Path], Sequence[Service]] = lambda _root: (),
+    say: Callable[[str], object] = str,
 ) -> BackupContents:
     """Bring a backup back, whole or not at all; the caller holds the workspace's lock. `allowed`: of `EVERYTHING`;
     `by_hand`: finds the running gateways that no release started, for a backup with the gateway's database.
@@ -148,6 +155,7 @@ def restore(
         shutil.rmtree(left)  # Of a restore that was killed.
     with tempfile.TemporaryDirectory(dir=state, prefix=UNPACKED) as folder:
         unpacked = Path(folder)
+        say("restore: unpacking and checking every file")
         contents = _unpack(source, unpacked, allowed)
         writers = {name for database in contents.files for name in WRITERS.get(database, ())}
         if running := [service.name for service in services(root) if service.name.removesuffix("-old") in writers]:
@@ -157,6 +165,7 @@ def restore(
             what, fix = f"the gateway at {service.url} runs", f"end it as it was started (process {service.pid})"
             raise ServiceError(what, where="restore", fix=fix)
         for name in DATABASES:
+            say(f"restore: {name}")
             check_database(unpacked, name)
         for name in (GATEWAY, MLFLOW):
             if (unpacked / name).is_file():
@@ -186,15 +195,6 @@ def _exchange(root: Path, unpacked: Path, names: list[str]) -> None:
             aside.mkdir(exist_ok=True)
             atomic.replace(old, aside / old.name)
         atomic.replace(unpacked / name, place)
-
-
-def _snapshot(database: Path, copy: Path) -> None:
-    """The database as it is at one moment, whoever writes to it."""
-    with (
-        opened(database, "ro", 60) as source,
-        contextlib.closing(sqlite3.connect(copy)) as target,
-    ):
-        source.backup(target)
 
 
 def _files(root: Path, folders: Sequence[str], files: Sequence[str]) -> Iterator[Path]:

@@ -33,7 +33,7 @@ from orchestra.system.processes import (
     wait_until,
 )
 from orchestra.system.runs import runs
-from orchestra.system.storage import ARTIFACTS, MLFLOW, PREFECT, blame_storage, check_database, check_storage
+from orchestra.system.storage import ARTIFACTS, BESIDE, MLFLOW, PREFECT, blame_storage, check_database, check_storage
 from orchestra.system.workspace import locked_elsewhere
 
 START_TIMEOUT_S = 300.0
@@ -144,6 +144,8 @@ def start(
     there = {service.name for service in services(root)}
     for name, database in {"mlflow": MLFLOW, "prefect": PREFECT}.items():
         if name in wanted and name not in there:  # One that runs has its database in use.
+            if (root / database).is_file() and (size := (root / database).stat().st_size) > BESIDE:
+                yield f"{name}: reading its database ({size / 1e6:.0f} MB)"
             check_database(root, database, beside=locked_elsewhere(root))
     adapt_places(root)
     for service in all_remembered(root):

@@ -6,6 +6,7 @@ import re
 import resource
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -93,8 +94,9 @@ def opened(file: Path, mode: Literal["ro", "rw"], wait_s: float = 5.0) -> contex
 def check_database(root: Path, name: str, *, beside: bool = False) -> bool:
     """Raises `DataError` of one line where a database of `DATABASES` is damaged or half restored; none is whole.
 
-    Every page is read, and nobody can write meanwhile. `beside` work of others, of a file beyond `BESIDE` only size and
-    schema are. Returns whether every page was. Contents that changed within a well-formed page cannot be found out.
+    Every page is read. Meanwhile nobody can write, or the write-ahead log grows. `beside` work of others, of a file
+    beyond `BESIDE` only size and schema are. Returns whether every page was. Contents that changed within a well-formed
+    page cannot be found out.
     """
     file = root / name
     if (root / RESTORING).exists():
@@ -120,6 +122,31 @@ def check_database(root: Path, name: str, *, beside: bool = False) -> bool:
     if problem != "ok":
         raise _damaged(problem.splitlines()[-1], name)
     return complete
+
+
+def snapshot(database: Path, copy: Path) -> None:
+    """The database as it is at one moment, whoever writes to it: they wait for the copying at most."""
+    with opened(database, "ro", 60) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
+def check_used_database(root: Path, name: str) -> bool:
+    """`check_database` of one that others write to meanwhile: beyond `BESIDE` the pages of a copy are read.
+
+    Returns whether every page was: not where a copy has no room.
+    """
+    file = root / name
+    if check_database(root, name, beside=True):
+        return True
+    if shutil.disk_usage(root).free < file.stat().st_size + ROOM:
+        return False
+    try:
+        with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".check-") as folder:
+            (copy := Path(folder) / name).parent.mkdir(parents=True)
+            snapshot(file, copy)
+            return check_database(Path(folder), name)
+    except sqlite3.DatabaseError as error:
+        raise database_failure(error, name) from None
 
 
 def database_failure(error: sqlite3.Error, where: str) -> OrchestraError:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 from urllib.request import getproxies
 
 from orchestra.errors import ConfigError, ServiceError
@@ -172,17 +173,19 @@ def locked_elsewhere(root: Path) -> bool:
 class Screen:
     """Lines for a person; progress stays on one line of a terminal, and is thinned out elsewhere. Errors go to stderr.
 
-    Lines may quote anybody: what would steer the terminal is spelled out.
+    Lines may quote anybody: what would steer the terminal is spelled out. `out`: where they go instead of stdout.
     """
 
-    def __init__(self, *, every_s: float = 15.0) -> None:
+    def __init__(self, out: TextIO | None = None, *, every_s: float = 15.0) -> None:
+        self._out = out
         self._in_place = False
         self._every_s = every_s
         self._last_progress = 0.0
 
     def __call__(self, line: str) -> None:
         progress = bool(IN_PLACE.search(line))
-        terminal = sys.stdout.isatty()
+        out = self._out or sys.stdout
+        terminal = out.isatty()
         if progress and not terminal:
             now = time.monotonic()
             if now - self._last_progress < self._every_s and "(100%)" not in line:
@@ -190,7 +193,7 @@ class Screen:
             self._last_progress = now
         start = "\r\033[K" if self._in_place else ""
         self._in_place = progress and terminal and "(100%)" not in line
-        where = sys.stderr if line.startswith("error: ") else sys.stdout
+        where = sys.stderr if line.startswith("error: ") else out
         try:
             print(start + plain(line), end="" if self._in_place else "\n", file=where, flush=True)
         except BrokenPipeError:

@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
+from orchestra.files import atomic
 from orchestra.files.jsonl import stream_jsonl
 from orchestra.system.retraining import reopen_lost
 from orchestra.system.runs import RunRecord, runs
@@ -47,20 +49,25 @@ class LedgerTail:
         """Dollars booked since the last call."""
         spent = Decimal(0)
         for file in ledgers(self.root, self.run):
-            with file.open("rb") as lines:
-                lines.seek(self._read.get(file, 0))
-                whole = lines.read().rpartition(b"\n")[0]
-            self._read[file] = self._read.get(file, 0) + len(whole) + bool(whole)
-            # Not as Charge: a run books 100,000 of them, and only this field matters.
-            spent += add_up(Decimal(json.loads(line)["cost_usd"]) for line in whole.splitlines())
+            for line in _whole_lines(file, self._read.get(file, 0)):
+                self._read[file] = self._read.get(file, 0) + len(line)
+                # Not as Charge: a run books 100,000 of them, and only this field matters.
+                spent = EXACT.add(spent, Decimal(json.loads(line)["cost_usd"]))
         return spent
+
+
+def _whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
+    """The lines from that byte on, one after another; half a line, which is being written, is left out."""
+    with file.open("rb") as lines:
+        lines.seek(start)
+        yield from (line for line in lines if line.endswith(b"\n"))
 
 
 def by_stage(files: Iterable[Path]) -> dict[str, dict[str, Decimal]]:
     """Dollars in ledgers by stage, which a charge's phase begins with, and by component."""
     found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for file in files:
-        for line in file.read_bytes().rpartition(b"\n")[0].splitlines():
+        for line in _whole_lines(file):
             charge = json.loads(line)
             parts = found[charge.get("phase", "").partition("/")[0]]
             name = charge["component"]
@@ -86,6 +93,18 @@ def ledgers(root: Path, run: str) -> list[Path]:
 def others_ledgers(root: Path, run: str) -> list[tuple[str, Path]]:
     """The files of other runs, with whose they are."""
     return [(whose, file) for whose, file in _booked(root / LEDGERS) if whose != run]
+
+
+def bring_back(root: Path, client: Any, run: str) -> None:
+    """The ledgers of a run that is retried, where another run put them into its MLflow record meanwhile: what it spent
+    counts on, and the record is not replaced by a shorter one."""
+    folder = root / LEDGERS
+    for one in client.list_artifacts(run):
+        file = folder / one.path
+        if file.suffix == ".jsonl" and run_of(file) == run and not file.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=folder, prefix=".back-") as partial:
+                atomic.replace(Path(client.download_artifacts(run, one.path, partial)), file)
 
 
 def _booked(folder: Path) -> list[tuple[str, Path]]:
@@ -126,7 +145,7 @@ class KeptReplies(Cassette):
 
 
 def _spent(file: Path) -> Decimal:
-    return total(stream_jsonl(file, Charge, fix="restore the ledger")) if file.exists() else Decimal(0)
+    return total(stream_jsonl(file, Charge, fix="restore the ledger", whole=True)) if file.exists() else Decimal(0)
 
 
 def tell(stage: Stage, budget: Budget, replies: Cassette | None = None) -> None:

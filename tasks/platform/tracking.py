@@ -27,7 +27,7 @@ from orchestra.system.storage import ARTIFACTS, MLFLOW, check_database
 from orchestra.system.workspace import workspace_id
 from orchestra.text import digest, one_line, plain
 from tasks.platform.dvc import Hashes
-from tasks.platform.ledger import others_ledgers, reopen_requests
+from tasks.platform.ledger import bring_back, others_ledgers, reopen_requests
 from tasks.platform.stage import send
 
 EXPERIMENT = "orchestra"
@@ -235,6 +235,7 @@ class Recorder:
         found = client.search_runs([where], f"tags.`{FLOW_RUN}` = '{flow_run_id}'", max_results=1)
         if found:
             parent = str(found[0].info.run_id)
+            bring_back(root, client, parent)
             client.update_run(parent, status="RUNNING")
         else:
             called = said(name, LONGEST_NAME)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.config.schema import load_params
+from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir
 from orchestra.files.yaml import load_yaml
@@ -21,7 +22,7 @@ from orchestra.serving.releases.trial import read_trial
 from orchestra.system.environment import quiet
 from orchestra.system.runs import SHORT, runs
 from orchestra.system.storage import ARTIFACTS
-from orchestra.system.workspace import locked
+from orchestra.system.workspace import Screen, locked
 from orchestra.text import aligned
 from tasks.approval import waits
 from tasks.platform import dvc
@@ -89,23 +90,31 @@ def keepers(root: Path, registry: Registry, newest: int) -> References:
 
 
 def leftovers(
-    root: Path, registry: Registry, kept: References, days: float, run_days: float | None = None
+    root: Path,
+    registry: Registry,
+    kept: References,
+    days: float,
+    run_days: float | None = None,
+    say: Callable[[str], object] = str,
 ) -> list[Leftover]:
     """What nothing refers to and is older than so many days, of every kind; the caller holds the workspace's lock.
 
-    With `run_days` also runs that ended before so many days, though MLflow lists them.
+    With `run_days` also runs that ended before so many days, though MLflow lists them. `say` is told what comes next.
     """
     before = time.time() - days * DAY_S
-    every = [
-        *_checkpoints(root, registry, kept),
-        *_outputs(root, registry, kept),
-        *_evidence(root, kept),
-        *_training(root),
-        *_replaced(root),
-        *_errors(root),
-        *_deleted_runs(root, registry.client),
-        *(() if run_days is None else _old_runs(root, registry, run_days)),
-    ]
+    every: list[Leftover] = []
+    for what, some in (
+        ("checkpoints", _checkpoints(root, registry, kept)),
+        ("outputs of every branch and tag", _outputs(root, registry, kept)),
+        ("evidence", _evidence(root, kept)),
+        ("training state", _training(root)),
+        ("databases put aside", _replaced(root)),
+        ("errors that Prefect stored", _errors(root)),
+        ("runs", _deleted_runs(root, registry.client)),
+        ("old runs", () if run_days is None else _old_runs(root, registry, run_days)),
+    ):
+        say(f"looking at {what}")
+        every += some
     return [one for one in every if _changed(one.path) <= before]
 
 
@@ -146,13 +155,18 @@ def _of_dvc(root: Path) -> Iterator[str]:
     quiet()
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
+    from dvc_objects.errors import ObjectFormatError
 
     # dvc.lock is not committed, so DVC would warn of every output of every branch and tag.
     logger = logging.getLogger("dvc.output")
     logger.addFilter(_of_a_version)
     try:
         with Repo(str(root)) as repo:
-            used = repo.used_objs(all_branches=True, all_tags=True)
+            # A directory of an old version whose listing is neither here nor at the remote keeps nothing. Without
+            # `force`, DVC asks about it on a terminal and refuses elsewhere.
+            used = repo.used_objs(all_branches=True, all_tags=True, force=True)
+    except ObjectFormatError as error:
+        raise DataError(f"{error}, so DVC deleted it", where=CACHE, fix="the same command again") from None
     except DvcException as error:
         raise dvc.explained(error, root) from None
     finally:
@@ -329,7 +343,7 @@ def main(arguments: list[str]) -> None:
         dvc.recover(root)
         registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
         kept = keepers(root, registry, options.champions)
-        found = leftovers(root, registry, kept, options.days, options.runs_older_than)
+        found = leftovers(root, registry, kept, options.days, options.runs_older_than, say=Screen())
         print("\n".join(told(root, kept, found)) or "nothing is registered")
         if not found:
             print(f"nothing older than {options.days:g} days is left over")

@@ -24,6 +24,8 @@ PLACE = ".state/traces.place.json"
 """How far every file was read: bytes by name."""
 BATCH = 50
 """Traces that are written at once."""
+SEEN = 5_000
+"""Traces after which the place is kept, though few are sampled: a monitor that ran out of time goes on there."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def export(root: Path, deploy: Deploy) -> Exported:
         for trace in reader.new():
             seen += 1
             batch += [trace] if trace.sampled(deploy.tracing.share) else []
-            if len(batch) == BATCH:
+            if len(batch) == BATCH or seen % SEEN == 0:
                 written += _write(root, where, batch, deploy)
                 batch = []
                 reader.save()
@@ -89,7 +91,9 @@ class _Reader:
         for file in reversed(trace_files(self._root / TRACES)):
             # The gateway may give it up meanwhile.
             with contextlib.suppress(FileNotFoundError), file.open("rb") as lines:
-                lines.seek(self.place.setdefault(file.name, 0))
+                if self.place.setdefault(file.name, 0) > file.stat().st_size:
+                    self.place[file.name] = 0  # It was deleted by hand, and the gateway began it again.
+                lines.seek(self.place[file.name])
                 for line in lines:
                     if not line.endswith(b"\n"):
                         break

@@ -14,6 +14,7 @@ from orchestra.system.runs import RunJournal, save
 from orchestra.system.storage import MLFLOW, opened
 from orchestra.system.workspace import ID, workspace_id
 from tasks.platform.dvc import Hashes
+from tasks.platform.ledger import LedgerTail
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, flatten, read_metrics, tracking_uri
 
@@ -79,6 +80,22 @@ def test_the_ledgers_of_other_runs_go_to_their_records(root: Path) -> None:
         f"{killed.parent}-rank1.jsonl",
     }
     assert {file.stem for file in folder.iterdir()} == {mine.parent, "0" * 32}, "nothing is lost where no record is"
+
+
+def test_what_a_retried_run_spent_before_another_run_counts_on(root: Path) -> None:
+    first = Recorder.open(root, "retried", "r")
+    file = root / f".state/ledger/{first.parent}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text('{"cost_usd": "5"}\n')
+    first.artifacts(first.parent, [file])
+    Recorder.open(root, "meanwhile", "m")
+    assert not file.exists()
+    again = Recorder.open(root, "retried", "r")
+    assert again.parent == first.parent and LedgerTail(root, again.parent).take() == 5
+    with file.open("a") as out:
+        out.write('{"cost_usd": "4"}\n')
+    Recorder.open(root, "retried", "r")
+    assert LedgerTail(root, again.parent).take() == 9, "what is here is newer than the record"
 
 
 def test_a_request_keeps_the_dollars_of_its_killed_run_when_their_ledger_goes(root: Path) -> None:

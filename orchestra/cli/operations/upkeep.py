@@ -17,9 +17,11 @@ def backup(
 ) -> None:
     """Write databases, registered checkpoints, artifacts, keys and records to a file."""
     from orchestra.system.backup import backup as write
+    from orchestra.system.workspace import Screen
 
-    target, root = Path.cwd() / file, workspace()
-    contents = write(root, target)
+    target, root, say = Path.cwd() / file, workspace(), Screen()
+    contents = write(root, target, say=say)
+    say("backup: done (100%)")
     print(f"{target}: {contents.line}")
     for variable, name in SERVERS.items():
         if os.environ.get(variable, "").startswith("http"):
@@ -32,11 +34,11 @@ def restore(
     """Restore a backup, whole or not at all; the present databases are kept in .state/replaced-…"""
     from orchestra.serving.releases.control_channel import started_by_hand
     from orchestra.system.backup import restore as bring_back
-    from orchestra.system.workspace import locked
+    from orchestra.system.workspace import Screen, locked
 
     source, root = Path.cwd() / file, workspace()
     with locked(root):
-        contents = bring_back(root, source, by_hand=started_by_hand)
+        contents = bring_back(root, source, by_hand=started_by_hand, say=Screen())
     print(f"restored: {contents.line}, of {contents.made:%Y-%m-%d %H:%M} UTC")
 
 

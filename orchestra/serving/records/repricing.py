@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,19 @@ def are_traces(path: Path) -> bool:
     return "trace_id" in next(records(path), {})
 
 
-def repriced_traces(root: Path, path: Path, day: date, version: str | None, *, as_json: bool) -> str:
+def repriced_traces(
+    root: Path, path: Path, day: date, version: str | None, *, as_json: bool, say: Callable[[str], object] = str
+) -> str:
     """The costs of the requests in that folder or file, judged or not, as a table or as JSON.
 
-    `version`: only what this one answered. Raises `DataError` where there is none.
+    `version`: only what this one answered; `say` is told how far it is. Raises `DataError` where there is none.
     """
     world = load_params(root / "params.yaml").world
     file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
     then, versions = date.fromisoformat(world.price_date), set[str]()
     requests, failed, simulated, total = 0, 0, False, Costs()
     tools, kept = dict[str, Costs](), dict[str, int]()
-    for record in (one for part in (trace_files(path) if path.is_dir() else [path]) for one in records(part)):
+    for record in _told(trace_files(path) if path.is_dir() else [path], say):
         versions.add(str(record.get("version")))
         if version not in (None, record.get("version")):
             continue
@@ -97,6 +100,13 @@ def repriced_traces(root: Path, path: Path, day: date, version: str | None, *, a
         kept=kept,
     )
     return done.model_dump_json(indent=2) if as_json else "\n".join(done.lines)
+
+
+def _told(files: Sequence[Path], say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
+    """Every record of the files, with a word before each file."""
+    for number, file in enumerate(files):
+        say(f"reprice: {number}/{len(files)} files ({100 * number // len(files)}%)")
+        yield from records(file)
 
 
 def _episode(record: dict[str, Any]) -> Episode | None:

@@ -35,8 +35,9 @@ class Telemetry:
 
             self._sender = SpanSender(tracing)
         told = None if self._sender is None else self._sender.send
-        self.traces = TraceWriter(folder, days=days, megabytes=megabytes, told=told)
         self.registry = registry = CollectorRegistry()
+        self.traces_lost = Counter("orchestra_traces_lost", "Traces that were not written", registry=registry)
+        self.traces = TraceWriter(folder, days=days, megabytes=megabytes, told=told, lost=self.traces_lost.inc)
         self.requests = Counter("orchestra_requests", "Chat completions by HTTP status", ["code"], registry=registry)
         self.episodes = Counter("orchestra_episodes", "Episodes by how they ended", ["stop"], registry=registry)
         self.cost = Counter("orchestra_cost_usd", "Dollars by who spent them", ["component"], registry=registry)
@@ -60,7 +61,6 @@ class Telemetry:
         self.restarts = Counter(
             "orchestra_model_restarts", "Times that the model server was started again", registry=registry
         )
-        self.traces_lost = Counter("orchestra_traces_lost", "Traces that were not written", registry=registry)
         self.trials = Gauge(
             "orchestra_trial_share", "Share of a trial's requests", ["mode", "version"], registry=registry
         )
@@ -150,6 +150,7 @@ def answered(folder: Path, fingerprint: str) -> Iterator[ServedAnswer]:
 
 def _records(folder: Path, fingerprint: str) -> Iterator[dict[str, Any]]:
     """Lines with an episode of one release that a user asked for, the newest first: none with a `role`."""
-    for record in (one for file in trace_files(folder) for one in records(file)):
+    # Right after a release nearly all lines are of others: to parse each takes minutes.
+    for record in (one for file in trace_files(folder) for one in records(file, holding=fingerprint)):
         if record.get("fingerprint") == fingerprint and "episode" in record and "role" not in record:
             yield record

@@ -57,10 +57,13 @@ def lines_backwards(file: Path) -> Iterator[bytes]:
         yield rest
 
 
-def records(file: Path) -> Iterator[dict[str, Any]]:
+def records(file: Path, holding: str = "") -> Iterator[dict[str, Any]]:
     """Lines of a file as they were written, the newest first. One that a killed gateway left half-written is passed
-    over, also where it ends within a character."""
+    over, also where it ends within a character. `holding`: a line without this text is passed over unread."""
+    wanted = holding.encode()
     for line in lines_backwards(file):
+        if wanted not in line:
+            continue
         with contextlib.suppress(ValueError):
             record = json.loads(line.decode("utf-8", errors="replace"))
             if isinstance(record, dict):
@@ -74,11 +77,19 @@ class TraceWriter:
     """
 
     def __init__(
-        self, folder: Path, *, days: int, megabytes: int, told: Callable[[Trace], object] | None = None
+        self,
+        folder: Path,
+        *,
+        days: int,
+        megabytes: int,
+        told: Callable[[Trace], object] | None = None,
+        lost: Callable[[], object] = lambda: None,
     ) -> None:
-        """`told` is handed each trace that was written, in the writer's thread."""
+        """In the writer's thread `told` is handed each trace, and `lost` is called for one that was not written."""
         self.folder, self._days, self._bytes = folder, days, megabytes * 1_000_000
-        self._told = told
+        self._told, self._lost = told, lost
+        self._cut = False
+        """Whether the last line may end in its middle, as on a full disk."""
         self._lines: queue.Queue[Line | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -113,6 +124,8 @@ class TraceWriter:
             try:
                 self._write(*line)
             except OSError as error:
+                self._cut = True
+                self._lost()
                 log.warning("a trace was not written: %s", error)
             if self._told is not None:
                 self._tell(*line)
@@ -133,7 +146,8 @@ class TraceWriter:
         if episode is not None:
             parts.append(f'"episode": {episode.model_dump_json()}')
         with os.fdopen(self._open(now[:10]), "wb") as out:
-            out.write((", ".join(parts) + "}\n").encode())
+            out.write((("\n" if self._cut else "") + ", ".join(parts) + "}\n").encode())
+        self._cut = False
         if time.monotonic() - self._swept > SWEEP_S:
             self._sweep()
 

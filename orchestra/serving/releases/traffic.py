@@ -41,7 +41,7 @@ class Traffic:
         self.withdrawn = False
         """Whether the candidate gets nothing any more."""
         self._samples, self._telemetry = TrialSamples(database, trial.id), telemetry
-        self._until = time.time() + 60 * trial.settings.minutes + GRACE_S
+        self._until = time.monotonic() + 60 * trial.settings.minutes + GRACE_S
         self._look: asyncio.Task[None] | None = None
         self._due = False
         """Whether something came that is to be looked at."""
@@ -145,7 +145,7 @@ class Traffic:
     def look(self, on_withdrawn: Callable[[Backend], None]) -> None:
         """Learn what other gateways or the release found; a trial that nobody ends comes to an end by itself."""
         found = self._samples.found()
-        if found is None and time.time() > self._until:
+        if found is None and time.monotonic() > self._until:
             found = self._samples.find(Finding(verdict="ended", why="its release was killed"))
         if found is not None and found.verdict != "passed" and not self.withdrawn:
             self._withdraw(found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable
+from sqlite3 import Connection
 
 from orchestra.serving.shared.database import LEASE_S, Database, delete_old
 from orchestra.serving.wire.errors import ApiError, bad_request
@@ -30,6 +32,9 @@ class Answers:
             raise bad_request(f"an Idempotency-Key has 1 to {MAX_NAME} characters")
         digest, now = hashlib.sha256(body).hexdigest(), time.time()
         with self._database.change() as store:
+            if (owner, name) in self._running:
+                # It runs here, though the clock may have jumped or the machine slept since it was last stated.
+                _state(store, [(owner, name)])
             delete_old(store, "answers", "owner, name", now - KEEP_S)
             expired = "DELETE FROM answers WHERE owner = ? AND name = ? AND (made < ? OR body IS NULL AND made < ?)"
             store.execute(expired, (owner, name, now - KEEP_S, now - RUNNING_S))
@@ -49,9 +54,8 @@ class Answers:
     def renew(self) -> None:
         """Keep the names of this process's requests under way."""
         if self._running:
-            rows = [(time.time(), *one) for one in tuple(self._running)]
             with self._database.change() as store:
-                store.executemany("UPDATE answers SET made = ? WHERE owner = ? AND name = ? AND body IS NULL", rows)
+                _state(store, tuple(self._running))
 
     def finish(self, owner: str, name: str, body: bytes) -> None:
         """Keep the answer."""
@@ -64,6 +68,12 @@ class Answers:
         self._running.discard((owner, name))
         with self._database.change() as store:
             store.execute("DELETE FROM answers WHERE owner = ? AND name = ? AND body IS NULL", (owner, name))
+
+
+def _state(store: Connection, running: Iterable[tuple[str, str]]) -> None:
+    """State that the requests of these owners and names run now."""
+    rows = [(time.time(), *one) for one in running]
+    store.executemany("UPDATE answers SET made = ? WHERE owner = ? AND name = ? AND body IS NULL", rows)
 
 
 def _conflict(message: str, code: str, retry_after_s: float | None = None) -> ApiError:

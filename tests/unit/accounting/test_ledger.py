@@ -18,6 +18,7 @@ from orchestra.accounting.ledger import Spending, by_component, cost_of, parts, 
 from orchestra.errors import BudgetError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.types import Charge, Component, Price, Usage, add_up
+from tests.support.full_disk import no_larger_than
 
 rates = st.decimals(min_value=0, max_value=1000, places=6)
 prices = st.builds(
@@ -248,3 +249,22 @@ def test_a_budget_within_another_keeps_both_caps_and_is_booked_in_both(tmp_path:
     with pytest.raises(BudgetError, match=r"run\.jsonl: 0\.8 of 1\.2 USD"), version.hold(Decimal("0.5")):
         pass
     version.check(Decimal("1.2"))  # A refusal leaves nothing held.
+
+
+def test_a_full_disk_leaves_a_ledger_that_goes_on(tmp_path: Path) -> None:
+    file, other = tmp_path / "ledger.jsonl", tmp_path / "other.jsonl"
+    charge = Charge(component=Component.EXPERT, name="x", cost_usd=Decimal("0.5"))
+    budget = Budget(file, None)
+    budget.book(charge)
+    with no_larger_than(file.stat().st_size + 50):
+        with pytest.raises(OSError, match="File too large"):
+            budget.book(charge)
+        with pytest.raises(OSError, match="File too large"):
+            budget.close()
+    assert not file.read_text().endswith("\n"), "half a line"
+    other.write_text(file.read_text())
+    again = Budget(file, None, others=[other])
+    assert again.spent_usd == 1
+    again.book(charge)
+    again.close()
+    assert Budget(file, None).spent_usd == 1 and len(read_jsonl(file, Charge)) == 2

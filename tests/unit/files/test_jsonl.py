@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.errors import DataError
+from orchestra.files import jsonl
 from orchestra.files.jsonl import chunks, read_jsonl, read_lines, stream_jsonl, stream_lines, write_jsonl
 from orchestra.types import Charge, Component
 
@@ -44,3 +45,12 @@ def test_records_are_read_one_after_another(tmp_path: Path) -> None:
     assert [next(found), next(found)] == [charge, charge], "what follows is not read yet"
     with pytest.raises(DataError, match=r"x\.jsonl:3: "):
         next(found)
+
+
+@pytest.mark.parametrize("text", ["", "a\n", "a\nb", "abcdefgh", "a\n" + "b" * 50, "\n\nabc"])
+def test_a_file_is_cut_to_its_whole_lines(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK", 7)
+    file = tmp_path / "x.jsonl"
+    file.write_text(text)
+    jsonl.end_with_a_line(file)
+    assert file.read_text() == text[: text.rfind("\n") + 1]

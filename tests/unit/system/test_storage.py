@@ -23,6 +23,7 @@ from orchestra.system.storage import (
     blame_storage,
     check_database,
     check_storage,
+    check_used_database,
     storage_failure,
     storage_named,
 )
@@ -247,9 +248,35 @@ def test_damage_that_only_mlflow_meets_is_one_line_too(
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_the_pages_of_a_large_database_in_use_are_read_in_a_copy(
+    database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "BESIDE", 0)
+    root, read = workspace_with(tmp_path, database), list[Path]()
+    (tmp_path / "other").mkdir()
+    zeroed = workspace_with(tmp_path / "other", DAMAGES["a page of zeros"](database))  # type: ignore[no-untyped-call]
+
+    def check(folder: Path, name: str, *, beside: bool = False) -> bool:
+        if not beside:
+            with closing(sqlite3.connect(root / MLFLOW, timeout=0, isolation_level=None)) as db:
+                db.execute("CREATE TABLE written_meanwhile (x)")
+            read.append(folder)
+        return check_database(folder, name, beside=beside)
+
+    monkeypatch.setattr(storage, "check_database", check)
+    assert check_used_database(root, MLFLOW) and read != [root]
+    assert [one.name for one in (root / ".state").iterdir()] == ["mlflow.db"]
+    monkeypatch.setattr(storage, "check_database", check_database)
+    with pytest.raises(DataError, match=r"^\.state/mlflow\.db: the database is damaged"):
+        check_used_database(zeroed, MLFLOW)
+    monkeypatch.setattr(storage, "ROOM", 2**60)
+    assert not check_used_database(root, MLFLOW), "a copy has no room"
+
+
 @pytest.mark.parametrize("works", [True, False])
-def test_doctor_and_up_read_every_page_only_where_no_run_works(
-    works: bool, database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("serves", [True, False])
+def test_doctor_and_up_read_every_page_only_where_nobody_writes(
+    works: bool, serves: bool, database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, asked = workspace_with(tmp_path, database), []
 
@@ -260,12 +287,17 @@ def test_doctor_and_up_read_every_page_only_where_no_run_works(
     for module in (doctor, servers):
         monkeypatch.setattr(module, "locked_elsewhere", lambda _root: works)
         monkeypatch.setattr(module, "check_database", check)
-    said = {one.what: one.found for one in doctor._databases(root)}
-    assert ("a run works" in said[MLFLOW]) is works and (said[MLFLOW] == "whole") is not works
+    monkeypatch.setattr(doctor, "check_used_database", lambda root, name: check(root, name, beside=True))
+    with monkeypatch.context() as server:
+        server.setattr(doctor, "services", lambda _root: ["prefect"] if serves else [])
+        said = {one.what: one.found for one in doctor._databases(root)}
+    used = works or serves
+    assert ("no room for a copy" in said[MLFLOW]) is used and (said[MLFLOW] == "whole") is not used
+    assert asked == [used] * len(DATABASES)
     monkeypatch.setattr(servers, "_commands", lambda *_: {name: ([], 0, {}) for name in ("mlflow", "prefect")})
     monkeypatch.setattr(servers, "start_service", lambda *_, **__: None)
     list(servers.start(root))
-    assert asked == [works] * (len(DATABASES) + 2)
+    assert asked[len(DATABASES) :] == [works] * 2
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.binary(min_size=1, max_size=5000))

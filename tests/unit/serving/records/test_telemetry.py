@@ -9,6 +9,7 @@ import pytest
 from orchestra.serving.records import traces
 from orchestra.serving.records.telemetry import Telemetry, served
 from orchestra.serving.records.traces import TraceWriter, lines_backwards, trace_files
+from tests.support.full_disk import no_larger_than
 from tests.support.worlds import episode
 
 
@@ -27,6 +28,38 @@ def test_traces_come_back_by_release(tmp_path: Path) -> None:
         out.write(json.dumps({"fingerprint": "f1"})[:9])
     assert served(tmp_path / "traces", "f1") == [made[3], made[1], made[0]]
     assert served(tmp_path / "traces", "f1", limit=2) == [made[3], made[1]]
+
+
+def test_a_full_disk_costs_the_traces_of_that_time_alone_and_they_are_counted(tmp_path: Path) -> None:
+    telemetry, one = Telemetry(tmp_path), episode()
+
+    def trace() -> None:
+        telemetry.trace({"fingerprint": "f"}, episode=one)
+        telemetry.traces.close()
+
+    trace()
+    (file,) = tmp_path.iterdir()
+    with no_larger_than(file.stat().st_size + 50):
+        trace()
+        trace()
+    trace()
+    assert served(tmp_path, "f") == [one, one]
+    assert telemetry.registry.get_sample_value("orchestra_traces_lost_total") == 2
+
+
+def test_lines_of_other_releases_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    telemetry = Telemetry(tmp_path)
+    for fingerprint in ["old"] * 50 + ["new"]:
+        telemetry.trace({"fingerprint": fingerprint}, episode=episode())
+    telemetry.close()
+    parsed, loads = list[str](), json.loads
+
+    def count(text: str) -> object:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", count)
+    assert len(served(tmp_path, "new")) == len(parsed) == 1, "right after a release nearly every line is of another"
 
 
 def test_a_line_that_a_kill_cut_within_a_character_hides_no_other(tmp_path: Path) -> None:

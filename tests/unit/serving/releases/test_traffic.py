@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -272,7 +273,11 @@ def test_a_trial_that_its_release_left_ends_by_itself(tmp_path: Path, monkeypatc
     gateway = tried(tmp_path, candidate(tmp_path), minutes=0.01)
     assert gateway.traffic is not None
     asyncio.run(gateway.look())
-    assert not gateway.traffic.withdrawn
+    with monkeypatch.context() as jumped:
+        tomorrow = time.time() + 86_400
+        jumped.setattr(time, "time", lambda: tomorrow)
+        asyncio.run(gateway.look())
+    assert not gateway.traffic.withdrawn, "a clock that jumps ends no trial"
     monkeypatch.setattr(gateway.traffic, "_until", 0.0)
     asyncio.run(gateway.look())
     assert gateway.traffic.withdrawn

@@ -46,6 +46,19 @@ def test_answers_by_owner_and_name(tmp_path: Path) -> None:
     assert answers.begin("b", "n", b"x") is None
 
 
+@pytest.mark.parametrize("jump_s", [RUNNING_S + 1, 2 * KEEP_S, -3600.0])
+def test_a_request_that_runs_here_is_not_begun_again_when_the_clock_jumps(
+    jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, now = Answers(Database(tmp_path / "store.sqlite")), time.time()
+    assert answers.begin("a", "n", b"x") is None
+    monkeypatch.setattr(time, "time", lambda: now + jump_s)  # As after a laptop's sleep.
+    with pytest.raises(ApiError, match="still runs"):
+        answers.begin("a", "n", b"x")
+    answers.finish("a", "n", b"done")
+    assert answers.begin("a", "n", b"x") == b"done"
+
+
 def test_a_day_s_answers_are_neither_searched_nor_deleted_at_once(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.sqlite")
     answers, said = Answers(database), list[str]()

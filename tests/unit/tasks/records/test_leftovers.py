@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -111,6 +112,26 @@ def test_a_branch_without_dvc_lock_is_no_warning(workspace: Path, caplog: pytest
     shell(workspace, *GIT, "commit", "-qm", "dvc.lock is not committed")
     main([])
     assert "version info" not in caplog.text
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_old_version_whose_listing_is_lost_does_not_end_it(
+    damaged: bool, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "dvc.yaml").write_text("stages:\n  a:\n    cmd: mkdir d && echo 1 > d/f\n    outs: [d]\n")
+    shell(workspace, sys.executable, "-m", "dvc", "repro", "-q", "a")
+    listing = next((workspace / CACHE).rglob("*.dir"))
+    shell(workspace, *GIT, "add", "-f", LOCK, "dvc.yaml")
+    shell(workspace, *GIT, "commit", "-qm", "a folder")
+    shell(workspace, "git", "tag", "old")
+    if damaged:
+        listing.chmod(0o644)
+        listing.write_text("[]")
+        with pytest.raises(DataError, match=r"is corrupted, so DVC deleted it — the same command again"):
+            main([])
+    listing.unlink(missing_ok=True)
+    main([])
+    assert "nothing was deleted: orchestra gc --delete" in capsys.readouterr().out
 
 
 def test_evidence_goes_with_its_checkpoint(workspace: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestra.config.deploy import Deploy, Tracing
+from orchestra.serving.records.spans import Trace
 from orchestra.serving.records.telemetry import TRACES, Telemetry
 from orchestra.types import ToolCall
 from tasks.platform.tracking import connect
+from tasks.records import traces as records
 from tasks.records.traces import EXPERIMENT, export
 from tests.support.serving_world import params
 from tests.support.worlds import episode
@@ -54,6 +56,34 @@ def test_episodes_are_read_in_mlflow_once_each_and_old_ones_go(tmp_path: Path, m
     later = deploy().model_copy(update={"gateway": deploy().gateway.model_copy(update={"trace_days": 1})})
     monkeypatch.setattr(time, "time", lambda: (datetime.now(UTC) + timedelta(days=2)).timestamp())
     assert export(tmp_path, later).deleted == 3
+
+
+def test_an_export_that_was_ended_goes_on_from_what_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(records, "SEEN", 2)
+    keep(tmp_path, "a", "b", "c")
+
+    def sampled(trace: Trace, share: float) -> bool:
+        if trace.record["trace_id"][0] == "c":
+            raise TimeoutError
+        return False
+
+    with monkeypatch.context() as late, pytest.raises(TimeoutError):
+        late.setattr(Trace, "sampled", sampled)
+        export(tmp_path, deploy())
+    assert export(tmp_path, deploy(share=0.0)).seen == 1
+
+
+def test_a_day_s_file_that_was_deleted_by_hand_is_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    keep(tmp_path, "a", "b", "c")
+    assert export(tmp_path, deploy(share=0.0)).seen == 3
+    for file in (tmp_path / TRACES).iterdir():
+        file.unlink()
+    keep(tmp_path, "d")
+    assert export(tmp_path, deploy(share=0.0)).seen == 1
 
 
 def test_what_is_not_sampled_is_read_but_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
