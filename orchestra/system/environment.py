@@ -30,8 +30,8 @@ SWITCHES = {
     "HF_HUB_OFFLINE": "1",
     # Tokenizers warn at every fork otherwise, and their threads compete with torch's for the same cores.
     "TOKENIZERS_PARALLELISM": "false",
-    # A thread of torch that waits for another one gives its core away soon. By default it spins for long, which takes the core
-    # from the one that it waits for where they share one, or where other work runs: steps took up to four times as long.
+    # By default a thread of torch that waits for another one spins for long, and so takes the core that the other one
+    # needs, where both share it or other work runs: steps took up to four times as long.
     "GOMP_SPINCOUNT": "2000",
     "GIT_PYTHON_REFRESH": "quiet",
     # Their bars redraw lines; stages say their own progress.
