@@ -93,7 +93,7 @@ def test_a_broken_file_is_told_with_what_helps(domain: Path, case: str) -> None:
         check()
 
 
-@pytest.mark.parametrize("name", ["wether", "../domains/weather", "."])
+@pytest.mark.parametrize("name", ["weathr", "../domains/weather", "."])
 def test_a_domain_that_is_not_there_is_told_with_those_that_are(domain: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"no domain named .* — name one of: weather"):
         check(name)
