@@ -26,7 +26,7 @@ def main() -> None:
     params, base = load_params(ROOT / "params.yaml"), ROOT / "models/base/embedded"
     toolkit = Toolkit.from_params(params, ROOT, book=AnswerBook.of(KNOWN))
     items = [question(one.question, toolkit, tools=EXPERTS, answer=one.answer, preference=CHEAP) for one in KNOWN]
-    changed = {"steps": 10, "examples_per_step": 1, "group_size": 8, "branch": None, "mix": {}}
+    changed: dict[str, object] = {"steps": 10, "examples_per_step": 1, "group_size": 8, "branch": None, "mix": {}}
     settings = params.grpo.model_copy(update={**changed, "eval_every": 20, "save_steps": 20})
 
     def log(metrics: dict[str, float], step: int) -> None:
