@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,10 +94,12 @@ def stream_lines(
 ) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, from 1, as `read_lines` would give them leniently, without holding the file.
 
-    `whole`: but for a last one without an end.
+    `whole`: but for a last one without an end, which is being written.
     """
-    lines = enumerate(_open_lines(path, fix), start=1)
-    return ((number, _text(line)) for number, line in lines if not whole or line.endswith(b"\n"))
+    lines = _open_lines(path, fix)
+    if whole:
+        lines = takewhile(lambda line: line.endswith(b"\n"), lines)
+    return ((number, _text(line)) for number, line in enumerate(lines, start=1))
 
 
 def copy_lines(path: Path, target: Path, *, without: Collection[int]) -> None:

@@ -74,7 +74,7 @@ def judge_of(toolkit: Toolkit, examples: Iterable[Example]) -> Judge | None:
         return None
     for one in judged:
         if one.verifier.answer is None and not is_recorded(one, toolkit.domain_folders):
-            fix = "give the example an answer, or set judge=False to run it without a verdict"
+            fix = "give the example an answer, or RolloutOptions(judge=False): no verdict"
             raise ConfigError("no expected answer for the judge to compare with", where=one.id, fix=fix)
     settings = toolkit.judge.settings
     return Judge(toolkit.judge_chat, rubric(settings.rubric), settings.max_output_tokens)

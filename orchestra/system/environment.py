@@ -30,9 +30,6 @@ SWITCHES = {
     "HF_HUB_OFFLINE": "1",
     # Tokenizers warn at every fork otherwise, and their threads compete with torch's for the same cores.
     "TOKENIZERS_PARALLELISM": "false",
-    # By default a thread of torch that waits for another one spins for long, and so takes the core that the other one
-    # needs, where both share it or other work runs: steps took up to four times as long.
-    "GOMP_SPINCOUNT": "2000",
     "GIT_PYTHON_REFRESH": "quiet",
     # Their bars redraw lines; stages say their own progress.
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -43,6 +40,9 @@ SWITCHES = {
 
 THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 """Names of this machine that no proxy is asked for."""
+SPINS = "2000"
+"""Turns of the loop in which a thread of torch waits for another one before it sleeps. By default far more, which
+take the core that the other one needs where both share it or other work runs: steps took up to four times as long."""
 GARBAGE = 10_000
 """Objects that come before garbage is looked for. At Python's 700 it took a fifth of the time of loading libraries."""
 
@@ -52,6 +52,8 @@ def quiet() -> None:
     again."""
     for name, value in SWITCHES.items():
         os.environ.setdefault(name, value)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     # `python -m`, by which commands and stages continue, finds them in the working directory.
     os.environ.pop("PYTHONSAFEPATH", None)
     _ask_this_machine_directly()

@@ -7,6 +7,7 @@ import resource
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,8 @@ LEAST = 2**20
 """Bytes of room without which hardly any program works."""
 BESIDE = 256 * 2**20
 """Bytes of a database whose pages are read beside work: a second. Its writers wait, and MLflow's give up after 20 s."""
+COPY, COPY_S = ".check-", 3600.0
+"""How the folder of a copy that is read begins, and seconds after which one was left by a killed check."""
 LOG_TAIL = 64 * 2**10
 """Bytes of a log that are read for what the disk said."""
 
@@ -131,21 +134,30 @@ def snapshot(database: Path, copy: Path) -> None:
 
 
 def check_used_database(root: Path, name: str) -> bool:
-    """`check_database` of one that others write to meanwhile: beyond `BESIDE` the pages of a copy are read.
+    """`check_database` of one that others write to meanwhile: the pages of a copy are read.
 
     Returns whether every page was: not where a copy has no room.
     """
-    file = root / name
-    if check_database(root, name, beside=True):
+    file, state = root / name, root / ".state"
+    check_database(root, name, beside=True)
+    if not file.is_file():
         return True
-    if shutil.disk_usage(root).free < file.stat().st_size + ROOM:
+    for left in state.glob(f"{COPY}*"):
+        # Of a check that was killed.
+        if time.time() - left.stat().st_mtime > COPY_S:
+            shutil.rmtree(left, ignore_errors=True)
+    log = file.with_name(f"{file.name}-wal")
+    size = sum(one.stat().st_size for one in (file, log) if one.is_file())
+    if shutil.disk_usage(root).free < size + ROOM:
         return False
     try:
-        with tempfile.TemporaryDirectory(dir=root / ".state", prefix=".check-") as folder:
+        with tempfile.TemporaryDirectory(dir=state, prefix=COPY) as folder:
             (copy := Path(folder) / name).parent.mkdir(parents=True)
             snapshot(file, copy)
             return check_database(Path(folder), name)
     except sqlite3.DatabaseError as error:
+        if _primary(error) in UNWRITTEN:
+            return False
         raise database_failure(error, name) from None
 
 

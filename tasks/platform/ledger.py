@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_FLOOR, Decimal, localcontext
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,7 +61,8 @@ def _whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
     """The lines from that byte on, one after another; half a line, which is being written, is left out."""
     with file.open("rb") as lines:
         lines.seek(start)
-        yield from (line for line in lines if line.endswith(b"\n"))
+        # Not beyond half a line: once its rest is written, that would be read as a line.
+        yield from takewhile(lambda line: line.endswith(b"\n"), lines)
 
 
 def by_stage(files: Iterable[Path]) -> dict[str, dict[str, Decimal]]:

@@ -2,24 +2,20 @@
 
 import argparse
 import contextlib
-import json
-import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from orchestra.config.schema import load_params
-from orchestra.errors import DataError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir
 from orchestra.files.yaml import load_yaml
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.serving.releases.trial import read_trial
-from orchestra.system.environment import quiet
 from orchestra.system.runs import SHORT, runs
 from orchestra.system.storage import ARTIFACTS
 from orchestra.system.workspace import Screen, locked
@@ -31,9 +27,10 @@ from tasks.platform.commands import run_command
 from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry, known
 from tasks.platform.tracking import PARENT, experiment, own_database
+from tasks.records.cached import CACHE, check_listings, of_dvc, of_sweeps, with_files
 from tasks.records.models import CHECKPOINTS, MODEL, training_run
 
-CACHE, WORK, SWEEPS = ".dvc/cache/files/md5", "work", "work/sweeps"
+WORK = "work"
 PREFECT_RESULTS = ".state/prefect/storage"
 COLLECTED = "orchestra.collected"
 """Tag of a version whose kept checkpoint was deleted here: when."""
@@ -143,49 +140,12 @@ def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Lefto
     cache = root / CACHE
     if not cache.is_dir():
         return
-    used = _closure(cache, [*_of_dvc(root), *_of_sweeps(root), *_of_runs(registry, kept)])
+    check_listings(root)
+    used = with_files(root, [*of_dvc(root), *of_sweeps(root), *_of_runs(registry, kept)])
     for folder in atomic.whole_entries(cache):
         for file in atomic.whole_entries(folder):
             if (folder.name + file.name).removesuffix(".dir") not in used:
                 yield Leftover("outputs of stages", file, _size(file), "no stage, branch, version or open run uses it")
-
-
-def _of_dvc(root: Path) -> Iterator[str]:
-    """What DVC itself knows as used: in the workspace, in branches and in tags."""
-    quiet()
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-    from dvc_objects.errors import ObjectFormatError
-
-    # dvc.lock is not committed, so DVC would warn of every output of every branch and tag.
-    logger = logging.getLogger("dvc.output")
-    logger.addFilter(_of_a_version)
-    try:
-        with Repo(str(root)) as repo:
-            # A directory of an old version whose listing is neither here nor at the remote keeps nothing. Without
-            # `force`, DVC asks about it on a terminal and refuses elsewhere.
-            used = repo.used_objs(all_branches=True, all_tags=True, force=True)
-    except ObjectFormatError as error:
-        raise DataError(f"{error}, so DVC deleted it", where=CACHE, fix="the same command again") from None
-    except DvcException as error:
-        raise dvc.explained(error, root) from None
-    finally:
-        logger.removeFilter(_of_a_version)
-    for hashes in used.values():
-        yield from (str(one.value) for one in hashes if one.value)
-
-
-def _of_a_version(record: logging.LogRecord) -> bool:
-    """False of DVC's warning about an output that no dvc.lock tells of: nothing of it is in the cache."""
-    return "missing version info" not in record.getMessage()
-
-
-def _of_sweeps(root: Path) -> Iterator[str]:
-    """Copies of the workspace share its cache."""
-    for lock in (root / SWEEPS).glob("*/dvc.lock"):
-        stages = (load_yaml(lock, if_missing="run the pipeline", of_dvc=True) or {}).get("stages", {})
-        for name in stages:
-            yield from dvc.hashes(lock.parent, name).outputs.values()
 
 
 def _of_runs(registry: Registry, kept: References) -> Iterator[str]:
@@ -195,18 +155,6 @@ def _of_runs(registry: Registry, kept: References) -> Iterator[str]:
     found += _search(client, registry.root, "attributes.status = 'RUNNING'")
     for run in found:
         yield from (value for key, value in run.data.tags.items() if key.startswith(OUT))
-
-
-def _closure(cache: Path, names: Iterable[str]) -> set[str]:
-    """Hashes, with those of the files of each folder among them."""
-    found = set()
-    for name in set(names):
-        found.add(name.removesuffix(".dir"))
-        if name.endswith(".dir"):
-            with contextlib.suppress(OSError, ValueError):
-                listed = json.loads((cache / name[:2] / name[2:]).read_text(encoding="utf-8"))
-                found |= {str(one["md5"]) for one in listed}
-    return found
 
 
 def _training(root: Path) -> Iterator[Leftover]:

@@ -54,3 +54,9 @@ def test_a_file_is_cut_to_its_whole_lines(text: str, tmp_path: Path, monkeypatch
     file.write_text(text)
     jsonl.end_with_a_line(file)
     assert file.read_text() == text[: text.rfind("\n") + 1]
+
+
+def test_nothing_is_read_beyond_half_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its writer goes on between two reads: what is then read is the rest of that line, with an end.
+    monkeypatch.setattr(jsonl, "_open_lines", lambda *_: iter([b"a\n", b'{"x"', b": 1}\n"]))
+    assert list(stream_lines(Path(), whole=True)) == [(1, "a")]

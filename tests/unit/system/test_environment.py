@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.system.environment import GARBAGE, SWITCHES, cores, keep_loaded, machine, quiet
+from orchestra.system.environment import GARBAGE, SPINS, SWITCHES, cores, keep_loaded, machine, quiet
 from tests.support.endpoint import idle_proxy, serving
 from tests.support.worlds import ROOT
 
@@ -31,6 +31,22 @@ def test_every_switch_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     quiet()
     assert {name: os.environ[name] for name in SWITCHES} == SWITCHES
+
+
+@pytest.mark.parametrize(
+    ("told", "spins"),
+    [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_that_wait_sleep_soon_unless_the_user_says_how_they_wait(
+    told: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        # Set first, so that what `quiet` sets is taken back after the test.
+        monkeypatch.setenv(name, told.get(name, ""))
+        if name not in told:
+            monkeypatch.delenv(name)
+    quiet()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

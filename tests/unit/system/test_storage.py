@@ -1,10 +1,12 @@
 """A disk that fails, and databases that are damaged: one line that names them, whatever the program was doing."""
 
 import errno
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.system import backup, servers, storage
 from orchestra.system.storage import (
+    COPY_S,
     DATABASES,
     MLFLOW,
     REASONS,
@@ -248,10 +251,11 @@ def test_damage_that_only_mlflow_meets_is_one_line_too(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_pages_of_a_large_database_in_use_are_read_in_a_copy(
-    database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("beside", [0, 2**30])
+def test_the_pages_of_a_database_in_use_are_read_in_a_copy(
+    beside: int, database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "BESIDE", 0)
+    monkeypatch.setattr(storage, "BESIDE", beside)
     root, read = workspace_with(tmp_path, database), list[Path]()
     (tmp_path / "other").mkdir()
     zeroed = workspace_with(tmp_path / "other", DAMAGES["a page of zeros"](database))  # type: ignore[no-untyped-call]
@@ -267,6 +271,11 @@ def test_the_pages_of_a_large_database_in_use_are_read_in_a_copy(
     assert check_used_database(root, MLFLOW) and read != [root]
     assert [one.name for one in (root / ".state").iterdir()] == ["mlflow.db"]
     monkeypatch.setattr(storage, "check_database", check_database)
+    for name, age in ((".check-killed", 2 * COPY_S), (".check-at-work", 0.0)):
+        (root / ".state" / name).mkdir()
+        os.utime(root / ".state" / name, (time.time() - age,) * 2)
+    assert check_used_database(root, MLFLOW)
+    assert not (root / ".state/.check-killed").exists() and (root / ".state/.check-at-work").exists()
     with pytest.raises(DataError, match=r"^\.state/mlflow\.db: the database is damaged"):
         check_used_database(zeroed, MLFLOW)
     monkeypatch.setattr(storage, "ROOM", 2**60)

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +24,8 @@ from tasks.platform.dvc import LOCK, LOCK_BEFORE
 from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import PARENT, connect, experiment
-from tasks.records.leftovers import CACHE, COLLECTED, Leftover, delete, keepers, leftovers, main
+from tasks.records.cached import CACHE
+from tasks.records.leftovers import COLLECTED, Leftover, delete, keepers, leftovers, main
 from tasks.records.models import MODEL, logged_model
 from tests.support.registries import GIT, commit, make_workspace, register, remove_run, run_stage, shell
 
@@ -114,24 +116,49 @@ def test_a_branch_without_dvc_lock_is_no_warning(workspace: Path, caplog: pytest
     assert "version info" not in caplog.text
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_an_old_version_whose_listing_is_lost_does_not_end_it(
-    damaged: bool, workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def listing(workspace: Path) -> Path:
+    """The listing of a folder that a stage made, as DVC's cache keeps it; a tag and dvc.lock name it."""
     (workspace / "dvc.yaml").write_text("stages:\n  a:\n    cmd: mkdir d && echo 1 > d/f\n    outs: [d]\n")
     shell(workspace, sys.executable, "-m", "dvc", "repro", "-q", "a")
-    listing = next((workspace / CACHE).rglob("*.dir"))
+    found = next((workspace / CACHE).rglob("*.dir"))
     shell(workspace, *GIT, "add", "-f", LOCK, "dvc.yaml")
     shell(workspace, *GIT, "commit", "-qm", "a folder")
     shell(workspace, "git", "tag", "old")
+    return found
+
+
+def damage(listing: Path) -> None:
+    listing.chmod(0o644)
+    listing.write_text("[]")
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_old_version_whose_listing_is_lost_does_not_end_it(
+    damaged: bool, workspace: Path, listing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "dvc.yaml").write_text("stages: {}\n")
+    (workspace / LOCK).unlink()
     if damaged:
-        listing.chmod(0o644)
-        listing.write_text("[]")
+        damage(listing)
         with pytest.raises(DataError, match=r"is corrupted, so DVC deleted it — the same command again"):
             main([])
     listing.unlink(missing_ok=True)
     main([])
     assert "nothing was deleted: orchestra gc --delete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lose", [damage, Path.unlink])
+def test_files_of_the_present_version_stay_though_their_listing_is_lost(
+    lose: Callable[[Path], None], workspace: Path, listing: Path
+) -> None:
+    lose(listing)
+    with pytest.raises(DataError, match=r"d: DVC's listing of these files is lost.*dvc commit --force a"):
+        main(["--days", "0", "--delete"])
+    assert len(list((workspace / CACHE).rglob("*"))) > 1
+    shell(workspace, sys.executable, "-m", "dvc", "commit", "--force", "-q", "a")
+    main(["--days", "0", "--delete"])
+    assert listing.is_file() and (workspace / "d/f").read_text() == "1\n"
 
 
 def test_evidence_goes_with_its_checkpoint(workspace: Path) -> None:
