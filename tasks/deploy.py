@@ -90,8 +90,13 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
 
 
 def _retire(stage: Stage, release: Release, releases: Sequence[tuple[str, ReleaseRecord]]) -> None:
-    """End what serves no more with its last request, and record how that went."""
-    release.retire()
+    """End what serves no more with its last request, and record how that went. Ctrl-C ends the wait alone."""
+    try:
+        release.retire()
+    except KeyboardInterrupt:
+        release.drain.given_up, now = True, _serving(stage.root)
+        serves = f"version {now} serves" if now else "nothing serves"
+        stage.say(f"{serves}; the wait for the last requests was ended: the next release ends what served before")
     for run_id, made in releases:
         whole = made.model_copy(update={"drained": release.drain.told})
         with _unless_lost(stage):

@@ -68,7 +68,7 @@ class Backend:
     """The turn that stands in place of one that the policy is not sure of."""
     _most_s: int = field(init=False)
     """`deploy.gateway.request_s` of the release."""
-    _told: dict[str, Any] | None = field(init=False, default=None)
+    _told: dict[str, Any] = field(init=False, default_factory=dict)
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
@@ -114,6 +114,7 @@ class Backend:
         offered = params.synthesize.experts_per_toolbox
         made = cls(serving, Codec.load(folder), toolkit, policy, params.rollout, offered, _turnstile=turnstile)
         made._shelf.prepare(params.world.domains, offered[False])
+        made.told(root)
         keep_loaded()
         return made
 
@@ -140,8 +141,8 @@ class Backend:
         }
 
     def told(self, root: Path) -> dict[str, Any]:
-        """What it is where it is a demonstration, with questions to try; read once, as a release found it."""
-        if self._told is None:
+        """What it is where it is a demonstration, with questions to try: of the load, or the first found since."""
+        if not self._told.get("to_try"):
             self._told = demonstration(root, self.serving)
         return self._told
 

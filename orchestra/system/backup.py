@@ -52,7 +52,7 @@ EVERYTHING = (*DATABASES, *FOLDERS, *FILES)
 ANOTHER = "take another backup"
 CONTENTS = "contents.json"
 """The last file of a backup: without it the backup was cut off."""
-WRITERS = {MLFLOW: ("mlflow",), PREFECT: ("prefect", "worker"), GATEWAY: ("gateway",)}
+WRITERS = {MLFLOW: ("mlflow",), PREFECT: ("prefect", "worker"), GATEWAY: ("gateway", "gateway-old", "gateway-ending")}
 """Servers that have a database open."""
 PLACES = {
     "experiments": ("artifact_location",),
@@ -158,7 +158,7 @@ def restore(
         say("restore: unpacking and checking every file")
         contents = _unpack(source, unpacked, allowed)
         writers = {name for database in contents.files for name in WRITERS.get(database, ())}
-        if running := [service.name for service in services(root) if service.name.removesuffix("-old") in writers]:
+        if running := [service.name for service in services(root) if service.name in writers]:
             fix = f"orchestra stop {' '.join(running)}"
             raise ServiceError(f"{' and '.join(running)} runs", where="restore", fix=fix)
         for service in by_hand(root) if GATEWAY in contents.files else ():

@@ -299,7 +299,7 @@ def test_a_busy_port_is_one_line_that_says_who_and_what_to_do(root: Path, first:
 def test_two_releases_at_once_are_refused(root: Path, first: ReleaseCandidate, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    monkeypatch.setattr("orchestra.serving.releases.release.STOP_S", 0.1)
+    monkeypatch.setattr("orchestra.serving.releases.release.RETIRING_S", 0.1)
     with (root / ".state/deploy.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ServiceError, match="another release runs"):

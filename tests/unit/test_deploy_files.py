@@ -174,6 +174,21 @@ def test_model_servers_are_of_the_version_that_a_release_installs() -> None:
     assert {*named, model["tag"]} == {f"v{version}"}
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_the_guide_copies_a_workspace_also_where_a_release_noted_no_turns(tmp_path: Path, noted: bool) -> None:
+    functions = re.findall(r"^    ((?:served|checkpoint|copy)\(\) .*)$", GUIDE, re.MULTILINE)
+    for folder in ("data", "models", *([".state/references"] if noted else [".state"])):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".state/serving.json").write_text('{"checkpoint": "models"}', encoding="utf-8")
+    for file in ("params.yaml", "dvc.yaml"):
+        (tmp_path / file).touch()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = "\n".join(["set -o pipefail", *functions, "copy | tar -tf -"])
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (".state/references/" in done.stdout.split()) is noted
+
+
 def test_the_guide_puts_checkpoint_and_length_of_what_is_released_into_vllm_s_file(tmp_path: Path) -> None:
     functions = re.findall(r"^    ((?:served|checkpoint|tokens)\(\) .*)$", GUIDE, re.MULTILINE)
     edits = re.findall(r"^    (sed -i .* deploy/kubernetes/vllm\.yaml)$", GUIDE, re.MULTILINE)

@@ -205,6 +205,8 @@ class Drain:
     """What still worked on requests when its wait was over."""
     sooner: bool = field(default=False, init=False)
     """Whether one of those ended before its wait was over."""
+    given_up: bool = field(default=False, init=False)
+    """Whether a person ended the wait."""
 
     def server(self, fingerprint: str | None, name: str, service: Service | None = None) -> None:
         """Until every gateway of this workspace has answered all that it works on with a release (None: with any that
@@ -235,18 +237,22 @@ class Drain:
         if self.cut:
             after = "" if self.sooner else f" after {self.limit_s:g} s"
             return f"Requests were cut{after}: {', '.join(self.cut)}."
+        if self.given_up:
+            return f"The wait for the last requests to what served before was ended after {self.seconds:.0f} s."
         whole = f"Requests to what served before took {self.seconds:.0f} s more; none was cut."
         return whole if self.seconds >= 1 else ""
 
     def _wait(self, done: Callable[[], bool], name: str, gone: Callable[[], bool] = lambda: False) -> None:
         began = time.monotonic()
-        ended = wait_until(
-            done,
-            self.limit_s,
-            gone=gone,
-            say=lambda spent: self.say(f"{name} answers its last requests ({spent:.0f} s of {self.limit_s:g} s)"),
-        )
-        self.seconds += time.monotonic() - began
+        try:
+            ended = wait_until(
+                done,
+                self.limit_s,
+                gone=gone,
+                say=lambda spent: self.say(f"{name} answers its last requests ({spent:.0f} s of {self.limit_s:g} s)"),
+            )
+        finally:
+            self.seconds += time.monotonic() - began
         if not ended and gone():
             self.sooner = True
             self.cut.append(f"{name}, which ended sooner")

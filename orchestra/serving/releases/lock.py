@@ -11,6 +11,9 @@ from filelock import FileLock, Timeout
 from orchestra.errors import ServiceError
 from orchestra.files.atomic import make_folder
 
+RETIRING_S = 70.0
+"""That a release may hold it to end a server that hangs: it asks the gateways, then kills the server after 35 s."""
+
 
 @contextlib.contextmanager
 def alone(root: Path, wait_s: float = 0) -> Iterator[None]:
@@ -21,7 +24,8 @@ def alone(root: Path, wait_s: float = 0) -> Iterator[None]:
     try:
         lock.acquire(timeout=wait_s)
     except Timeout:
-        raise ServiceError("another release runs", where=str(file), fix="wait for it to end") from None
+        what = "another release runs, or a gateway starts its vLLM again"
+        raise ServiceError(what, where=str(file), fix="wait for it to end") from None
     try:
         yield
     finally:

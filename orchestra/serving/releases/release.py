@@ -30,7 +30,7 @@ from orchestra.serving.releases.control import (
 )
 from orchestra.serving.releases.control_channel import GATEWAY, started_by_hand
 from orchestra.serving.releases.deployment import LAST, Deployment, last_deployment
-from orchestra.serving.releases.lock import alone
+from orchestra.serving.releases.lock import RETIRING_S, alone
 from orchestra.serving.releases.parity import Proof
 from orchestra.serving.releases.state import SERVING, Engine, Serving, gateway_code, read, serving_fingerprint, write
 from orchestra.serving.releases.trial import ReleaseTrial, end_trial, read_trial, write_trial
@@ -92,7 +92,7 @@ class Release:
 
         Raises `OrchestraError` after putting things back, `CandidateWorse` after a canary that did not pass.
         """
-        with alone(self.root, STOP_S):
+        with alone(self.root, RETIRING_S):
             settle(self.root)
             self.old = what_serves(self.root, self.params.deploy.start_timeout_s, self.say)
             self._end_trial()

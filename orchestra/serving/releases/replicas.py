@@ -1,6 +1,6 @@
 """Model servers that others keep up (`--vllm-url`): no release starts them, so that it compares what they serve.
 
-A gateway that starts compares them itself, with a few turns that the release noted: it has no room for the checkpoint.
+A gateway that starts compares them itself, with the turns that the release noted: it has no room for the checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestra.rollout.policies.base import Conversation, Generation
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control_channel import live_channels
-from orchestra.serving.releases.parity import Proof
+from orchestra.serving.releases.parity import CANARY_TOKENS, Proof
 from orchestra.serving.releases.state import SERVING, Serving, read
 from orchestra.types import Category, Example, Preference, Provenance, Record, Verifier
 
@@ -26,8 +26,6 @@ log = logging.getLogger("orchestra.gateway")
 
 REFERENCES = ".state/references"
 """One file a checkpoint, by its hash."""
-TURNS, TOKENS = 4, 16
-"""That a starting gateway compares: few, since its callers wait."""
 PATIENCE_S = 60.0
 """Seconds that a server may take for one of them."""
 
@@ -41,9 +39,11 @@ class NotedTurn(Record):
 
 
 class CheckpointReference(Record):
-    """Turns of one checkpoint."""
+    """Turns of one checkpoint: all of a release's canary, since its limits are meant for so many."""
 
     turns: tuple[NotedTurn, ...]
+    tokens: int
+    """That each may have."""
 
 
 async def asked_at(root: Path, urls: Sequence[str], serving: Serving, now: Serving | None) -> Serving:
@@ -83,9 +83,8 @@ def compare(root: Path, proof: Proof, serving: Serving, say: vllm.Say) -> tuple[
         try:
             say(proof.check(server))
         except ServiceError as failure:
-            where, version = f"model server {url}", serving.version
-            fix = f"start it with version {version}'s checkpoint, then release again"
-            raise ServiceError(failure.what, where=where, fix=fix) from None
+            fix = f"start it with version {serving.version}'s checkpoint and {_type(serving)}, then release again"
+            raise ServiceError(failure.what, where=f"model server {url}", fix=fix) from None
     _note(root, proof, serving.checkpoint_hash)
     return tuple(urls)
 
@@ -93,12 +92,11 @@ def compare(root: Path, proof: Proof, serving: Serving, say: vllm.Say) -> tuple[
 def _note(root: Path, proof: Proof, checkpoint_hash: str) -> None:
     """Keep turns of this checkpoint, and those of the one that serves, to which a failed release goes back."""
     pairs = ((proof.codec.prompt(one), canary) for one, canary in zip(proof.examples, proof.canaries, strict=True))
-    noted = [
-        NotedTurn(prompt=tuple(prompt), ids=tuple(made.ids[:TOKENS]), logprobs=tuple(made.logprobs[:TOKENS]))
-        for prompt, made in sorted(pairs, key=lambda pair: len(pair[0]))[:TURNS]
-    ]
+    noted = tuple(
+        NotedTurn(prompt=tuple(prompt), ids=tuple(made.ids), logprobs=tuple(made.logprobs)) for prompt, made in pairs
+    )
     now, file = read(root / SERVING), _file(root, checkpoint_hash)
-    atomic.write_text(file, CheckpointReference(turns=tuple(noted)).model_dump_json())
+    atomic.write_text(file, CheckpointReference(turns=noted, tokens=CANARY_TOKENS).model_dump_json())
     kept = {file} if now is None else {file, _file(root, now.checkpoint_hash)}
     for other in set(file.parent.glob("*.json")) - kept:
         other.unlink(missing_ok=True)
@@ -107,19 +105,21 @@ def _note(root: Path, proof: Proof, checkpoint_hash: str) -> None:
 async def _compare_noted(root: Path, url: str, serving: Serving) -> None:
     """Raises `ServiceError` for a server of other weights; one that gives no turn is passed over, and is logged."""
     try:
-        noted = CheckpointReference.model_validate_json(_file(root, serving.checkpoint_hash).read_bytes()).turns
+        noted = CheckpointReference.model_validate_json(_file(root, serving.checkpoint_hash).read_bytes())
     except (FileNotFoundError, ValidationError):
         return  # Released by another version of this program.
     server = VllmPolicy(url, vllm.SERVED_NAME, name=url, timeout_s=PATIENCE_S, api_key=vllm.api_key(root))
     try:
-        served = await vllm.generate(server, [Conversation(_ASKED, list(one.prompt)) for one in noted], TOKENS)
+        asked = [Conversation(_ASKED, list(one.prompt)) for one in noted.turns]
+        served = await vllm.generate(server, asked, noted.tokens)
     except ServiceError as failure:
         log.warning("not compared with the checkpoint: %s", failure)
         return
-    ours = [Generation(list(one.ids), list(one.logprobs), "length") for one in noted]
+    ours = [Generation(list(one.ids), list(one.logprobs), "length") for one in noted.turns]
     why = vllm.disagreement(ours, served, vllm.TOLERANCES[serving.parsed.deploy.vllm.dtype])
     if why is not None:
-        what, fix = f"it does not serve version {serving.version}: {why}", "start it with that version's checkpoint"
+        what = f"it does not serve version {serving.version}: {why}"
+        fix = f"start it with that version's checkpoint and {_type(serving)}"
         raise ServiceError(what, where=f"model server {url}", fix=fix)
 
 
@@ -134,6 +134,11 @@ _ASKED = Example(
     provenance=Provenance(source="release", licence="", generator="release", seed=0),
 )
 """Whose turns they are; a server is asked for the prompt alone."""
+
+
+def _type(serving: Serving) -> str:
+    """The type that a server must have, as its option."""
+    return f"type (--dtype {serving.parsed.deploy.vllm.dtype})"
 
 
 def _file(root: Path, checkpoint_hash: str) -> Path:

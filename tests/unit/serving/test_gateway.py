@@ -25,7 +25,7 @@ from orchestra.serving.releases import vllm
 from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import ToolCall
-from tests.support.serving_world import backend, calculate, questions
+from tests.support.serving_world import backend, calculate, checkpoint, questions, workspace
 from tests.support.worlds import codec
 
 Ask = Callable[..., httpx.Response]
@@ -336,6 +336,21 @@ def test_models_tell_a_demonstration_with_questions_to_try_and_answers_do_not(
     assert "made-up" not in chat(made, tmp_path).text
     (tmp_path / EXAMPLES).unlink()
     assert call(made, tmp_path, "GET", "/v1/models").json()["data"] == [listed], "they are read once"
+
+
+def test_questions_to_try_are_those_of_the_load_or_the_first_found_since(tmp_path: Path) -> None:
+    root = workspace(tmp_path)
+    candidate = checkpoint(root, 1, "1")
+    update = {"checkpoint": str(candidate.folder.relative_to(root)), "checkpoint_hash": candidate.checkpoint_hash}
+    serving = backend(tmp_path).serving.model_copy(update=update)
+    early = Backend.load(root, serving)
+    assert early.told(root) == {"notice": NOTICE, "to_try": []}
+    late = Backend.load(questions(root), serving)
+    wanted = {"notice": NOTICE, "to_try": ["What is 2 + 3?", "When was the Battle of Opal?"]}
+    assert early.told(root) == wanted
+    # A later run of the pipeline takes the file away before it writes it again.
+    (root / EXAMPLES).unlink()
+    assert early.told(root) == late.told(root) == wanted
 
 
 @pytest.mark.parametrize(

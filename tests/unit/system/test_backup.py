@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from orchestra.errors import DataError, OrchestraError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import hash_dir
+from orchestra.serving.releases.control import ENDING, LEAVING
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.keys import OPERATOR_FILE, Keys, operator_key, own_key
 from orchestra.serving.wire.errors import ApiError
@@ -210,11 +211,12 @@ def test_a_key_that_was_revoked_since_the_backup_stays_revoked(workspace: Path, 
     assert len(Keys(Database(workspace / STORE)).list()) == 2
 
 
-def test_a_gateway_that_still_answers_has_its_database_open(workspace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [LEAVING, ENDING])
+def test_a_gateway_that_still_answers_has_its_database_open(workspace: Path, tmp_path: Path, name: str) -> None:
     Database(workspace / STORE).close()
     backup(workspace, tmp_path / "kept.tar")
-    remember(workspace, Service("gateway-old", os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))
-    with pytest.raises(ServiceError, match="gateway-old runs — orchestra stop gateway-old"):
+    remember(workspace, Service(name, os.getpid(), started_at(os.getpid()) or "", 0, "", "log"))
+    with pytest.raises(ServiceError, match=f"{name} runs — orchestra stop {name}"):
         restore(workspace, tmp_path / "kept.tar")
 
 

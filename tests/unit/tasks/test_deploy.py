@@ -115,16 +115,42 @@ def test_how_the_last_requests_to_the_old_version_ended_is_on_record(
 def test_a_release_is_on_record_while_it_waits_for_the_last_requests(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(release: Release) -> None:
-        raise KeyboardInterrupt
+    def killed(release: Release) -> None:
+        raise SystemExit
 
-    monkeypatch.setattr(Release, "retire", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(Release, "retire", killed)
+    with pytest.raises(SystemExit):
         deploy(stage)
     client = connect(stage.root)
     (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     assert made.data.tags["release.outcome"] == "rolled_back" and "drain.cut" not in made.data.metrics
     assert aliases(stage.root, stage.params.promote.model_name)[CHAMPION] == 1, "the champion before is it again"
+
+
+def test_ctrl_c_ends_the_wait_for_the_last_requests_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def released(release: Release) -> Deployment:
+        more = {"checkpoint": "c", "engine": "in_process", "params": {}, "code": "c"}
+        write(stage.root, Serving(version="2", checkpoint_hash="h", fingerprint="f", **more))
+        return Deployment(outcome="released")
+
+    def waits(release: Release) -> None:
+        def interrupted() -> bool:
+            raise KeyboardInterrupt
+
+        release.drain.seconds = 12.0
+        release.drain._wait(interrupted, "vllm-blue")
+
+    monkeypatch.setattr(Release, "serve", released)
+    monkeypatch.setattr(Release, "retire", waits)
+    with locked(stage.root):
+        deploy(stage)
+    assert "version 2 serves; the wait for the last requests was ended: " in capsys.readouterr().out
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    told = "The wait for the last requests to what served before was ended after 12 s."
+    assert made.data.tags["release.drained"] == told and made.data.metrics["drain.seconds"] >= 12
 
 
 def test_a_rollback_may_begin_while_a_release_waits_for_the_last_requests(

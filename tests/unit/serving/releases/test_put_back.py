@@ -14,8 +14,9 @@ import pytest
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.serving.releases.colours import left_over
+from orchestra.serving.releases.control import STOP_S
 from orchestra.serving.releases.control_channel import GATEWAY
-from orchestra.serving.releases.lock import alone
+from orchestra.serving.releases.lock import RETIRING_S, alone
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, Serving, read, write
 from orchestra.serving.releases.trial import TRIAL, ReleaseTrial, write_trial
@@ -169,7 +170,13 @@ def test_a_release_that_is_refused_ends_nothing(
     tmp_path: Path, release: tuple[Release, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, _ = release
-    monkeypatch.setattr("orchestra.serving.releases.release.STOP_S", 0.1)
-    with alone(tmp_path), pytest.raises(ServiceError, match="another release runs"):
+    monkeypatch.setattr("orchestra.serving.releases.release.RETIRING_S", 0.1)
+    said = "another release runs, or a gateway starts its vLLM again"
+    with alone(tmp_path), pytest.raises(ServiceError, match=said):
         made.run()
     assert running(tmp_path, "vllm-green") == made.started and not made.drain.seconds
+
+
+def test_a_release_waits_for_longer_than_the_end_of_a_server_that_hangs() -> None:
+    killed_s, asked_s = 5.0, 10.0
+    assert STOP_S + killed_s + asked_s < RETIRING_S
