@@ -138,7 +138,9 @@ def test_a_release_compares_the_model_servers_that_others_keep_up(root: Path, fi
         try:
             assert release(root, first).url == url and health(url)["engine"] == "vllm"
             before = read(root / SERVING)
-            with pytest.raises(ServiceError, match=r"canary failed.* with version 8's checkpoint, then release again"):
+            with pytest.raises(
+                ServiceError, match=r"canary failed.* with version 8's checkpoint and type .*, then release again"
+            ):
                 release(root, second)
             assert (health(url)["version"], read(root / SERVING)) == ("1", before)
             tried = Release(root, params(engine="in_process"), second, SMOKE, print, TrialPlan("canary", 0.1, SMOKE))
