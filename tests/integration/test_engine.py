@@ -239,6 +239,7 @@ def test_a_server_that_is_named_serves_on(tools: Toolkit, root: Path, tmp_path: 
         assert httpx.post(named.url + path, json={"method": "x"}, trust_env=False).status_code == 401, path
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: Path, tmp_path: Path) -> None:
     items, other = examples()[:6], tmp_path / "other"

@@ -150,9 +150,8 @@ def test_a_server_without_room_on_its_gpu_is_one_that_does_not_start(
     with (tmp_path / "model.safetensors").open("wb") as weights:
         weights.truncate(16 << 30)
     monkeypatch.setattr(Release, "_fingerprint", lambda self, engine: engine)
-    monkeypatch.setattr(
-        Proof, "prepare", lambda *given: SimpleNamespace(summary="", question=None, examples=(), canaries=())
-    )
+    proof = SimpleNamespace(summary="", question=None, examples=(), canaries=())
+    monkeypatch.setattr(Proof, "prepare", lambda *given: proof)
     release = Release(tmp_path, params, ReleaseCandidate("1", tmp_path, "hash"), [], print)
     if engine == "vllm":
         with pytest.raises(ServiceError, match=r"the server of deploy\.vllm needs"):
