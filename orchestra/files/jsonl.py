@@ -89,6 +89,11 @@ def chunks(path: Path, lines: int, *, fix: str = "run the stage that writes it")
         yield Chunk(path, first, count, offset, size)
 
 
+def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Up to half a line, and nothing beyond: once its rest is written, that would be read as a line."""
+    return takewhile(lambda line: line.endswith(b"\n"), lines)
+
+
 def stream_lines(
     path: Path, *, fix: str = "run the stage that writes it", whole: bool = False
 ) -> Iterator[tuple[int, str]]:
@@ -98,7 +103,7 @@ def stream_lines(
     """
     lines = _open_lines(path, fix)
     if whole:
-        lines = takewhile(lambda line: line.endswith(b"\n"), lines)
+        lines = whole_lines(lines)
     return ((number, _text(line)) for number, line in enumerate(lines, start=1))
 
 

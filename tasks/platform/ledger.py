@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_FLOOR, Decimal, localcontext
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import LEDGERS, RANK, run_of, total
 from orchestra.files import atomic
-from orchestra.files.jsonl import stream_jsonl
+from orchestra.files.jsonl import stream_jsonl, whole_lines
 from orchestra.system.retraining import reopen_lost
 from orchestra.system.runs import RunRecord, runs
 from orchestra.tools.replay.cassette import Cassette, Slot, scope
@@ -61,8 +60,7 @@ def _whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
     """The lines from that byte on, one after another; half a line, which is being written, is left out."""
     with file.open("rb") as lines:
         lines.seek(start)
-        # Not beyond half a line: once its rest is written, that would be read as a line.
-        yield from takewhile(lambda line: line.endswith(b"\n"), lines)
+        yield from whole_lines(lines)
 
 
 def by_stage(files: Iterable[Path]) -> dict[str, dict[str, Decimal]]:

@@ -22,7 +22,7 @@ def check_listings(root: Path) -> None:
 
     Its files would count as used by nothing. Of branches and tags that is so: nothing can restore such a folder.
     """
-    for lock in (root / dvc.LOCK, *(root / SWEEPS).glob(f"*/{dvc.LOCK}")):
+    for lock in (root / dvc.LOCK, *_of_copies(root)):
         names: list[str] = []
         # A file with marks of a merge is told by DVC, with what helps.
         with contextlib.suppress(OrchestraError):
@@ -67,9 +67,14 @@ def _of_a_version(record: logging.LogRecord) -> bool:
 
 def of_sweeps(root: Path) -> Iterator[str]:
     """Copies of the workspace share its cache."""
-    for lock in (root / SWEEPS).glob("*/dvc.lock"):
+    for lock in _of_copies(root):
         for name in _stages(lock):
             yield from dvc.hashes(lock.parent, name).outputs.values()
+
+
+def _of_copies(root: Path) -> Iterator[Path]:
+    """dvc.lock of every copy of the workspace that a sweep made."""
+    return (root / SWEEPS).glob(f"*/{dvc.LOCK}")
 
 
 def _stages(lock: Path) -> list[str]:

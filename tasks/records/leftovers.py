@@ -27,7 +27,7 @@ from tasks.platform.commands import run_command
 from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import PROMOTED, STORE, ModelVersion, Registry, known
 from tasks.platform.tracking import PARENT, experiment, own_database
-from tasks.records.cached import CACHE, check_listings, of_dvc, of_sweeps, with_files
+from tasks.records.cached import CACHE, FOLDER, check_listings, of_dvc, of_sweeps, with_files
 from tasks.records.models import CHECKPOINTS, MODEL, training_run
 
 WORK = "work"
@@ -144,7 +144,7 @@ def _outputs(root: Path, registry: Registry, kept: References) -> Iterator[Lefto
     used = with_files(root, [*of_dvc(root), *of_sweeps(root), *_of_runs(registry, kept)])
     for folder in atomic.whole_entries(cache):
         for file in atomic.whole_entries(folder):
-            if (folder.name + file.name).removesuffix(".dir") not in used:
+            if (folder.name + file.name).removesuffix(FOLDER) not in used:
                 yield Leftover("outputs of stages", file, _size(file), "no stage, branch, version or open run uses it")
 
 

@@ -295,17 +295,27 @@ def asks(connection: socket.socket) -> bool:
     return found.startswith(b"HTTP/1.1 200")
 
 
+async def ok(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def slow_at(path: str, begun: threading.Event, go_on: threading.Event) -> Any:
+    """An app that works on requests to that path until it may go on, and says when it begins."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == path:
+            begun.set()
+            await asyncio.to_thread(go_on.wait, 20)
+        await ok(scope, receive, send)
+
+    return app
+
+
 def test_when_connections_run_out_the_one_that_was_idle_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 4)
     begun, go_on = threading.Event(), threading.Event()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] == "/slow":
-            begun.set()
-            await asyncio.to_thread(go_on.wait, 20)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-
+    app = slow_at("/slow", begun, go_on)
     with contextlib.ExitStack() as held, listening(RequestGuard(app)) as port:
 
         def connect() -> socket.socket:
@@ -328,13 +338,7 @@ def test_when_connections_run_out_the_one_that_was_idle_longest_is_closed(monkey
 def test_a_port_full_of_bodies_without_an_end_serves_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 4)
     begun, go_on = threading.Event(), threading.Event()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] == "/slow":
-            begun.set()
-            await asyncio.to_thread(go_on.wait, 20)
-        await ok(scope, receive, send)
-
+    app = slow_at("/slow", begun, go_on)
     with served(RequestGuard(app)) as running, contextlib.ExitStack() as held:
 
         def connect() -> socket.socket:
@@ -365,11 +369,6 @@ def test_a_port_full_of_bodies_without_an_end_serves_others(monkeypatch: pytest.
         go_on.set()
         slow.settimeout(20)
         assert slow.recv(4096).startswith(b"HTTP/1.1 200"), "a request that is worked on is cut by nobody"
-
-
-async def ok(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
 
 
 def over_tls(port: int, folder: Path, said: bytes = b"") -> ssl.SSLSocket:
