@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prompts = [codec.prompt(example) for example in examples]
     lengths = [len(ids) for ids in prompts]
     params = params_of(params, work, max(lengths))
-    told = training(ModelShape.load(chosen.base), plan_of(params, "grpo")).total / GIB
+    told = training(ModelShape.load(chosen.base), plan_of(params, "grpo", gpu=work.device == "gpu")).total / GIB
     print(f"{work.examples} prompts of {min(lengths)} to {max(lengths)} tokens, {work.group} times each", flush=True)
     sides: dict[str, Callable[[], Figures]] = {"ours": lambda: ours(chosen.base, work, examples, toolkit, params)}
     if chosen.trl is not None:

@@ -90,7 +90,8 @@ def train(case: Case, steps: int = 2) -> None:
     for _ in range(steps):
         rows = case.plan.rows * (PASSES if case.plan.accumulates else 1)
         ids = torch.randint(1, case.shape.vocabulary, (rows, case.plan.tokens))
-        logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), case.plan.tokens, case.plan.rows)
+        parts = [list(range(at, at + case.plan.rows)) for at in range(0, rows, case.plan.rows)]
+        logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), case.plan.tokens, parts)
         torch.autograd.backward(-logps.mean())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -170,9 +170,8 @@ class Sft(Compute):
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Self:
-        parts = self.processes * (self.micro_batch or 1)
-        if self.batch_size % parts:
-            raise ValueError(f"batch_size {self.batch_size} is no multiple of processes x micro_batch, {parts}")
+        if self.batch_size % self.processes:
+            raise ValueError(f"batch_size {self.batch_size} is no multiple of processes, {self.processes}")
         return self
 
 
@@ -239,6 +238,11 @@ class Grpo(RewardParams, Compute):
     """Number of watched training examples, which SFT leaves out."""
     save_steps: Positive
     """Steps between two checkpoints."""
+
+    @property
+    def rows_apart(self) -> bool:
+        """Whether no row's gradient depends on another row, so that each may have a backward pass of its own."""
+        return self.top_entropy_quantile == 1 and self.entropy == 0
 
     @model_validator(mode="after")
     def _band_has_room(self) -> Self:

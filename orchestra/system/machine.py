@@ -204,7 +204,7 @@ def room_of(devices: list[Gpu], ranks: int) -> int:
 def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Need]:
     """What sft and grpo need on each rank, and the settings that help where it is more than there is."""
     for stage in TRAINED:
-        plan = plan_of(params, stage)
+        plan = plan_of(params, stage, gpu=bool(devices))
         room = room_of(devices, plan.ranks) - (beside(params, devices) if stage == "grpo" else 0)
         found = peak(params, stage, shape, plan)
         # On a GPU they lie in the machine's memory instead.
@@ -236,8 +236,8 @@ def compute_of(params: Params, stage: str) -> Compute:
     return params.sft if stage == "sft" else params.grpo
 
 
-def plan_of(params: Params, stage: str) -> TrainingPlan:
-    """How a stage trains, as its parameters say."""
+def plan_of(params: Params, stage: str, *, gpu: bool = False) -> TrainingPlan:
+    """How a stage trains, as its parameters say, on a CPU or a GPU."""
     settings, grpo = compute_of(params, stage), params.grpo
     batch = params.sft.batch_size if stage == "sft" else grpo.examples_per_step * grpo.group_size
     rows = max(1, batch // settings.processes)
@@ -248,12 +248,13 @@ def plan_of(params: Params, stage: str) -> TrainingPlan:
         rows=min(rows, micro),
         tokens=params.rollout.max_tokens,
         accumulates=micro < rows,
-        one_backward=stage == "grpo",
+        one_backward=stage == "grpo" and not grpo.rows_apart,
         bfloat16=settings.precision == "bfloat16",
         checkpointing=settings.gradient_checkpointing,
         lora=None if settings.lora is None else settings.lora.rank,
         muon=settings.optimizer == "muon",
         reference=stage == "grpo" and grpo.kl > 0,
+        gpu=gpu,
     )
 
 

@@ -13,8 +13,8 @@ FLOAT32, BFLOAT16 = 4, 2
 """Bytes of a number."""
 TILE_TOKENS, TILE_WORDS = 4096, 32_768
 """Of the part of the logits that TRL's fused head makes at once; no training makes all of them."""
-TILES = 8
-"""Such parts alive in the head's backward pass on a CPU, in float32. A GPU's kernel works in one."""
+TILES, GPU_TILES = 8, 1
+"""Such parts alive in the head's backward pass on a CPU, in float32, and on a GPU, whose kernel works in one."""
 ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers of optimizer state for each trained weight, in float32."""
 OWN_DECODER = 2_000_000_000
@@ -134,7 +134,8 @@ class TrainingPlan:
     accumulates: bool = False
     """Whether a step has several passes, so that gradients are kept while another pass runs."""
     one_backward: bool = False
-    """Whether they are one backward pass, as in grpo: no gradient is ready, and shared by the ranks, before its end."""
+    """Whether they are one backward pass, as where grpo compares tokens of all rows: no gradient is ready, and shared
+    by the ranks, before its end."""
     bfloat16: bool = False
     """Passes in bfloat16 over float32 weights."""
     checkpointing: bool = False
@@ -144,6 +145,7 @@ class TrainingPlan:
     muon: bool = False
     reference: bool = False
     """Whether a KL term compares with a model of its own; with adapters it is the base, which is there."""
+    gpu: bool = False
 
     @property
     def bfloat16_weights(self) -> bool:
@@ -209,7 +211,8 @@ def _pass(shape: ModelShape, plan: TrainingPlan, size: int) -> dict[str, int]:
     kept = shape.layers * shape.saved
     if plan.checkpointing:
         kept = shape.layers * shape.hidden + shape.saved
-    logits = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WORDS) * FLOAT32 * TILES
+    tiles = GPU_TILES if plan.gpu else TILES
+    logits = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WORDS) * FLOAT32 * tiles
     return {"activations": tokens * (kept + 3 * shape.hidden) * size, "logits": logits}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Sft
+from orchestra.training.compute.accumulation import budgeted, evened, loss_in_parts, most_of_all
 from orchestra.training.compute.arguments import common_arguments, on_one_gpu
 from orchestra.training.distributed import settle, whole_weights
 from orchestra.training.optimizer import OwnOptimizer, new_optimizer
@@ -84,6 +85,22 @@ def training_order(lengths: Sequence[int], settings: Sft) -> list[int]:
     return order
 
 
+def parts_of(inputs: dict[str, Any], budget: int, accelerator: Any) -> list[dict[str, Any]]:
+    """A batch, padded on the right, in parts of rows of about one length, with as much padding as each part needs.
+
+    A part has at most `budget` tokens, padding included, or one row; every rank makes as many parts.
+    """
+    lengths = inputs["attention_mask"].sum(dim=1)
+    order = lengths.argsort(stable=True)
+    sizes = lengths[order].tolist()
+    parts = budgeted(len(sizes), budget, lambda first, end: (end - first) * sizes[end - 1])
+    found = []
+    for places in evened(parts, most_of_all(accelerator, len(parts))):
+        rows, width = order[places], sizes[places[-1]]
+        found.append({name: values[rows, :width] for name, values in inputs.items()})
+    return found
+
+
 def train_sft(
     model: PreTrainedModel, codec: Codec, episodes: Sequence[Episode], settings: Sft, work: Path, log: Log
 ) -> SftResult:
@@ -129,13 +146,12 @@ def train_rows(
 
     adapt_head()
 
-    rows_a_rank = settings.batch_size // settings.processes
-    rows_a_pass = settings.micro_batch or rows_a_rank
+    longest = max(len(row["input_ids"]) for row in rows)
+    budget = None if settings.micro_batch is None else settings.micro_batch * longest
     arguments = SFTConfig(
         **common_arguments(work, seed=settings.seed, save_steps=settings.save_steps, compute=settings),
         num_train_epochs=1,
-        per_device_train_batch_size=rows_a_pass,
-        gradient_accumulation_steps=rows_a_rank // rows_a_pass,
+        per_device_train_batch_size=settings.batch_size // settings.processes,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=settings.warmup,
@@ -150,7 +166,16 @@ def train_rows(
     )
 
     class Trainer(OwnOptimizer, SFTTrainer):
-        pass
+        def compute_loss(
+            self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            whole: Any = super().compute_loss
+            if budget is None or return_outputs or num_items_in_batch is None:
+                return whole(model, inputs, return_outputs, num_items_in_batch)
+            parts = parts_of(inputs, budget, self.accelerator)
+            return loss_in_parts(
+                self.accelerator, model, len(parts), lambda part: whole(model, parts[part], False, num_items_in_batch)
+            )
 
     trainer = Trainer(
         model=model,

@@ -25,6 +25,7 @@ LEVELS = [
     {"evaluation.analyses", "evaluation.claims", "evaluation.probes"},
     {"serving", "serving.records", "serving.releases", "training", "evaluation", "tools.reports"},
     {"training.grpo.passes"},
+    {"training.compute.accumulation"},
     {"serving.episodes", "serving.shared"},
     {"serving.wire"},
     {"synthesis.dataset"},

@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from orchestra.training.grpo.passes.tree_attention import enable
 from orchestra.training.grpo.rollouts import eq2
-from orchestra.training.grpo.trainer import _of_no_left_out_row, _trainer_class
+from orchestra.training.grpo.trainer import _of_no_left_out_row, trainer_class
 from tests.support.worlds import codec, tiny_model
 
 ROWS, GROUP = 6, 3
@@ -108,7 +108,7 @@ def assert_equal(one: Gradient, other: Gradient) -> None:
 
 
 def test_only_the_policys_own_tokens_have_a_gradient(tmp_path: Path) -> None:
-    found = trained(_trainer_class(), tmp_path, ADVANTAGES)
+    found = trained(trainer_class(), tmp_path, ADVANTAGES)
     assert_equal(found, by_hand(ADVANTAGES))
     everything = by_hand(ADVANTAGES, [[1] * len(c) for _, c, _ in EPISODES])
     with pytest.raises(AssertionError):
@@ -116,23 +116,23 @@ def test_only_the_policys_own_tokens_have_a_gradient(tmp_path: Path) -> None:
 
 
 def test_skipping_rows_without_advantage_changes_no_number(tmp_path: Path) -> None:
-    assert_equal(trained(_trainer_class(), tmp_path, ADVANTAGES), trained(Unskipped, tmp_path, ADVANTAGES))
+    assert_equal(trained(trainer_class(), tmp_path, ADVANTAGES), trained(Unskipped, tmp_path, ADVANTAGES))
 
 
 def test_a_row_that_shapes_the_padding_may_be_skipped(tmp_path: Path) -> None:
     """The kept rows are the short ones, the longest prompt and completion are not among them."""
     advantages = [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-    assert_equal(trained(_trainer_class(), tmp_path, advantages), by_hand(advantages))
+    assert_equal(trained(trainer_class(), tmp_path, advantages), by_hand(advantages))
 
 
 def test_a_step_without_any_advantage_moves_nothing(tmp_path: Path) -> None:
-    found = trained(_trainer_class(), tmp_path, [0.0] * ROWS)
+    found = trained(trainer_class(), tmp_path, [0.0] * ROWS)
     assert all(not g.any() for g in found.values())
 
 
 def test_rewards_of_none_reach_the_trainer_and_break_nothing(tmp_path: Path) -> None:
     for rewards in ([None, 2, None, 4, 5, 6], [None] * ROWS):
-        found = trained(_trainer_class(), tmp_path, ADVANTAGES, rewards=rewards)
+        found = trained(trainer_class(), tmp_path, ADVANTAGES, rewards=rewards)
         assert_equal(found, by_hand(ADVANTAGES))
 
 
@@ -146,24 +146,24 @@ def test_a_row_that_is_left_out_on_purpose_is_no_warning(
     of_trl, rewards = logging.getLogger(name), (None, 2, 3, None, 5, 6)
     monkeypatch.setattr(of_trl, "filters", [])  # A training before, in this process, left its own there.
     with caplog.at_level(logging.WARNING, logger=name):
-        trained(_trainer_class(), tmp_path / "told", ADVANTAGES, rewards=rewards)
+        trained(trainer_class(), tmp_path / "told", ADVANTAGES, rewards=rewards)
         assert any("returned None" in record.getMessage() for record in caplog.records), "TRL words it otherwise now"
         caplog.clear()
         of_trl.addFilter(_of_no_left_out_row)
-        trained(_trainer_class(), tmp_path / "quiet", ADVANTAGES, rewards=rewards)
+        trained(trainer_class(), tmp_path / "quiet", ADVANTAGES, rewards=rewards)
         of_trl.warning("another warning")
     assert [record.getMessage() for record in caplog.records if record.name == name] == ["another warning"]
 
 
 def test_the_rollout_is_asked_for_whole_groups_with_the_example_id(tmp_path: Path) -> None:
     asked: list[Any] = []
-    trained(_trainer_class(), tmp_path, ADVANTAGES, asked=asked)
+    trained(trainer_class(), tmp_path, ADVANTAGES, asked=asked)
     assert [prompt[0]["example_id"] for prompt in asked] == ["e0"] * GROUP + ["e1"] * GROUP
 
 
 def test_computing_once_what_rows_share_changes_no_number(tmp_path: Path) -> None:
     def sharing(**arguments: Any) -> Any:
-        trainer = _trainer_class()(**arguments)
+        trainer = trainer_class()(**arguments)
         trainer.sharing = [arguments["model"]]
         assert enable(arguments["model"])
         return trainer

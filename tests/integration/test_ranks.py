@@ -26,6 +26,8 @@ pytestmark = pytest.mark.slow
 
 CHEAP = Preference(kind="cheap", words="", outcome=0.5, compute=1, latency=0)
 STEPS = 4
+LONGEST = 40
+"""Tokens of an episode: those of one step are several parts with `micro_batch`."""
 GRPO: dict[str, Any] = {
     "steps": STEPS, "examples_per_step": 4, "group_size": 8, "optimizer": "adamw", "learning_rate": 0.001,
     "schedule": "linear", "mix": {}, "min_group_std": 0.01, "eval_every": 2, "eval_examples": 2, "save_steps": 1,
@@ -38,10 +40,17 @@ SETUPS: dict[str, dict[str, Any]] = {
     "zero2": {"processes": 2, "strategy": "zero2"},
     "zero3": {"processes": 2, "strategy": "zero3"},
     "one, kl": {"processes": 1, "strategy": "ddp", "kl": 0.5},
+    "ddp, parts": {"processes": 2, "strategy": "ddp", "micro_batch": 1},
+    "zero2, parts": {"processes": 2, "strategy": "zero2", "micro_batch": 1},
     # As qwen3-8b trains.
     "zero3, kl": {
         "processes": 2, "strategy": "zero3", "kl": 0.5, "micro_batch": 1, "gradient_checkpointing": True,
     },
+    # One backward pass for all parts.
+    "zero3, some": {
+        "processes": 2, "strategy": "zero3", "micro_batch": 1, "top_entropy_quantile": 0.5,
+    },
+    "one, some": {"processes": 1, "strategy": "ddp", "top_entropy_quantile": 0.5},
 }  # fmt: skip
 Steps = dict[int, dict[str, float]]
 
@@ -50,7 +59,7 @@ def world(root: Path, **grpo: Any) -> Path:
     """A workspace in which the grpo stage can run at once: a warm tiny model and examples that any answer solves."""
     params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     params["world"]["domains"] = ["mock"]
-    params["rollout"] |= {"max_turns": 2, "max_turn_tokens": 24, "max_tokens": 200}
+    params["rollout"] |= {"max_turns": 2, "max_turn_tokens": 24, "max_tokens": LONGEST}
     params["grpo"] |= GRPO | grpo
     for folder in ("data/generated", "data/validated", "models/sft"):
         (root / folder).mkdir(parents=True)
@@ -109,8 +118,12 @@ def measures(row: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("single", "setup"), [("one", "ddp"), ("one", "zero2"), ("one", "zero3"), ("one, kl", "zero3, kl")]
-)
+    ("single", "setup"),
+    [
+        ("one", "ddp"), ("one", "zero2"), ("one", "zero3"), ("one", "ddp, parts"), ("one", "zero2, parts"),
+        ("one, kl", "zero3, kl"), ("one, some", "zero3, some"),
+    ],
+)  # fmt: skip
 def test_two_processes_learn_what_one_learns(
     runs: Callable[[str], tuple[Path, Steps]], single: str, setup: str
 ) -> None:
@@ -202,6 +215,7 @@ def sft(root: Path, processes: int) -> dict[str, torch.Tensor]:
     params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
     params["model"]["base"] = "models/base"
     params["sft"] |= {"batch_size": 4, "optimizer": "adamw", "learning_rate": 0.0005, "processes": processes}
+    params["sft"] |= {"micro_batch": 1 if processes > 1 else None}
     (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     (root / "models/sft").rename(root / "models/base")
     assert start(root, "sft").wait() == 0, screen(root)

@@ -1,4 +1,4 @@
-"""GRPO: TRL's GRPOTrainer over the one multi-turn loop; the one file that knows TRL's seam.
+"""GRPO: TRL's GRPOTrainer over the one multi-turn loop; TRL's seam is here and in `group_trainer`.
 
 TRL asks `rollout_func` for whole episodes (ids, mask, rewards). It computes rewards per process before it gathers them,
 so every group must be whole on its process; advantages, filters and clipping (Eq. 3) are ours, applied before the
@@ -26,13 +26,12 @@ from orchestra.training.compute.lora import base_of
 from orchestra.training.distributed import settle, whole_weights
 from orchestra.training.grpo.budgets import with_budgets
 from orchestra.training.grpo.callbacks import HISTORY, MEANS, TRAINING, Evaluate, Log, identity, watch
+from orchestra.training.grpo.group_trainer import trainer_class
 from orchestra.training.grpo.health import declined
 from orchestra.training.grpo.passes import tree_attention
-from orchestra.training.grpo.passes.length_batching import ROWS, by_length
-from orchestra.training.grpo.passes.micro_batches import in_micro_batches
 from orchestra.training.grpo.rollouts import Rounds, eq2, training_rows
 from orchestra.training.grpo.spent import StepSpending
-from orchestra.training.optimizer import OwnOptimizer, new_optimizer
+from orchestra.training.optimizer import new_optimizer
 from orchestra.training.resume import complete_marker, last_complete
 from orchestra.types import Example, Price
 
@@ -109,7 +108,7 @@ def train_grpo(
         return rounds.playable(trainer)
 
     watcher = watch(rounds, settings, checkpoints, log, evaluate, playable)
-    trainer = _trainer_class()(
+    trainer = trainer_class()(
         model=model,
         args=arguments,
         reward_funcs=[eq2],
@@ -119,7 +118,8 @@ def train_grpo(
         callbacks=[watcher, complete_marker()],
     )
     trainer.rounds = rounds
-    trainer.micro_batch = settings.micro_batch
+    if settings.micro_batch is not None:
+        trainer.budget = settings.micro_batch * limits.max_tokens
     if settings.shared_prefix:
         # The reference model of a KL term is wrapped already where ranks train with DeepSpeed.
         known = [trainer.accelerator.unwrap_model(one) for one in (model, trainer.ref_model) if one is not None]
@@ -224,114 +224,3 @@ def _arguments(settings: Grpo, limits: Rollout, work: Path, deepspeed: Path | No
 def _of_no_left_out_row(record: logging.LogRecord) -> bool:
     """Hides TRL's warning, with a whole text, of a row without a reward: `grpo.malformed: drop` asks for such rows."""
     return "All reward functions returned None" not in record.getMessage()
-
-
-def _trainer_class() -> Any:
-    """TRL's trainer with our advantages in place of its own (imported late: TRL takes seconds)."""
-    import torch
-    from trl import GRPOTrainer
-
-    class GroupTrainer(OwnOptimizer, GRPOTrainer):
-        rounds: Rounds
-        sharing: Sequence[PreTrainedModel] = ()
-        """Models that compute what rows share once."""
-        micro_batch: int | None = None
-
-        sampled: dict[str, Any] | None = None
-        """The batch whose loss is computed, where a server sampled it."""
-
-        def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
-            """TRL's loss; tokens that a server sampled are weighted by truncated importance sampling."""
-            if "sampling_per_token_logps" not in inputs:
-                return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-            # What `use_vllm` means here and nowhere else: the loss is multiplied by `importance_sampling_ratio`.
-            self.use_vllm, self.sampled = True, inputs
-            try:
-                return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-            finally:
-                self.use_vllm, self.sampled = False, None
-
-        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-            batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-            ours = torch.tensor(self.rounds.advantages, dtype=torch.float32, device=batch["advantages"].device)
-            batch["advantages"] = ours
-            # The DAPO loss divides by the tokens of the whole batch, so rows without advantage add nothing to the
-            # gradient (without a KL term): leaving them out of the forward pass changes no number. Where only the
-            # deciding tokens learn, their share is of the rows that have something to learn from.
-            if self.beta == 0.0:
-                rows = torch.nonzero(ours).flatten()
-                # TRL gathers one number a row, so every rank keeps as many as the one that needs most; at least one.
-                count = max(1, int(self.accelerator.gather(torch.tensor([len(rows)], device=ours.device)).max()))
-                spare = torch.nonzero(ours == 0).flatten()[: max(0, count - len(rows))]
-                batch = _keep_rows(batch, torch.cat([rows, spare]))
-                # Nor do the spare ones count among those of which a share decides: one process has none of them.
-                batch["tool_mask"][len(rows) :] = 0
-            return batch
-
-        def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> tuple[Any, Any, Any]:
-            found = self._passed(*given, **named)
-            if self.sampled is not None:
-                cap = self.rounds.settings.server.importance_cap
-                ratio, sums = weighed(self.sampled, found[0].detach(), cap)
-                self.sampled["importance_sampling_ratio"] = ratio
-                kl, clipped, count = self.accelerator.gather(sums[None]).sum(dim=0).tolist()
-                mean = {"mismatch_kl": kl / max(count, 1.0), "mismatch_clipped": clipped / max(count, 1.0)}
-                self.rounds.history[-1] |= {f"engine/{name}": value for name, value in mean.items()}
-            return found
-
-        def _passed(
-            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
-            compute_entropy: bool = False, **others: Any,
-        ) -> tuple[Any, Any, Any]:  # fmt: skip
-            inherited = super()._get_per_token_logps_and_entropies
-            if any(value not in (None, False) for value in others.values()):
-                return inherited(  # type: ignore[no-any-return]
-                    model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
-                )
-            several = self.accelerator.num_processes > 1 or self.is_deepspeed_enabled
-            shared = any(self.accelerator.unwrap_model(model) is one for one in self.sharing)
-
-            def forward(ids: Any, mask: Any, width: int) -> tuple[Any, Any]:
-                if not shared:
-                    logps, entropies, _ = inherited(model, ids, mask, width, compute_entropy=compute_entropy)
-                    return logps, entropies
-                with self.accelerator.autocast():
-                    return tree_attention.scored(model, ids, mask, width)
-
-            if self.micro_batch is None and not shared and not several:
-                # Parts of a pass that is kept whole: DDP and ZeRO count passes.
-                return *by_length(forward, input_ids, attention_mask, logits_to_keep, ROWS), None
-            return *in_micro_batches(forward, input_ids, attention_mask, logits_to_keep, self.micro_batch), None
-
-    return GroupTrainer
-
-
-def weighed(batch: dict[str, Any], logps: Any, cap: float) -> tuple[Any, Any]:
-    """Truncated importance weights of a server's tokens, and the sums (KL, clipped, tokens) of the mismatch.
-
-    `logps` are the trainer's, (row, time); those before the first step of a round where the batch has them. The KL is
-    the estimator r - 1 - log r of the server's distribution from the trainer's. Unknown tokens weigh 1.
-    """
-    import torch
-
-    old = batch.get("old_per_token_logps")
-    difference = (logps if old is None else old) - batch["sampling_per_token_logps"]
-    known = torch.isfinite(difference) & (batch["completion_mask"] * batch["tool_mask"] > 0)
-    difference = torch.where(known, difference, torch.zeros_like(difference)).clamp(-20.0, 20.0)
-    ratio = difference.exp()
-    sums = torch.stack([(difference.expm1() - difference).sum(), (ratio > cap).sum().float(), known.sum().float()])
-    return ratio.clamp(max=cap), sums
-
-
-def _keep_rows(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
-    """Every per-row tensor of a generation batch, for the chosen rows only, less the padding they no longer need."""
-    total = batch["advantages"].shape[0]
-    kept = {k: v[rows] if getattr(v, "ndim", 0) and v.shape[0] == total else v for k, v in batch.items()}
-    width = int(kept["completion_mask"].sum(dim=1).max())
-    left = kept["prompt_mask"].shape[1] - int(kept["prompt_mask"].sum(dim=1).max())
-    for key in ("completion_ids", "completion_mask", "tool_mask", "old_per_token_logps", "sampling_per_token_logps"):
-        if key in kept:
-            kept[key] = kept[key][:, :width]
-    for key in ("prompt_ids", "prompt_mask"):
-        kept[key] = kept[key][:, left:]
-    return kept

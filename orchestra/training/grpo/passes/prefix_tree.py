@@ -111,7 +111,7 @@ def _segments(rows: Sequence[Ints]) -> list[Segment]:
     """Of sorted rows; a row's last token predicts nothing, so it is in none."""
     ends = [len(row) - 1 for row in rows]
     # Positions that neighbours share: one less than the tokens, since the token after it is the position's label.
-    alike = [max(0, _equal(a, b) - 1) for a, b in pairwise(rows)]
+    alike = [max(0, equal_length(a, b) - 1) for a, b in pairwise(rows)]
     found, open_ = [], [(0, len(rows), 0)]
     while open_:
         first, last, start = open_.pop()
@@ -125,7 +125,7 @@ def _segments(rows: Sequence[Ints]) -> list[Segment]:
     return found
 
 
-def _equal(one: Ints, other: Ints) -> int:
+def equal_length(one: Ints, other: Ints) -> int:
     """How many tokens both begin with."""
     size = min(len(one), len(other))
     different = np.flatnonzero(one[:size] != other[:size])

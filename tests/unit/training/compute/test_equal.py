@@ -15,7 +15,8 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training import optimizer, sft
 from orchestra.training.compute.arguments import released
 from orchestra.training.compute.lora import adapted, base_of, merged, restore_adapters
-from orchestra.training.grpo import trainer
+from orchestra.training.grpo import group_trainer, trainer
+from orchestra.training.grpo.passes.micro_batches import parts_of
 from orchestra.types import Preference
 from tests.support.worlds import PRICE, codec, easy_example, tiny_model, toolkit, warm_model
 
@@ -37,6 +38,8 @@ ROWS = [
     {"input_ids": list(range(10, 10 + size)), "labels": [-100] * 4 + list(range(14, 10 + size))}
     for size in (9, 30, 14, 22, 7, 18, 26, 11)
 ]
+LONGEST = 40
+"""Tokens of an episode of GRPO, at most."""
 Gradient = torch.Tensor
 
 
@@ -72,15 +75,20 @@ def sft_gradient(work: Path, model: PreTrainedModel | None = None, **compute: An
     )  # fmt: skip
 
 
-def grpo_gradient(tools: Toolkit, work: Path, model: PreTrainedModel | None = None, **compute: Any) -> Gradient:
+def grpo_gradient(
+    tools: Toolkit, work: Path, model: PreTrainedModel | None = None,
+    log: Callable[[dict[str, float], int], None] = lambda m, s: None, **compute: Any,
+) -> Gradient:  # fmt: skip
     trained = model or warm_model()
-    settings, limits = GRPO.model_copy(update=compute), Rollout(max_turns=2, max_turn_tokens=24, max_tokens=200)
+    if compute.get("kl") and not trained.config.name_or_path:
+        # The term's own model is read from where the trained one is from.
+        trained.save_pretrained(str(work.parent / "base"))
+        trained = AutoModelForCausalLM.from_pretrained(str(work.parent / "base"))
+    settings, limits = GRPO.model_copy(update=compute), Rollout(max_turns=2, max_turn_tokens=24, max_tokens=LONGEST)
     examples = [easy_example(f"e{i}", CHEAP) for i in range(4)]
     return changed(
         trained,
-        lambda: trainer.train_grpo(
-            trained, codec(), tools, examples, settings, limits, PRICE, work, lambda m, s: None, lambda m: {}
-        ),
+        lambda: trainer.train_grpo(trained, codec(), tools, examples, settings, limits, PRICE, work, log, lambda m: {}),
     )
 
 
@@ -103,18 +111,53 @@ def test_sft(compute: dict[str, Any], most: float, tmp_path: Path) -> None:
     assert away(sft_gradient(tmp_path / "one", **compute), sft_gradient(tmp_path / "plain")) < most
 
 
+APART: dict[str, Any] = {"top_entropy_quantile": 1.0, "entropy": 0.0}
+"""No row's gradient depends on another row: each part of a step has a backward pass of its own."""
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Parts of each batch that was split."""
+    found: list[int] = []
+
+    def counted(*given: Any, **named: Any) -> list[list[int]]:
+        made = parts_of(*given, **named)
+        found.append(len(made))
+        return made
+
+    monkeypatch.setattr(group_trainer, "parts_of", counted)
+    return found
+
+
+@pytest.mark.parametrize("rows", [{}, APART, APART | {"kl": 0.5, "num_iterations": 2, "steps": 2, "save_steps": 98}])
 @pytest.mark.parametrize(
     ("compute", "most"),
     [
         ({"shared_prefix": False, "micro_batch": 3}, 1e-4),
-        ({"micro_batch": 3}, 1e-4),
-        ({"micro_batch": 2, "gradient_checkpointing": True}, 1e-4),
+        ({"micro_batch": 1}, 1e-4),
+        ({"micro_batch": 1, "gradient_checkpointing": True}, 1e-4),
         ({"precision": "bfloat16"}, 0.05),
     ],
 )
-def test_grpo(compute: dict[str, Any], most: float, tools: Toolkit, tmp_path: Path) -> None:
-    plain = grpo_gradient(tools, tmp_path / "plain", shared_prefix=False)
-    assert away(grpo_gradient(tools, tmp_path / "one", **compute), plain) < most
+def test_grpo(
+    compute: dict[str, Any], most: float, rows: dict[str, Any], tools: Toolkit, tmp_path: Path, parts: list[int]
+) -> None:
+    plain = grpo_gradient(tools, tmp_path / "plain", shared_prefix=False, **rows)
+    assert not parts
+    assert away(grpo_gradient(tools, tmp_path / "one", **rows, **compute), plain) < most
+    assert all(count > 1 for count in parts) and bool(parts) == ("micro_batch" in compute)
+
+
+def test_the_measures_of_a_step_are_of_all_its_parts(tools: Toolkit, tmp_path: Path, parts: list[int]) -> None:
+    def logged(work: str, **compute: Any) -> dict[str, float]:
+        found: dict[str, float] = {}
+        grpo_gradient(tools, tmp_path / work, log=lambda m, s: found.update(m), kl=0.5, **APART, **compute)
+        return {name: value for name, value in found.items() if "step_time" not in name and "_s" not in name[-2:]}
+
+    plain, one = logged("plain"), logged("one", micro_batch=1)
+    assert parts[0] > 1 and plain.keys() == one.keys()
+    assert one == pytest.approx(plain, rel=1e-4, abs=1e-6)
+    assert plain["train/entropy"] > 0 and plain["train/loss"] != 0
 
 
 def test_a_reference_model_may_be_wrapped(tools: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +275,7 @@ def test_a_process_takes_one_of_the_gpus_that_it_sees(
         ({"lora": {}, "optimizer": "muon"}, "set optimizer to adamw"),
         ({"strategy": "zero3", "optimizer": "muon"}, "set optimizer to adamw"),
         ({"lora": {}, "strategy": "zero3"}, "ddp or zero2"),
-        ({"micro_batch": 3}, "no multiple of processes x micro_batch, 3"),
+        ({"processes": 3}, "batch_size 8 is no multiple of processes, 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(wrong: dict[str, Any], said: str) -> None:

@@ -30,8 +30,9 @@ from orchestra.training.grpo.engine.ahead import Ahead
 from orchestra.training.grpo.engine.canary import NOISE, WeightCanary
 from orchestra.training.grpo.engine.sync import RolloutEngine
 from orchestra.training.grpo.engine.weights import write_adapters, write_whole
+from orchestra.training.grpo.passes.batches import weighed
 from orchestra.training.grpo.rollouts import sampled_logprobs
-from orchestra.training.grpo.trainer import train_grpo, weighed
+from orchestra.training.grpo.trainer import train_grpo
 from orchestra.types import Episode, Example, StopReason, Turn
 from tasks import grpo
 from tests.support.worlds import PRICE, codec, example, tiny_model, toolkit, warm_model

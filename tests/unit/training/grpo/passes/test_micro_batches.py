@@ -19,7 +19,7 @@ def test_no_gradient_is_ready_before_the_last_pass() -> None:
         return model(ids).logits[:, -width:].mean(-1), None
 
     ids = torch.arange(24).view(3, 8)
-    logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), 4, 1)
+    logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), 4, [[0], [1], [2]])
     torch.autograd.backward(logps.sum())
     # Three passes, and each again on the way back.
     assert seen == ["pass"] * 6 + ["ready"] * len(list(model.parameters()))
