@@ -1,9 +1,10 @@
 """A GRPO step through vLLM on a GPU, beside TRL's own: `python -m benchmarks.gpu_step BASE --trl PYTHON`.
 
-Both train the same checkpoint on the same prompts, with groups, lengths, micro-batches and precision alike. Both
-give their episodes the advantages 1 and -1 in turns, so both train every row. BASE should hold random weights: such a
-model ends no episode early. PYTHON is an interpreter with TRL and vLLM in one environment, as TRL's colocated vLLM
-needs; this project's server runs in .venv-vllm.
+Both train the same checkpoint on the same prompts, with groups, lengths and precision alike. TRL's passes have
+`--micro-batch` rows; this project's have at most the tokens of as many of the longest rows. Both give their episodes
+the advantages 1 and -1 in turns, so both train every row. BASE should hold random weights: such a model ends no episode
+early. PYTHON is an interpreter with TRL and vLLM in one environment, as TRL's colocated vLLM needs; this project's
+server runs in .venv-vllm.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 
+from orchestra.training.grpo.group_trainer import trainer_class
 from orchestra.training.grpo.passes.tree_attention import enable
 from orchestra.training.grpo.rollouts import eq2
-from orchestra.training.grpo.trainer import _of_no_left_out_row, trainer_class
+from orchestra.training.grpo.trainer import _of_no_left_out_row
 from tests.support.worlds import codec, tiny_model
 
 ROWS, GROUP = 6, 3

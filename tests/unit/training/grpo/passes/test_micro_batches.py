@@ -3,8 +3,12 @@
 from typing import Any
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from orchestra.training.grpo.passes.micro_batches import in_micro_batches
+from orchestra.training.compute.accumulation import evened
+from orchestra.training.grpo.passes.micro_batches import in_micro_batches, parts_of
+from orchestra.training.grpo.passes.prefix_tree import prefix_tree
 from tests.support.worlds import tiny_model
 
 
@@ -23,3 +27,36 @@ def test_no_gradient_is_ready_before_the_last_pass() -> None:
     torch.autograd.backward(logps.sum())
     # Three passes, and each again on the way back.
     assert seen == ["pass"] * 6 + ["ready"] * len(list(model.parameters()))
+
+
+ROWS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=6),
+                          st.lists(st.integers(1, 2), min_size=1, max_size=6)), min_size=1, max_size=9)  # fmt: skip
+"""Prompts and completions of two words, so that many begin alike."""
+
+
+@given(ROWS, st.integers(1, 60), st.booleans(), st.integers(1, 9))
+def test_a_part_has_at_most_the_budget_or_one_row(
+    rows: list[tuple[list[int], list[int]]], budget: int, shared: bool, least: int
+) -> None:
+    left, width = max(len(prompt) for prompt, _ in rows), max(len(completion) for _, completion in rows)
+    ids, mask = torch.zeros(len(rows), left + width, dtype=torch.long), torch.zeros(len(rows), left + width).long()
+    for row, (prompt, completion) in enumerate(rows):
+        span = slice(left - len(prompt), left + len(completion))
+        ids[row, span], mask[row, span] = torch.tensor([*prompt, *completion]), 1
+    parts = parts_of(ids, mask, budget, shared=shared)
+    assert sorted(row for part in parts for row in part) == list(range(len(rows)))
+    for part in parts:
+        lengths = mask[part].sum(1)
+        # The last token of a row predicts nothing, so a tree has fewer than the rows have.
+        tokens = prefix_tree(ids[part], mask[part], width).ids.shape[1] if shared else len(part) * int(lengths.max())
+        assert len(part) == 1 or tokens <= budget
+    count = min(len(rows), max(least, len(parts)))
+    made = evened(parts, count)
+    assert len(made) == count and all(made)
+    assert [row for part in made for row in part] == [row for part in parts for row in part]
+
+
+def test_rows_that_begin_alike_are_one_part() -> None:
+    rows = torch.tensor([[1, 1, 1, 1, 2], [5, 5, 5, 5, 1], [1, 1, 1, 1, 3], [5, 5, 5, 5, 2]])
+    assert sorted(map(sorted, parts_of(rows, torch.ones_like(rows), 6, shared=True))) == [[0, 2], [1, 3]]
+    assert len(parts_of(rows, torch.ones_like(rows), 6, shared=False)) == 4
