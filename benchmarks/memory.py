@@ -47,6 +47,11 @@ CASES = (
         ModelShape(2, 1024, 3072, 16, 8, 64, 4096, False),
         TrainingPlan(rows=1, tokens=128, accumulates=True, one_backward=True, checkpointing=True),
     ),
+    Case(
+        "wide, several passes with a backward pass each",
+        ModelShape(2, 1024, 3072, 16, 8, 64, 4096, False),
+        TrainingPlan(rows=1, tokens=128, accumulates=True, checkpointing=True),
+    ),
 )
 PASSES = 4
 """Of a step that has several."""
@@ -91,8 +96,12 @@ def train(case: Case, steps: int = 2) -> None:
         rows = case.plan.rows * (PASSES if case.plan.accumulates else 1)
         ids = torch.randint(1, case.shape.vocabulary, (rows, case.plan.tokens))
         parts = [list(range(at, at + case.plan.rows)) for at in range(0, rows, case.plan.rows)]
-        logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), case.plan.tokens, parts)
-        torch.autograd.backward(-logps.mean())
+        if case.plan.accumulates and not case.plan.one_backward:
+            for part in parts:
+                torch.autograd.backward(-forward(ids[part], torch.ones_like(ids[part]), case.plan.tokens)[0].mean())
+        else:
+            logps, _ = in_micro_batches(forward, ids, torch.ones_like(ids), case.plan.tokens, parts)
+            torch.autograd.backward(-logps.mean())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

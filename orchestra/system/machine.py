@@ -210,7 +210,9 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
         # On a GPU they lie in the machine's memory instead.
         examples = 0 if devices else of_examples(params)
         helps = "" if found.total + examples <= room else _helps(params, stage, shape, plan, room - examples)
-        least = (found if devices else training(shape, replace(plan, rows=1))).total + examples
+        # Passes with `micro_batch` are filled up with shorter rows.
+        filled = devices or compute_of(params, stage).micro_batch is not None
+        least = (found if filled else training(shape, replace(plan, rows=1))).total + examples
         if examples:
             found = Footprint({**found.parts, "examples": examples})
         # Rank i of a machine takes GPU i; another process may hold the rest.

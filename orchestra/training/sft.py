@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Sft
-from orchestra.training.compute.accumulation import budgeted, evened, loss_in_parts, most_of_all
+from orchestra.training.compute.accumulation import as_one, in_budget, least_of_all, loss_in_parts
 from orchestra.training.compute.arguments import common_arguments, on_one_gpu
 from orchestra.training.distributed import settle, whole_weights
 from orchestra.training.optimizer import OwnOptimizer, new_optimizer
@@ -88,15 +88,15 @@ def training_order(lengths: Sequence[int], settings: Sft) -> list[int]:
 def parts_of(inputs: dict[str, Any], budget: int, accelerator: Any) -> list[dict[str, Any]]:
     """A batch, padded on the right, in parts of rows of about one length, with as much padding as each part needs.
 
-    A part has at most `budget` tokens, padding included, or one row; every rank makes as many parts.
+    A part has at most `budget` tokens, padding included, or one row; the parts of every rank have as many rows.
     """
     lengths = inputs["attention_mask"].sum(dim=1)
     order = lengths.argsort(stable=True)
     sizes = lengths[order].tolist()
-    parts = budgeted(len(sizes), budget, lambda first, end: (end - first) * sizes[end - 1])
+    agree = partial(least_of_all, accelerator)
     found = []
-    for places in evened(parts, most_of_all(accelerator, len(parts))):
-        rows, width = order[places], sizes[places[-1]]
+    for part in in_budget(len(sizes), budget, lambda first, end: (end - first) * sizes[end - 1], agree):
+        rows, width = order[part.start : part.stop], sizes[part.stop - 1]
         found.append({name: values[rows, :width] for name, values in inputs.items()})
     return found
 
@@ -123,6 +123,7 @@ def train_rows(
     ranks and passes share them; with several ranks the last one may repeat some. `deepspeed` is the file with its
     settings, for the strategies zero2 and zero3.
     """
+    import torch
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -173,9 +174,12 @@ def train_rows(
             if budget is None or return_outputs or num_items_in_batch is None:
                 return whole(model, inputs, return_outputs, num_items_in_batch)
             parts = parts_of(inputs, budget, self.accelerator)
-            return loss_in_parts(
-                self.accelerator, model, len(parts), lambda part: whole(model, parts[part], False, num_items_in_batch)
-            )
+            learnt = torch.stack([(one["labels"] != IGNORED).sum() for one in parts]).float()
+            with as_one(self._metrics["train"], self.accelerator.reduce(learnt, reduction="sum").tolist()):
+                return loss_in_parts(
+                    self.accelerator, model, len(parts),
+                    lambda part: whole(model, parts[part], False, num_items_in_batch),
+                )  # fmt: skip
 
     trainer = Trainer(
         model=model,

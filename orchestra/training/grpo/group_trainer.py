@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestra.training.compute.accumulation import evened, loss_in_parts, most_of_all
+from orchestra.training.compute.accumulation import as_one, least_of_all, loss_in_parts
 from orchestra.training.grpo.passes import tree_attention
-from orchestra.training.grpo.passes.batches import as_one, keep_rows, weighed
+from orchestra.training.grpo.passes.batches import keep_rows, weighed
 from orchestra.training.grpo.passes.length_batching import ROWS, by_length
 from orchestra.training.grpo.passes.micro_batches import in_micro_batches, parts_of
 from orchestra.training.grpo.rollouts import Rounds
@@ -42,9 +43,8 @@ def trainer_class() -> Any:
             Tokens that a server sampled are weighted by truncated importance sampling.
             """
             self.mismatch = []
-            parts = self._parts_of_loss(model, inputs)
-            several = len(parts) > 1
-            loss = self._loss_in_parts(model, inputs, parts) if several else self._loss_of(model, inputs)
+            apart = self.budget is not None and self.rounds.settings.rows_apart and torch.is_grad_enabled()
+            loss = self._loss_in_parts(model, inputs) if apart else self._loss_of(model, inputs)
             if self.mismatch:
                 sums = torch.stack(list(self.mismatch)).sum(dim=0)
                 kl, clipped, count = self.accelerator.gather(sums[None]).sum(dim=0).tolist()
@@ -52,16 +52,12 @@ def trainer_class() -> Any:
                 self.rounds.history[-1] |= {f"engine/{name}": value for name, value in mean.items()}
             return loss
 
-        def _parts_of_loss(self, model: Any, inputs: dict[str, Any]) -> list[list[int]]:
-            if self.budget is None or not self.rounds.settings.rows_apart or not torch.is_grad_enabled():
-                return []
+        def _loss_in_parts(self, model: Any, inputs: dict[str, Any]) -> Any:
             ids, mask = (
                 torch.cat([inputs[f"prompt_{name}"], inputs[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
             )
-            return self._parts(ids, mask, shared=self._shares(model))
-
-        def _loss_in_parts(self, model: Any, inputs: dict[str, Any], parts: Sequence[Sequence[int]]) -> Any:
-            batches = [keep_rows(inputs, torch.tensor(part, device=inputs["advantages"].device)) for part in parts]
+            parts = self._parts(ids, mask, inputs["completion_ids"].shape[1], shared=self._shares(model))
+            batches = [keep_rows(inputs, torch.tensor(part, device=ids.device)) for part in parts]
             tokens = torch.stack([(one["completion_mask"] * one["tool_mask"]).sum() for one in batches])
             counts = self.accelerator.reduce(tokens.float(), reduction="sum").tolist()
             self.one_pass = True
@@ -93,7 +89,7 @@ def trainer_class() -> Any:
             if self.beta == 0.0:
                 rows = torch.nonzero(ours).flatten()
                 # TRL gathers one number a row, so every rank keeps as many as the one that needs most; at least one.
-                count = most_of_all(self.accelerator, max(1, len(rows)))
+                count = max(1, -least_of_all(self.accelerator, -len(rows)))
                 spare = torch.nonzero(ours == 0).flatten()[: max(0, count - len(rows))]
                 batch = keep_rows(batch, torch.cat([rows, spare]))
                 # Nor do the spare ones count among those of which a share decides: one process has none of them.
@@ -133,17 +129,16 @@ def trainer_class() -> Any:
             if self.budget is None and not shared and not several:
                 # Parts of a pass that is kept whole: DDP and ZeRO count passes.
                 return *by_length(forward, input_ids, attention_mask, logits_to_keep, ROWS), None
-            parts = self._parts(input_ids, attention_mask, shared=shared)
+            parts = self._parts(input_ids, attention_mask, logits_to_keep, shared=shared)
             return *in_micro_batches(forward, input_ids, attention_mask, logits_to_keep, parts), None
 
         def _shares(self, model: Any) -> bool:
             return any(self.accelerator.unwrap_model(model) is one for one in self.sharing)
 
-        def _parts(self, ids: Any, mask: Any, *, shared: bool) -> list[list[int]]:
-            """Rows of each pass, in as many passes on every rank."""
+        def _parts(self, ids: Any, mask: Any, width: int, *, shared: bool) -> list[list[int]]:
+            """Rows of each pass; the passes of every rank have as many."""
             if self.budget is None:
                 return [list(range(len(ids)))]
-            parts = parts_of(ids, mask, self.budget, shared=shared)
-            return evened(parts, most_of_all(self.accelerator, len(parts)))
+            return parts_of(ids, mask, width, self.budget, shared=shared, agree=partial(least_of_all, self.accelerator))
 
     return GroupTrainer

@@ -1,9 +1,7 @@
-"""TRL's batch of a step: rows of it, the importance weights of its tokens, and the measures of its parts as one."""
+"""TRL's batch of a step: rows of it, and the importance weights of its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,25 +40,3 @@ def keep_rows(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
     for key in ("prompt_ids", "prompt_mask"):
         kept[key] = kept[key][:, left:]
     return kept
-
-
-@contextmanager
-def as_one(measures: dict[str, list[float]], tokens: Sequence[float]) -> Iterator[None]:
-    """What each part of a step adds to the lists of `measures` becomes one value: their mean by tokens, least or most.
-
-    `tokens` of each part, on all ranks together.
-    """
-    before = {name: len(values) for name, values in measures.items()}
-    yield
-    for name, values in measures.items():
-        start = before.get(name, 0)
-        added = values[start:]
-        if len(added) != len(tokens):
-            continue
-        if name.endswith("_min"):
-            one = min(added)
-        elif name.endswith("_max"):
-            one = max(added)
-        else:
-            one = sum(value * count for value, count in zip(added, tokens, strict=True)) / max(sum(tokens), 1.0)
-        values[start:] = [one]

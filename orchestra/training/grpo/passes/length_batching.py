@@ -23,19 +23,27 @@ def by_length(
     """
     if len(ids) <= rows:
         return forward(ids, mask, width)
-    split = ids.shape[1] - width
-    prompts, completions = mask[:, :split].sum(1), mask[:, split:].sum(1)
-    order = torch.argsort(prompts + completions, stable=True)
+    order = torch.argsort(mask.sum(1), stable=True)
     found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
     for part in torch.split(order, rows):
-        left, wide = split - int(prompts[part].max()), max(1, int(completions[part].max()))
-        columns = slice(left, split + wide)
-        logps, entropies = forward(ids[part, columns], mask[part, columns], wide)
-        found.append((_widen(logps, width), None if entropies is None else _widen(entropies, width)))
+        logps, entropies = forward(*cut(ids, mask, width, part))
+        found.append((widened(logps, width), None if entropies is None else widened(entropies, width)))
     back = torch.argsort(order)
     known = [entropies for _, entropies in found if entropies is not None]
     return torch.cat([logps for logps, _ in found])[back], torch.cat(known)[back] if known else None
 
 
-def _widen(values: torch.Tensor, width: int) -> torch.Tensor:
+def cut(
+    ids: torch.Tensor, mask: torch.Tensor, width: int, part: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The rows of a part without the padding that none of them needs, and the width of its completions."""
+    split = ids.shape[1] - width
+    prompts, completions = mask[part, :split].sum(1), mask[part, split:].sum(1)
+    left, wide = split - int(prompts.max()), max(1, int(completions.max()))
+    columns = slice(left, split + wide)
+    return ids[part, columns], mask[part, columns], wide
+
+
+def widened(values: torch.Tensor, width: int) -> torch.Tensor:
+    """With columns of 0 on the right."""
     return torch.nn.functional.pad(values, (0, width - values.shape[1]))

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from orchestra.training.compute.accumulation import budgeted
-from orchestra.training.grpo.passes.length_batching import Forward
+from orchestra.training.compute.accumulation import in_budget
+from orchestra.training.grpo.passes.length_batching import Forward, cut, widened
 from orchestra.training.grpo.passes.prefix_tree import equal_length
 
 
-def parts_of(ids: torch.Tensor, mask: torch.Tensor, budget: int, *, shared: bool) -> list[list[int]]:
-    """Rows (rows, time) in parts of at most `budget` tokens each, or of one row.
+def parts_of(
+    ids: torch.Tensor, mask: torch.Tensor, width: int, budget: int, *, shared: bool, agree: Callable[[int], int] = int
+) -> list[list[int]]:
+    """Rows (rows, time), completions in the last `width` columns, in parts of at most `budget` tokens, or of one row.
 
     `shared`: rows that begin alike go together, and count what they share once. Otherwise rows of about one length go
-    together, and a part counts as its longest row times its rows.
+    together, and a part counts its padding too. `agree` as in `in_budget`.
     """
     table, kept = ids.cpu().numpy(), mask.cpu().numpy().astype(bool)
-    rows = [row[chosen] for row, chosen in zip(table, kept, strict=True)]
-    lengths = [len(row) for row in rows]
-    if not shared:
-        order = sorted(range(len(rows)), key=lambda row: lengths[row])
-        ranges = budgeted(len(rows), budget, lambda first, end: (end - first) * lengths[order[end - 1]])
-    else:
+    if shared:
+        rows = [row[chosen] for row, chosen in zip(table, kept, strict=True)]
         order = sorted(range(len(rows)), key=lambda row: rows[row].tobytes())
         alike = [0, *(equal_length(rows[one], rows[other]) for one, other in pairwise(order))]
-        own = [0, *accumulate(lengths[row] - same for row, same in zip(order, alike, strict=True))]
-        ranges = budgeted(len(rows), budget, lambda first, end: own[end] - own[first] + alike[first])
-    return [[order[place] for place in part] for part in ranges]
+        own = [0, *accumulate(len(rows[row]) - same for row, same in zip(order, alike, strict=True))]
+        found = in_budget(len(rows), budget, lambda first, end: own[end] - own[first] + alike[first], agree)
+    else:
+        prompts, completions = kept[:, :-width].sum(1), kept[:, -width:].sum(1)
+        order = sorted(range(len(kept)), key=lambda row: prompts[row] + completions[row])
+
+        def padded(first: int, end: int) -> int:
+            part = order[first:end]
+            return len(part) * int(prompts[part].max() + completions[part].max())
+
+        found = in_budget(len(order), budget, padded, agree)
+    return [[order[place] for place in part] for part in found]
 
 
 def in_micro_batches(
@@ -46,13 +53,12 @@ def in_micro_batches(
     logps: list[torch.Tensor] = []
     entropies: list[torch.Tensor] = []
     for part in parts:
-        rows = torch.tensor(part, device=ids.device)
-        arguments = ids[rows], mask[rows], width
+        arguments = cut(ids, mask, width, torch.tensor(part, device=ids.device))
         if torch.is_grad_enabled():
             found = checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             found = forward(*arguments)
-        logps.append(found[0])
-        entropies += [found[1]] if found[1] is not None else []
+        logps.append(widened(found[0], width))
+        entropies += [widened(found[1], width)] if found[1] is not None else []
     back = torch.argsort(torch.tensor([row for part in parts for row in part], device=ids.device))
     return torch.cat(logps)[back], torch.cat(entropies)[back] if entropies else None
