@@ -112,6 +112,9 @@ def test_after_every_sync_the_server_plays_as_the_trainer_would(
     assert played.equal == [True] * SYNCS
     assert result.steps == 6 and len(result.history) == 6
     assert all(row["engine/canary_gap"] < 1e-3 for row in result.history)
+    parts = [[row[f"engine/{part}_s"] for part in ("write", "load", "canary")] for row in result.history]
+    whole = [row["engine/sync_s"] for row in result.history]
+    assert all(min(some) > 0 and sum(some) <= of for some, of in zip(parts, whole, strict=True))
     assert any(row["engine/canary_proven"] == 1 for row in result.history[1:]), "the trainer has moved measurably"
     mismatches = [row["engine/mismatch_kl"] for row in result.history if "engine/mismatch_kl" in row]
     assert mismatches and all(abs(kl) < 1e-6 for kl in mismatches)
@@ -165,7 +168,7 @@ def _episodes(trained: Trained) -> list[list[tuple[object, ...]]]:
 
 def _scored(row: dict[str, float]) -> dict[str, float]:
     """What a round measured, without the seconds and the starts of its server."""
-    return {name: value for name, value in row.items() if name not in ("engine/sync_s", "engine/restarts")}
+    return {name: value for name, value in row.items() if not name.endswith("_s") and name != "engine/restarts"}
 
 
 @pytest.mark.timeout(600)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,17 +90,29 @@ class RolloutEngine:
 
     def _sync(self, model: PreTrainedModel) -> str:
         give = self._whole if self.settings.lora is None else self._adapters
+        self.measures = {"engine/write_s": 0.0, "engine/load_s": 0.0, "engine/canary_s": 0.0}
         try:
             server = give(model)
         except ServiceError:
             if self.server is None:
                 raise
             # It died meanwhile: it starts with the files that are written, and is told of them once more.
-            self.server.wait_for(self.model)
+            with self._timed("load"):
+                self.server.wait_for(self.model)
             server = give(model)
-        ours = self.canary.trainer_scores(model)
-        self.measures = self.canary.check(ours, self._served(server))
+        with self._timed("canary"):
+            ours = self.canary.trainer_scores(model)
+            self.measures |= self.canary.check(ours, self._served(server))
         return server.url
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Add the block's seconds to a part of the sync, which may come twice."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.measures[f"engine/{part}_s"] += time.monotonic() - began
 
     def _served(self, server: Server) -> list[float]:
         try:
@@ -116,32 +129,41 @@ class RolloutEngine:
 
     def _whole(self, model: PreTrainedModel) -> Server:
         folder = self.work / "served"
-        write_whole(model, self.codec, folder, self.settings.server.dtype)
-        if self.server is None:
-            self.server = self._open(folder)
-            if isinstance(self.server, OwnServer):
-                return self.server
-        rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}}
-        self.server.post("/collective_rpc", rpc)
-        self.server.post("/reset_prefix_cache", {})
+        with self._timed("write"):
+            write_whole(model, self.codec, folder, self.settings.server.dtype)
+        with self._timed("load"):
+            if self.server is None:
+                self.server = self._open(folder)
+                if isinstance(self.server, OwnServer):
+                    return self.server
+            rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}}
+            self.server.post("/collective_rpc", rpc)
+            self.server.post("/reset_prefix_cache", {})
         return self.server
 
     def _adapters(self, model: PreTrainedModel) -> Server:
         if self.server is None:
             shutil.rmtree(self.work / "adapters", ignore_errors=True)
-            self.server = self._open(self.base)
+            with self._timed("load"):
+                self.server = self._open(self.base)
         name = f"{SERVED_NAME}-{time.time_ns():x}"
         folder = self.work / "adapters" / name
-        write_adapters(model, folder)
-        self.server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
-        if isinstance(self.server, OwnServer):
-            self.server.adapter = (name, str(folder.resolve()))
+        with self._timed("write"):
+            write_adapters(model, folder)
+        with self._timed("load"):
+            self._load_adapters(self.server, name, folder)
+        return self.server
+
+    def _load_adapters(self, server: Server, name: str, folder: Path) -> None:
+        """Have the server play with the adapters in `folder`, and forget those before."""
+        server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
+        if isinstance(server, OwnServer):
+            server.adapter = (name, str(folder.resolve()))
         if self.model != SERVED_NAME:
             try:
-                self.server.post("/v1/unload_lora_adapter", {"lora_name": self.model})
+                server.post("/v1/unload_lora_adapter", {"lora_name": self.model})
             except ServiceError:
                 # A server that was started again has never had it.
-                self.server.check()
+                server.check()
             shutil.rmtree(self.work / "adapters" / self.model, ignore_errors=True)
         self.model = name
-        return self.server
