@@ -18,7 +18,7 @@ from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
 from orchestra.training.distributed import gathered, local_rank, rank, wait_for_all
 from orchestra.training.grpo.engine.canary import WeightCanary
-from orchestra.training.grpo.engine.weights import write_adapters, write_whole
+from orchestra.training.grpo.engine.weights import WholeWeights, write_adapters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,6 +58,7 @@ class RolloutEngine:
         if self.owner:
             # Machines share the stage's folder.
             self.work = self.work / f"rank-{self.owner}"
+        self.files = WholeWeights(self.work / "served", self.codec, dtype, ours=not named)
 
     def sync(self, model: PreTrainedModel) -> None:
         """Give the server the weights of `model`, which is whole on every rank; every rank takes part.
@@ -87,6 +88,7 @@ class RolloutEngine:
     def close(self) -> None:
         if self.server is not None:
             self.server.close()
+        self.files.close()
 
     def _sync(self, model: PreTrainedModel) -> str:
         give = self._whole if self.settings.lora is None else self._adapters
@@ -96,7 +98,7 @@ class RolloutEngine:
         except ServiceError:
             if self.server is None:
                 raise
-            # It died meanwhile: it starts with the files that are written, and is told of them once more.
+            # It died meanwhile. It starts with the files, whole or a mixture of old and new, and is told of them again.
             with self._timed("load"):
                 self.server.wait_for(self.model)
             server = give(model)
@@ -128,9 +130,9 @@ class RolloutEngine:
         )  # fmt: skip
 
     def _whole(self, model: PreTrainedModel) -> Server:
-        folder = self.work / "served"
+        folder = self.files.folder
         with self._timed("write"):
-            write_whole(model, self.codec, folder, self.settings.server.dtype)
+            self.files.write(model)
         with self._timed("load"):
             if self.server is None:
                 self.server = self._open(folder)
