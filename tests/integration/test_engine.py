@@ -216,7 +216,7 @@ def test_a_server_that_started_with_half_of_the_new_weights_gets_them_all(
             os.kill(played.server.pid, signal.SIGKILL)
             assert wait_until(lambda: played.server is not None and played.server.restarts == 1, 30)
             played.server.wait_for(played.model)
-            mixtures.append(played.server.scores(played.model, played.sequences))
+            mixtures.append(played.server.scores(played.model, played.sequences, together=True))
         written(self, trained)
 
     monkeypatch.setattr(WholeWeights, "write", write)

@@ -117,11 +117,12 @@ class RolloutEngine:
             self.measures[f"engine/{part}_s"] += time.monotonic() - began
 
     def _served(self, server: Server) -> list[float]:
+        together = self.settings.lora is None
         try:
-            return server.scores(self.model, self.sequences)
+            return server.scores(self.model, self.sequences, together=together)
         except ServiceError:
             server.wait_for(self.model)
-            return server.scores(self.model, self.sequences)
+            return server.scores(self.model, self.sequences, together=together)
 
     def _open(self, folder: Path) -> Server:
         return open_server(

@@ -34,7 +34,7 @@ from orchestra.serving.releases.vllm import TOLERANCES
 from orchestra.training.compute.lora import adapted
 from orchestra.training.grpo.engine import weights
 from orchestra.training.grpo.engine.ahead import Ahead
-from orchestra.training.grpo.engine.canary import NOISE, WeightCanary
+from orchestra.training.grpo.engine.canary import NOISE, WeightCanary, _scores
 from orchestra.training.grpo.engine.sync import RolloutEngine
 from orchestra.training.grpo.engine.weights import WholeWeights, untied, write_adapters
 from orchestra.training.grpo.passes.batches import weighed
@@ -120,6 +120,8 @@ def test_the_trainers_scores_are_its_log_probabilities() -> None:
     with torch.no_grad():
         logits = model.eval()(input_ids=torch.tensor([[5, 6, 7, 8]])).logits[0].log_softmax(-1)
     assert found[:3] == pytest.approx([float(logits[i, token]) for i, token in enumerate((6, 7, 8))], abs=1e-5)
+    with torch.no_grad():
+        assert _scores(model, proof.sequences) == pytest.approx(found, abs=1e-5), "in one pass, as on a GPU"
 
 
 def batch(sampled: list[float], mask: list[int], **more: Any) -> dict[str, Any]:
