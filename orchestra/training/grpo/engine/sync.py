@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra.config.schema import Grpo
-from orchestra.errors import ServiceError
+from orchestra.errors import OrchestraError, ServiceError, TrainingError
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.engines.policy import ServedPolicy
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
+from orchestra.text import one_line
 from orchestra.training.distributed import gathered, local_rank, rank, wait_for_all
+from orchestra.training.grpo.engine import direct
 from orchestra.training.grpo.engine.canary import WeightCanary
-from orchestra.training.grpo.engine.weights import WholeWeights, write_adapters
+from orchestra.training.grpo.engine.weights import WholeWeights, untied, write_adapters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,6 +61,8 @@ class RolloutEngine:
             # Machines share the stage's folder.
             self.work = self.work / f"rank-{self.owner}"
         self.files = WholeWeights(self.work / "served", self.codec, dtype, ours=not named)
+        self.direct = direct.shares_gpu(self.settings)
+        """Whether weights go over CUDA IPC once the server runs: not after the first failure."""
 
     def sync(self, model: PreTrainedModel) -> None:
         """Give the server the weights of `model`, which is whole on every rank; every rank takes part.
@@ -91,21 +95,34 @@ class RolloutEngine:
         self.files.close()
 
     def _sync(self, model: PreTrainedModel) -> str:
-        give = self._whole if self.settings.lora is None else self._adapters
-        self.measures = {"engine/write_s": 0.0, "engine/load_s": 0.0, "engine/canary_s": 0.0}
+        self.measures = dict.fromkeys((f"engine/{part}" for part in ("write_s", "load_s", "canary_s", "direct")), 0.0)
+        server = self._given(model)
         try:
-            server = give(model)
+            self._prove(server, model)
+        except TrainingError as error:
+            if not self.measures["engine/direct"]:
+                raise
+            self._leave_direct(error)
+            self._prove(self._given(model), model)
+        return server.url
+
+    def _given(self, model: PreTrainedModel) -> Server:
+        """The server, which says that it has the weights."""
+        give = self._whole if self.settings.lora is None else self._adapters
+        try:
+            return give(model)
         except ServiceError:
             if self.server is None:
                 raise
             # It died meanwhile. It starts with the files, whole or a mixture of old and new, and is told of them again.
             with self._timed("load"):
                 self.server.wait_for(self.model)
-            server = give(model)
+            return give(model)
+
+    def _prove(self, server: Server, model: PreTrainedModel) -> None:
         with self._timed("canary"):
             ours = self.canary.trainer_scores(model)
             self.measures |= self.canary.check(ours, self._served(server))
-        return server.url
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -127,10 +144,15 @@ class RolloutEngine:
     def _open(self, folder: Path) -> Server:
         return open_server(
             self.root, self.work, folder, self.settings.server, max_len=self.max_len, lora=self.settings.lora,
-            say=self.say,
+            say=self.say, direct=self.direct,
         )  # fmt: skip
 
     def _whole(self, model: PreTrainedModel) -> Server:
+        if self.direct and isinstance(self.server, OwnServer):
+            try:
+                return self._send(self.server, model)
+            except Exception as error:  # Of CUDA, of torch, of the server.
+                self._leave_direct(error)
         folder = self.files.folder
         with self._timed("write"):
             self.files.write(model)
@@ -143,6 +165,27 @@ class RolloutEngine:
             self.server.post("/collective_rpc", rpc)
             self.server.post("/reset_prefix_cache", {})
         return self.server
+
+    def _send(self, server: OwnServer, model: PreTrainedModel) -> Server:
+        # The model rests while episodes are played, so a server that dies amid them starts with the same weights. One
+        # that dies while the model trains plays nothing before the next sync.
+        server.refresh = lambda: self.files.write(model)
+        with self._timed("load"):
+            direct.send(server, untied(model), self.settings.server.dtype)
+            server.post("/reset_prefix_cache", {})
+        self.measures["engine/direct"] = 1.0
+        return server
+
+    def _leave_direct(self, error: Exception) -> None:
+        """Give weights as files from here on, first to a new process: vLLM keeps parts of an update that broke off."""
+        assert isinstance(self.server, OwnServer)
+        self.direct, self.measures["engine/direct"] = False, 0.0
+        why = error.what if isinstance(error, OrchestraError) else f"{type(error).__name__}: {error}"
+        self.say(f"from now on files take the weights to the rollout server, not CUDA IPC: {one_line(why)[:300]}")
+        self.server.restart()
+        with self._timed("load"):
+            self.server.wait_for(self.model)
+        self.server.refresh = None
 
     def _adapters(self, model: PreTrainedModel) -> Server:
         if self.server is None:
