@@ -38,6 +38,8 @@ WARM = 2
 """Steps that are not counted: the first ones compile and allocate."""
 SPARE = 4
 """Examples that are made for each that is needed: about half read the same as text."""
+PARTS = ("write", "load", "canary")
+"""Of giving the weights to the server: the files, the server that reads them, the proof."""
 TITLES = {"ours": "this project", "trl": "TRL, vLLM colocated"}
 
 
@@ -54,6 +56,8 @@ class Figures:
     peak_gib: float
     """Most memory that the trainer's tensors took on the GPU; with TRL they include vLLM's, in the same process."""
     measures: dict[str, float] = field(default_factory=dict)
+    sync_parts: dict[str, float] = field(default_factory=dict)
+    """Seconds of `PARTS`."""
 
     @property
     def rate(self) -> float:
@@ -127,9 +131,13 @@ def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Toolkit, 
         finally:
             module.Rounds.__call__ = called
             engine.close()
-    syncs = [one.get("train/engine/sync_s", 0.0) for one in measured[WARM:]]
+    counted = measured[WARM:]
+    sync_s, *parts = (statistics.mean(one[f"train/engine/{of}_s"] for one in counted) for of in ("sync", *PARTS))
     last = {name: value for name, value in measured[-1].items() if "engine" in name or name == "train/grad_norm"}
-    return Figures(**clock.means(WARM), sync_s=statistics.mean(syncs), peak_gib=peak_gib(), measures=last)
+    return Figures(
+        **clock.means(WARM), sync_s=sync_s, peak_gib=peak_gib(), measures=last,
+        sync_parts=dict(zip(PARTS, parts, strict=True)),
+    )  # fmt: skip
 
 
 def same_as_text(codec: Codec, examples: Sequence[Example], count: int) -> list[Example]:
@@ -155,6 +163,8 @@ def table(found: dict[str, Figures], told: float) -> str:
         rows.append(f"| {TITLES[name]} | {numbers} |")
     if len(found) > 1:
         rows += ["", f"TRL's step takes {found['trl'].step_s / found['ours'].step_s:.2f} times as long."]
+    if parts := found["ours"].sync_parts:
+        rows.append("Its weights to vLLM: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
     rows.append(f"Forecast of the trainer's peak: {told:.1f} GiB, measured {found['ours'].peak_gib:.1f}.")
     rows.append(f"The last step: {found['ours'].measures}")
     return "\n".join(rows)

@@ -153,10 +153,13 @@ def test_a_step_on_a_gpu_counts_neither_the_first_steps_nor_the_sync_as_writing(
     means = clock.means(gpu_step.WARM)
     assert means == {"step_s": 3.0, "generate_s": 2.0, "tokens": 200.0}
     found = {
-        "ours": gpu_step.Figures(**means, sync_s=1.0, peak_gib=9.9, measures={}),
+        "ours": gpu_step.Figures(
+            **means, sync_s=1.0, peak_gib=9.9, measures={}, sync_parts={"write": 0.5, "load": 0.25}
+        ),
         "trl": gpu_step.Figures(step_s=6.0, generate_s=2.0, sync_s=0.0, tokens=100.0, peak_gib=12.0),
     }
     text = gpu_step.table(found, 10.4)
     assert "| this project | 3.00 | 2.00 | 1.00 | 200 | 9.9 |" in text
+    assert "Its weights to vLLM: write 0.50 s, load 0.25 s" in text
     assert "TRL's step takes 2.00 times as long." in text
     assert Work().advantages(3) == [1.0, -1.0, 1.0]

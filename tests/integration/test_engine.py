@@ -1,5 +1,7 @@
 """GRPO's episodes through a real vLLM server: equal to in-process ones after every sync, and proven to be so."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,10 +21,11 @@ from orchestra.evaluation.run import Contender, evaluate
 from orchestra.serving.engines.checkpoints import Build, CheckpointServers, in_process
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases import vllm
-from orchestra.system.processes import session_members
+from orchestra.system.processes import session_members, wait_until
 from orchestra.tools.toolkit import Toolkit
 from orchestra.training.compute.lora import adapted
 from orchestra.training.grpo.engine.sync import RolloutEngine
+from orchestra.training.grpo.engine.weights import WholeWeights, untied
 from orchestra.training.grpo.rollouts import Rounds, training_rows
 from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from orchestra.types import Episode
@@ -112,6 +115,9 @@ def test_after_every_sync_the_server_plays_as_the_trainer_would(
     assert played.equal == [True] * SYNCS
     assert result.steps == 6 and len(result.history) == 6
     assert all(row["engine/canary_gap"] < 1e-3 for row in result.history)
+    parts = [[row[f"engine/{part}_s"] for part in ("write", "load", "canary")] for row in result.history]
+    whole = [row["engine/sync_s"] for row in result.history]
+    assert all(min(some) > 0 and sum(some) <= of for some, of in zip(parts, whole, strict=True))
     assert any(row["engine/canary_proven"] == 1 for row in result.history[1:]), "the trainer has moved measurably"
     mismatches = [row["engine/mismatch_kl"] for row in result.history if "engine/mismatch_kl" in row]
     assert mismatches and all(abs(kl) < 1e-6 for kl in mismatches)
@@ -165,7 +171,7 @@ def _episodes(trained: Trained) -> list[list[tuple[object, ...]]]:
 
 def _scored(row: dict[str, float]) -> dict[str, float]:
     """What a round measured, without the seconds and the starts of its server."""
-    return {name: value for name, value in row.items() if name not in ("engine/sync_s", "engine/restarts")}
+    return {name: value for name, value in row.items() if not name.endswith("_s") and name != "engine/restarts"}
 
 
 @pytest.mark.timeout(600)
@@ -190,6 +196,41 @@ def test_a_server_killed_amid_the_turns_of_a_round_costs_nothing_but_time(
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
     assert pid is not None and not Path(f"/proc/{pid}").exists(), "nothing of it is left over"
     assert [one for one in (*sessions, pid) if session_members(one, "0")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_that_started_with_half_of_the_new_weights_gets_them_all(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the server is killed amid the write, and started again before its end."""
+    model, played, written = warm_model(head_dim=HEAD), engine(root, tmp_path, WHOLE), WholeWeights.write
+    mixtures: list[list[float]] = []
+
+    def write(self: WholeWeights, trained: PreTrainedModel) -> None:
+        if played.server is not None and not mixtures:
+            assert isinstance(played.server, OwnServer) and played.server.pid is not None
+            half = len(self._places) // 2
+            for place, weight in list(zip(self._places, untied(trained).values(), strict=True))[:half]:
+                place.copy_(weight)
+            os.kill(played.server.pid, signal.SIGKILL)
+            assert wait_until(lambda: played.server is not None and played.server.restarts == 1, 30)
+            played.server.wait_for(played.model)
+            mixtures.append(played.server.scores(played.model, played.sequences, together=True))
+        written(self, trained)
+
+    monkeypatch.setattr(WholeWeights, "write", write)
+    try:
+        played.sync(model)
+        with torch.no_grad():
+            for one in model.parameters():
+                one.add_(0.05 * torch.randn_like(one))
+        played.sync(model)
+    finally:
+        played.close()
+    assert played.equal == [True, True] and played.measures["engine/canary_proven"] == 1
+    ours = played.canary.trainer_scores(model)
+    assert max(abs(a - b) for a, b in zip(ours, mixtures[0], strict=True)) > 0.02, "it was a mixture"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ class Server:
             reply = httpx.post(
                 f"{self.url}{path}", json=body, timeout=self.settings.start_timeout_s, trust_env=False,
                 headers={"Authorization": f"Bearer {self.key}"},
+                # Reading the certificates takes 20 ms, at each of a sync's requests.
+                verify=self.url.startswith("https:"),
             )  # fmt: skip
         except httpx.HTTPError as error:
             raise self._failure(f"{path}: {type(error).__name__} {error}".strip()) from None
@@ -78,13 +80,19 @@ class Server:
         except ValueError:
             return None
 
-    def scores(self, model: str, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """Log-probability of every token but the first of each sequence."""
+    def scores(self, model: str, sequences: Sequence[Sequence[int]], *, together: bool) -> list[float]:
+        """Log-probability of every token but the first of each sequence; all of one request, or of one each.
+
+        vLLM 0.32 scores no two prompts with adapters together: its head takes one adapter a sequence, not a token.
+        """
+        prompts = [list(ids) for ids in sequences]
         found: list[float] = []
-        for ids in sequences:
-            body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-            rows = self.post("/v1/completions", body)["choices"][0]["prompt_logprobs"]
-            found += [row[str(token)]["logprob"] for row, token in zip(rows[1:], ids[1:], strict=True)]
+        for some in [prompts] if together else [[ids] for ids in prompts]:
+            body = {"model": model, "prompt": some, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+            choices = sorted(self.post("/v1/completions", body)["choices"], key=lambda one: int(one["index"]))
+            for ids, choice in zip(some, choices, strict=True):
+                rows = zip(choice["prompt_logprobs"][1:], ids[1:], strict=True)
+                found += [row[str(token)]["logprob"] for row, token in rows]
         return found
 
     def wait_for(self, model: str) -> None:
@@ -121,17 +129,20 @@ class OwnServer(Server):
 
     def __init__(
         self, root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, lora: Lora | None,
-        say: Say,
+        say: Say, direct: bool = False,
     ) -> None:  # fmt: skip
+        """`direct`: it takes weights over CUDA IPC too."""
         python, port = interpreter_for(root, settings), free_port()
         super().__init__(root, f"http://{LOCALHOST}:{port}", settings)
         self.port, self.log, self.say = port, work / "vllm.log", say
-        self.command = command(python, port, max_len, settings, extra=_flags(lora, settings, max_len))
+        self.command = command(python, port, max_len, settings, extra=_flags(lora, settings, max_len, direct=direct))
         # Two commands may have servers in one work folder at a time.
         self.folder, self.model_dir = work / f"server-{port}", model_dir.resolve()
-        self.adapters = lora is not None
+        self.adapters, self.direct = lora is not None, direct
         self.adapter: tuple[str, str] | None = None
         """Name and folder of the adapters that a server started again must load."""
+        self.refresh: Callable[[], None] | None = None
+        """Writes the model's files before it is started again, where they are older than its weights."""
         self._child: subprocess.Popen[str] | None = None
         self._started = "0"
         self._failed: Exception | None = None
@@ -156,6 +167,11 @@ class OwnServer(Server):
     def check(self) -> None:
         if self._failed is not None:
             raise self._failed
+
+    def restart(self) -> None:
+        """End its process, which is then started again as after any death."""
+        if self.pid is not None:
+            kill_tree(self.pid, grace_s=2.0)
 
     def close(self) -> None:
         self._ended.set()
@@ -194,7 +210,9 @@ class OwnServer(Server):
                     os.kill(pid, signal.SIGKILL)
 
     def _launch(self) -> None:
-        env = without_rank(own_settings(self.root, self.settings, adapters=self.adapters))
+        if self.refresh is not None:
+            self.refresh()
+        env = without_rank(own_settings(self.root, self.settings, adapters=self.adapters, direct=self.direct))
         working_folder(self.folder, self.model_dir)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as out:
@@ -222,7 +240,7 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if not name.startswith(RANK_PREFIXES)}
 
 
-def own_settings(root: Path, settings: PlayServer, *, adapters: bool) -> dict[str, str]:
+def own_settings(root: Path, settings: PlayServer, *, adapters: bool, direct: bool = False) -> dict[str, str]:
     """The environment of a server whose weights, or only its adapters, are replaced."""
     paths = (str(INSIDE), os.environ.get("PYTHONPATH", ""))
     own = {
@@ -232,15 +250,19 @@ def own_settings(root: Path, settings: PlayServer, *, adapters: bool) -> dict[st
     if adapters:
         # Not always: vLLM files compiled code by it too, and a release without it shares the evaluation's.
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if direct:
+        # It unpickles the handles of shared memory, from a trainer that has its key.
+        own["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return environment(root, settings) | own
 
 
 def open_server(
-    root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, say: Say, lora: Lora | None = None
-) -> Server:
+    root: Path, work: Path, model_dir: Path, settings: PlayServer, *, max_len: int, say: Say, lora: Lora | None = None,
+    direct: bool = False,
+) -> Server:  # fmt: skip
     """The named server once it is healthy, or the stage's own."""
     if not isinstance(settings, RolloutServer) or settings.url is None:
-        own = OwnServer(root, work, model_dir, settings, max_len=max_len, lora=lora, say=say)
+        own = OwnServer(root, work, model_dir, settings, max_len=max_len, lora=lora, say=say, direct=direct)
         own.start()
         return own
     named = Server(root, settings.url.rstrip("/"), settings)
@@ -248,7 +270,7 @@ def open_server(
     return named
 
 
-def _flags(lora: Lora | None, settings: PlayServer, max_len: int) -> list[str]:
+def _flags(lora: Lora | None, settings: PlayServer, max_len: int, *, direct: bool = False) -> list[str]:
     # Importance sampling needs the probabilities that tokens were drawn with: after the temperature.
     flags = ["--logprobs-mode", "processed_logprobs", "--middleware", KEY_CHECK]
     if settings.device == "cpu":
@@ -257,4 +279,6 @@ def _flags(lora: Lora | None, settings: PlayServer, max_len: int) -> list[str]:
     if lora is not None:
         rank = next(one for one in RANKS if one >= lora.rank)
         flags += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]
+    if direct:
+        flags += ["--weight-transfer-config", '{"backend": "ipc"}']
     return flags

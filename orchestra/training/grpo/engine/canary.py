@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestra.errors import TrainingError
 from orchestra.serving.releases.vllm import Tolerance, root_mean_square
+
+if TYPE_CHECKING:
+    import torch
 
 MOST_TOKENS = 512
 """Of one sequence."""
@@ -60,17 +63,28 @@ class WeightCanary:
 
         was = model.training
         model.eval()
-        device, scores = next(model.parameters()).device, []
+        device = next(model.parameters()).device
+        # One pass has fewer kernels for a GPU to start; a CPU would only compute the padding besides.
+        passes = [[ids] for ids in self.sequences] if device.type == "cpu" else [self.sequences]
         try:
             with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
-                for ids in self.sequences:
-                    row = torch.tensor([ids], device=device)
-                    logits = model(input_ids=row, use_cache=False).logits[0, :-1].float()
-                    chosen = logits.gather(1, row[0, 1:, None])[:, 0] - logits.logsumexp(dim=-1)
-                    scores += chosen.tolist()
+                return [score for some in passes for score in _scores(model, some)]
         finally:
             model.train(was)
-        return scores
+
+
+def _scores(model: Any, sequences: Sequence[Sequence[int]]) -> list[float]:
+    """`trainer_scores` of sequences in one pass: the padding comes last, where no token attends to it."""
+    import torch
+
+    device = next(model.parameters()).device
+    rows = [torch.tensor(ids, device=device) for ids in sequences]
+    logits = model(input_ids=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), use_cache=False).logits
+    scores: list[torch.Tensor] = []
+    for row, found in zip(rows, logits, strict=True):
+        known = found[: len(row) - 1].float()
+        scores.append(known.gather(1, row[1:, None])[:, 0] - known.logsumexp(dim=-1))
+    return torch.cat(scores).tolist()
 
 
 def _failure(what: str) -> TrainingError:

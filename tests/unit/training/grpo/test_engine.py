@@ -4,14 +4,20 @@ import asyncio
 import copy
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.distributions import Normal, StudentT
 
@@ -26,16 +32,17 @@ from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
 from orchestra.serving.releases.vllm import TOLERANCES
 from orchestra.training.compute.lora import adapted
+from orchestra.training.grpo.engine import weights
 from orchestra.training.grpo.engine.ahead import Ahead
-from orchestra.training.grpo.engine.canary import NOISE, WeightCanary
+from orchestra.training.grpo.engine.canary import NOISE, WeightCanary, _scores
 from orchestra.training.grpo.engine.sync import RolloutEngine
-from orchestra.training.grpo.engine.weights import write_adapters, write_whole
+from orchestra.training.grpo.engine.weights import WholeWeights, untied, write_adapters
 from orchestra.training.grpo.passes.batches import weighed
 from orchestra.training.grpo.rollouts import sampled_logprobs
 from orchestra.training.grpo.trainer import train_grpo
 from orchestra.types import Episode, Example, StopReason, Turn
 from tasks import grpo
-from tests.support.worlds import PRICE, codec, example, tiny_model, toolkit, warm_model
+from tests.support.worlds import PRICE, ROOT, codec, example, tiny_model, toolkit, warm_model
 from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples
 
 FINITE = st.floats(-30, 0, allow_nan=False)
@@ -113,6 +120,8 @@ def test_the_trainers_scores_are_its_log_probabilities() -> None:
     with torch.no_grad():
         logits = model.eval()(input_ids=torch.tensor([[5, 6, 7, 8]])).logits[0].log_softmax(-1)
     assert found[:3] == pytest.approx([float(logits[i, token]) for i, token in enumerate((6, 7, 8))], abs=1e-5)
+    with torch.no_grad():
+        assert _scores(model, proof.sequences) == pytest.approx(found, abs=1e-5), "in one pass, as on a GPU"
 
 
 def batch(sampled: list[float], mask: list[int], **more: Any) -> dict[str, Any]:
@@ -186,20 +195,70 @@ def test_a_server_that_does_not_come_back_is_an_error() -> None:
         asyncio.run(policy.generate([Conversation(example(), [1])], [4]))
 
 
-def test_written_weights_are_whole_and_not_tied(tmp_path: Path) -> None:
-    model = tiny_model(4)
-    write_whole(model, codec(), tmp_path / "served", "float32")
-    found = load_file(tmp_path / "served/model.safetensors")
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_written_weights_are_whole_and_not_tied(tmp_path: Path, dtype: str, ours: bool) -> None:
+    model, folder = tiny_model(4), tmp_path / "served"
+    files = WholeWeights(folder, codec(), dtype, ours=ours)
+    files.write(model)
+    found = load_file(folder / "model.safetensors")
+    assert found.keys() == {*model.state_dict(), "lm_head.weight"}
+    for name, weight in model.state_dict().items():
+        assert torch.equal(found[name], weight.to(getattr(torch, dtype))), name
     assert torch.equal(found["lm_head.weight"], found["model.embed_tokens.weight"])
-    config = json.loads((tmp_path / "served/config.json").read_text(encoding="utf-8"))
+    with safe_open(folder / "model.safetensors", "pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["tie_word_embeddings"] is False and config["architectures"] == ["Qwen3ForCausalLM"]
     assert model.config.tie_word_embeddings is True, "the trainer's own model stays tied"
+    before = found["lm_head.weight"].clone()
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
-    write_whole(model, codec(), tmp_path / "served", "float32")
-    again = load_file(tmp_path / "served/model.safetensors")
-    assert not torch.equal(found["lm_head.weight"], again["lm_head.weight"])
-    assert not list((tmp_path / "served").glob(".*")), "nothing half-written stays"
+    files.write(model)
+    again = load_file(folder / "model.safetensors")
+    assert not torch.equal(before, again["lm_head.weight"])
+    assert torch.equal(found["lm_head.weight"], again["lm_head.weight"]) == ours, "memory is overwritten in place"
+    assert (folder / "model.safetensors").is_symlink() == ours
+    assert not list(folder.glob(".*")), "nothing half-written stays"
+    files.close()
+    assert (folder / "model.safetensors").exists() != ours
+
+
+@pytest.mark.parametrize("refused", ["room", "memory", "reader"])
+def test_what_cannot_lie_in_memory_is_a_file_of_the_folder(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refused == "room":
+        monkeypatch.setattr(weights, "ROOM", 10**9)
+    elif refused == "memory":
+        monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError("no space left")))
+    else:
+        monkeypatch.setattr(WholeWeights, "_link", "/proc/self/no-such-file")
+    files = WholeWeights(tmp_path, codec(), "float32", ours=True)
+    files.write(tiny_model(4))
+    files.close()
+    assert load_file(tmp_path / "model.safetensors") and not (tmp_path / "model.safetensors").is_symlink()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from orchestra.training.grpo.engine.weights import WholeWeights
+from tests.support.worlds import codec, tiny_model
+WholeWeights(Path(sys.argv[1]), codec(), "float32", ours=True).write(tiny_model(4))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_killed_training_leaves_no_weights_in_memory(tmp_path: Path, ours: bool) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, timeout=60)
+    file = tmp_path / "model.safetensors"
+    assert ended.returncode == -signal.SIGKILL and file.is_symlink() and not file.exists()
+    files = WholeWeights(tmp_path, codec(), "float32", ours=ours)
+    files.write(tiny_model(5))
+    assert torch.equal(load_file(file)["lm_head.weight"], untied(tiny_model(5))["lm_head.weight"])
+    files.close()
 
 
 def test_the_server_reserves_room_for_the_adapters_rank_and_takes_prompts_whole_on_a_cpu() -> None:
