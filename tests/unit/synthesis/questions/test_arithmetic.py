@@ -64,12 +64,17 @@ class _Sample(Record):
     why: str
 
 
-@pytest.mark.parametrize("file", ["first_contact", "newcomers", "strangers"])
-def test_no_first_question_is_trained_on(file: str) -> None:
-    """Greetings and bare sums aside, which everybody writes alike."""
+@pytest.fixture(scope="module")
+def given_words() -> set[str]:
+    """The words of six thousand instructions."""
     rng = random.Random(3)
     made = [*islice(arithmetic(rng, set()), 3000), *islice(direct(rng, "train"), 3000)]
-    given_words = {" ".join(re.findall(r"\w+", draft.instruction.lower())) for draft in made}
+    return {" ".join(re.findall(r"\w+", draft.instruction.lower())) for draft in made}
+
+
+@pytest.mark.parametrize("file", ["first_contact", "newcomers", "strangers"])
+def test_no_first_question_is_trained_on(given_words: set[str], file: str) -> None:
+    """Greetings and bare sums aside, which everybody writes alike."""
     samples = read_jsonl(ROOT / f"tests/data/wording/{file}.jsonl", _Sample)
     asked = {" ".join(re.findall(r"\w+", one.ask.lower())) for one in samples}
     assert not {one for one in asked & given_words if one.count(" ") > 3}

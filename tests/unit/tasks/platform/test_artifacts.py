@@ -16,7 +16,7 @@ from orchestra.config.storage import Storage
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.system import artifacts
 from orchestra.system.processes import LOCALHOST, free_port
-from orchestra.system.storage import storage_named
+from orchestra.system.storage import MLFLOW, storage_named
 from tasks.platform.tracking import Recorder, connect, experiment, tracking_uri
 from tests.support.stores import KEYS, s3_server
 from tests.support.worlds import ROOT
@@ -26,6 +26,21 @@ from tests.support.worlds import ROOT
 def endpoint() -> Iterator[str]:
     with s3_server() as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without a run; its tables take a second to make."""
+    root = workspace(tmp_path_factory.mktemp("tables") / "w", None, "local")
+    connect(root)
+    return root / MLFLOW
+
+
+@pytest.fixture(autouse=True)
+def own_database(tables: Path, tmp_path: Path) -> None:
+    """The workspace of a test begins with a copy of it."""
+    (tmp_path / "w" / MLFLOW).parent.mkdir(parents=True)
+    shutil.copy(tables, tmp_path / "w" / MLFLOW)
 
 
 @pytest.fixture(autouse=True)

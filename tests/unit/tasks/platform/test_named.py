@@ -1,7 +1,9 @@
 """Everything that params.yaml names is looked for before the first stage, and what is missing is one line."""
 
 import copy
+import functools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.config.schema import load_params, parse_params
+from orchestra.domains.engine import load_domain
 from orchestra.errors import ConfigError, OrchestraError
 from tasks.platform.named import check_named
 
@@ -18,6 +21,14 @@ ROOT = Path(__file__).parents[4]
 GOOD: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 JUDGE = {"model": "m", "price": "openai/gpt-5", "rubric": "frames"}
 WRITER = {"model": "m", "price": "openai/gpt-5", "cap_usd": 1.0}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def read_once() -> Iterator[None]:
+    """No test here edits a domain, and reading the ten that are shipped takes most of a check."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.platform.named.load_domain", functools.cache(load_domain))
+        yield
 
 
 def edited(**changes: Any) -> dict[str, Any]:
