@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from orchestra.errors import CallError, ToolError
 from orchestra.serving.wire.errors import bad_request
 from orchestra.serving.wire.request import PreferenceSpec
 from orchestra.tools.catalogue.entry import DECENT
@@ -147,9 +149,15 @@ class Shelf:
         return (*plain, *(specs[name] for name in _fitting(self._toolkit, question, domain, list(specs))))
 
     def prepare(self, domains: Iterable[str], expert_count: int) -> None:
-        """Make the parts of these domains' toolboxes before the first request for one."""
+        """Make the parts of these domains' toolboxes, and the checks of all tools' arguments, before the first request
+        for one: all requests under way would wait for a check that is made."""
+        catalogue = self._toolkit.catalogue
+        specs = [catalogue.spec(name) for name in catalogue.entries]
         for domain in domains:
-            self._specs(domain, expert_count)
+            specs += self._specs(domain, expert_count).values()
+        for spec in specs:
+            with suppress(CallError, ToolError):  # A schema that is none is told by the calls of its tool.
+                self._toolkit.check(spec, {})
 
     def _offered(self, expert_count: int) -> tuple[ToolSpec, ...]:
         """The toolbox of plain requests, which no question changes."""

@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 
-from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, ToolChoice, _weights, experts, preference, toolbox
+from orchestra.errors import CallError, ToolError
+from orchestra.serving.episodes.frames import PromptFrames
+from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, Shelf, ToolChoice, _weights, experts, preference, toolbox
 from orchestra.serving.wire.errors import ApiError
 from orchestra.serving.wire.request import PreferenceSpec
 from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
+from orchestra.tools import resources
 from orchestra.tools.catalogue.entry import DECENT
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import ToolKind
-from tests.support.worlds import ROOT, catalogue, toolkit
+from orchestra.types import ToolKind, ToolSpec
+from tests.support.worlds import ROOT, catalogue, codec, toolkit
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 99])
@@ -132,3 +135,27 @@ def test_the_tools_of_a_question_are_the_same_in_every_process() -> None:
     tools = tuple((f"find_{word}_{other}", f"looks a {other} up by its {word}") for word in "abcd" for other in "efgh")
     for own in _weights(tools).values():
         assert len(own) > 4 and [term for term, _ in own] == sorted(term for term, _ in own)
+
+
+def test_no_request_waits_until_the_check_of_a_tools_arguments_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = toolkit(tmp_path)
+    shelf = Shelf(tools, PromptFrames(codec()))
+    shelf.prepare(["mock"], 3)
+    monkeypatch.setattr(resources, "checker", lambda spec: pytest.fail(f"{spec.name} has no check yet"))
+    for spec in shelf.toolbox("which books are there", "mock", 3):
+        with pytest.raises(CallError):
+            tools.check(spec, {"never": 1})
+
+
+def test_a_tool_whose_schema_is_none_hinders_no_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(spec: ToolSpec) -> None:
+        raise ToolError("its schema is none", where=f"tool {spec.name}")
+
+    monkeypatch.setattr(resources, "checker", refused)
+    tools = toolkit(tmp_path)
+    shelf = Shelf(tools, PromptFrames(codec()))
+    shelf.prepare(["mock"], 3)
+    with pytest.raises(ToolError, match="schema"):
+        tools.check(shelf.toolbox("", None, 3)[0], {})
