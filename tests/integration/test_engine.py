@@ -252,11 +252,10 @@ def test_the_next_round_is_played_while_this_one_trains(tools: Toolkit, root: Pa
     assert [row["failed"] for row in result.history] == [0.0] * 6
 
 
-@pytest.fixture(scope="module")
-def named(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
-    """A server that the training did not start."""
-    work = tmp_path_factory.mktemp("named")
-    own = open_server(root, work, root / "base", WHOLE.server, max_len=MAX_LEN, lora=None, say=print)
+@pytest.fixture
+def named(root: Path, tmp_path: Path) -> Iterator[OwnServer]:
+    """A server that the training did not start; later tests count servers."""
+    own = open_server(root, tmp_path / "named", root / "base", WHOLE.server, max_len=MAX_LEN, lora=None, say=print)
     assert isinstance(own, OwnServer)
     try:
         yield own
