@@ -111,7 +111,8 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """
     with _beside(path, folder=False) as partial:
         yield partial
-        if path.is_file() and not path.is_symlink():
+        # Where a link leads to may be another user's.
+        if not path.is_symlink() and path.is_file():
             partial.chmod(stat.S_IMODE(path.stat().st_mode))
         if durable:
             replace(partial, path)

@@ -146,6 +146,28 @@ def memory_limit(proc: Path = Path("/proc/self")) -> int | None:
     return min((int(limit) for limit in limits if limit.strip().isdecimal() and int(limit) < 1 << 60), default=None)
 
 
+def memory_left(proc: Path = Path("/proc/self")) -> int | None:
+    """Bytes that its groups would still give this process, which the kernel ends beyond them; None without a limit."""
+    left = list[int]()
+    if (found := unified_group(proc)) is not None:
+        root, here = found
+        for folder in (here, *here.parents):
+            limit = _read(folder / "memory.max").strip() if folder.is_relative_to(root) else ""
+            if limit.isdecimal():
+                used = int(_read(folder / "memory.current").strip() or 0)
+                left.append(int(limit) - used + _counted(folder, "inactive_file"))
+    if (old := old_memory_group(proc)) is not None and (limit := _counted(old, "hierarchical_memory_limit")):
+        used = int(_read(old / "memory.usage_in_bytes").strip() or 0)
+        left += [limit - used + _counted(old, "total_inactive_file")] if limit < 1 << 60 else []
+    return max(0, min(left)) if left else None
+
+
+def _counted(group: Path, name: str) -> int:
+    """A number of the group's statistics; 0 where it has none."""
+    found = re.search(rf"^{name} (\d+)$", _read(group / "memory.stat"), re.M)
+    return int(found[1]) if found else 0
+
+
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii")

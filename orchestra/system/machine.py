@@ -73,9 +73,9 @@ class Need:
     helps: str
     """The settings that make it fit, as options of `orchestra run`; empty when it fits, or none is enough."""
     least: int
-    """Bytes without which it cannot run: on a CPU those of a single row, since episodes are mostly shorter than
-    `rollout.max_tokens` and share what they begin with. A GPU has no swap, and a long run must not end by its longest
-    episode: there it is the whole footprint."""
+    """Bytes without which it cannot run: the whole footprint. Where all rows are one pass on a CPU, those of a single
+    row, since episodes are mostly shorter than `rollout.max_tokens` and share what they begin with. A GPU has no swap,
+    and a long run must not end by its longest episode."""
 
     @property
     def fits(self) -> bool:
@@ -210,8 +210,8 @@ def needs(params: Params, shape: ModelShape, devices: list[Gpu]) -> Iterator[Nee
         # On a GPU they lie in the machine's memory instead.
         examples = 0 if devices else of_examples(params)
         helps = "" if found.total + examples <= room else _helps(params, stage, shape, plan, room - examples)
-        # Passes with `micro_batch` are filled up with shorter rows.
-        filled = devices or compute_of(params, stage).micro_batch is not None
+        # One of several passes is filled up with shorter rows.
+        filled = devices or plan.accumulates
         least = (found if filled else training(shape, replace(plan, rows=1))).total + examples
         if examples:
             found = Footprint({**found.parts, "examples": examples})

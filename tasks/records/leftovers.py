@@ -264,7 +264,7 @@ def told(root: Path, kept: References, found: Sequence[Leftover]) -> Iterator[st
 
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_size for file in files if file.is_file())
+    return sum(file.lstat().st_size for file in files if not file.is_symlink() and file.is_file())
 
 
 def _changed(path: Path) -> float:

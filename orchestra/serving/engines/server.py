@@ -145,6 +145,8 @@ class OwnServer(Server):
         """Writes the model's files before it is started again, where they are older than its weights."""
         self._child: subprocess.Popen[str] | None = None
         self._started = "0"
+        self._runs = False
+        """Whether it has been healthy since its last start."""
         self._failed: Exception | None = None
         self._ended, self._first = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._supervise, daemon=True, name="rollout server")
@@ -169,8 +171,8 @@ class OwnServer(Server):
             raise self._failed
 
     def restart(self) -> None:
-        """End its process, which is then started again as after any death."""
-        if self.pid is not None:
+        """End its process, which is then started again as after any death, unless it starts already."""
+        if self.pid is not None and self._runs:
             kill_tree(self.pid, grace_s=2.0)
 
     def close(self) -> None:
@@ -210,6 +212,7 @@ class OwnServer(Server):
                     os.kill(pid, signal.SIGKILL)
 
     def _launch(self) -> None:
+        self._runs = False
         if self.refresh is not None:
             self.refresh()
         env = without_rank(own_settings(self.root, self.settings, adapters=self.adapters, direct=self.direct))
@@ -224,6 +227,7 @@ class OwnServer(Server):
         if self.adapter is not None:
             name, folder = self.adapter
             self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
+        self._runs = True
 
 
 RANK_VARIABLES = (

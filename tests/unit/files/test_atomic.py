@@ -191,6 +191,22 @@ def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_mode & 0o200
 
 
+def test_a_link_to_what_is_another_user_s_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/<pid>/fd/<n> of a process that ended, once another user's has its number."""
+    link, look = tmp_path / "a", Path.stat
+    link.symlink_to(tmp_path / "b")
+
+    def denied(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self == link and follow_symlinks:
+            raise PermissionError(13, "Permission denied", str(self))
+        return look(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", denied)
+    with atomic.whole_file(link) as file:
+        file.write_text("new")
+    assert not link.is_symlink() and link.read_text() == "new"
+
+
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     atomic.write_text(tmp_path / "x", "old")
     with pytest.raises(ZeroDivisionError), atomic.open_text(tmp_path / "x") as file:

@@ -171,6 +171,8 @@ class RolloutEngine:
         # that dies while the model trains plays nothing before the next sync.
         server.refresh = lambda: self.files.write(model)
         with self._timed("load"):
+            # One that died while the model trained is no failure of IPC.
+            server.wait_for(self.model)
             direct.send(server, untied(model), self.settings.server.dtype)
             server.post("/reset_prefix_cache", {})
         self.measures["engine/direct"] = 1.0
@@ -182,6 +184,7 @@ class RolloutEngine:
         self.direct, self.measures["engine/direct"] = False, 0.0
         why = error.what if isinstance(error, OrchestraError) else f"{type(error).__name__}: {error}"
         self.say(f"from now on files take the weights to the rollout server, not CUDA IPC: {one_line(why)[:300]}")
+        self.server.direct = False
         self.server.restart()
         with self._timed("load"):
             self.server.wait_for(self.model)

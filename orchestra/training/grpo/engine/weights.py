@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.files import atomic
-from orchestra.system.machine import host_memory
+from orchestra.system.environment import memory_left
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 TRAINED = "default"
 """Peft's name of the adapters that are trained."""
-ROOM = 4
-"""Times its size that must be free for a file in memory: the server, and training on a CPU, still take theirs."""
+ROOM = 9
+"""Times its size that must be free for a file in memory: the server still takes its own, and on a CPU gradients and an
+optimizer in float32."""
 
 
 class WholeWeights:
@@ -74,7 +75,8 @@ class WholeWeights:
 
         header, counts, kind = _header(weights, self.dtype), [one.numel() for one in weights.values()], self._kind
         size = len(header) + sum(counts) * kind.itemsize
-        if ROOM * size > min(psutil.virtual_memory().available, host_memory()):
+        free, left = psutil.virtual_memory().available, memory_left()
+        if ROOM * size > (free if left is None else min(free, left)):
             return
         try:
             self._memory = os.memfd_create(WEIGHTS)
@@ -83,9 +85,10 @@ class WholeWeights:
             mapped[: len(header)] = header
             read = subprocess.run(["head", "-c", "8", self._link], capture_output=True).stdout
         except OSError:
-            return  # A kernel or a container that refuses it.
+            read = b""  # A kernel or a container that refuses it.
         if read != header[:8]:
-            return  # Some sandboxes open no file of another process.
+            self.close()  # Some sandboxes open no file of another process.
+            return
         parts = torch.split(torch.frombuffer(mapped, dtype=kind, offset=len(header)), counts)
         self._places = [part.view(one.shape) for part, one in zip(parts, weights.values(), strict=True)]
 

@@ -25,7 +25,7 @@ from tasks.platform.evidence import KEPT, PREFIX
 from tasks.platform.registry import CHAMPION, PREVIOUS, STORE, Registry
 from tasks.platform.tracking import PARENT, connect, experiment
 from tasks.records.cached import CACHE
-from tasks.records.leftovers import COLLECTED, Leftover, delete, keepers, leftovers, main
+from tasks.records.leftovers import COLLECTED, Leftover, _size, delete, keepers, leftovers, main
 from tasks.records.models import MODEL, logged_model
 from tests.support.registries import GIT, commit, make_workspace, register, remove_run, run_stage, shell
 
@@ -310,3 +310,18 @@ def test_old_runs_go_only_on_request_and_only_those_that_no_version_needs(worksp
     for stays in (promoted, trained, evaluated, young, sibling, judged, made):
         assert client.get_run(stays).info.lifecycle_stage == "active" and (workspace / ARTIFACTS / stays).is_dir()
     assert old(90) == {}
+
+
+def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lead to another user's file, whose look-up fails."""
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "file").write_bytes(b"four")
+    look = Path.stat
+
+    def denied(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self.name == "link" and follow_symlinks:
+            raise PermissionError(13, "Permission denied", str(self))
+        return look(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", denied)
+    assert _size(tmp_path) == 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.system.environment import memory_limit
+from orchestra.system.environment import memory_left, memory_limit
 from orchestra.tools.sandbox import cgroup, worker
 from orchestra.tools.sandbox.cgroup import HALVES_BYTES, MemoryGroup, group_parent, memory_group, old_group_parent
 from orchestra.tools.sandbox.command import Limits
@@ -244,3 +244,27 @@ def test_where_no_group_can_be_made_the_watch_stays(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(cgroup, "group_parent", lambda found=new: found)
         monkeypatch.setattr(cgroup, "old_group_parent", lambda found=old: found)
         assert memory_group(1) is None
+
+
+def test_files_that_nobody_reads_leave_the_groups_first(tmp_path: Path) -> None:
+    own = group(tmp_path / "fs/app/main", "memory", "")
+    for folder, limit, used, file in ((own, "max", 10, 0), (own.parent, "100", 80, 30)):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {file}\n")
+    here = proc(tmp_path, tmp_path / "fs", "/app/main")
+    assert memory_left(here) == 50
+    (own.parent / "memory.current").write_text("200\n")
+    assert memory_left(here) == 0
+    (own.parent / "memory.max").write_text("max\n")
+    assert memory_left(here) is None
+
+
+def test_what_the_groups_of_cgroup_1_would_still_give(tmp_path: Path) -> None:
+    own = old_group(tmp_path / "fs/app")
+    here = old_proc(tmp_path, "4:memory:/app\n", MOUNTED.format(root="/", at=tmp_path / "fs", controllers="memory"))
+    (own / "memory.usage_in_bytes").write_text("4000\n")
+    (own / "memory.stat").write_text("hierarchical_memory_limit 4096\ntotal_inactive_file 1000\n")
+    assert memory_left(here) == 1096
+    (own / "memory.stat").write_text("hierarchical_memory_limit 9223372036854771712\n")
+    assert memory_left(here) is None and memory_left(tmp_path / "nowhere") is None

@@ -1,7 +1,10 @@
 """Weights over CUDA IPC: when, in which messages, and what follows a failure."""
 
 import base64
+import os
 import pickle
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,13 @@ from orchestra.config.compute import Lora
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.config.schema import Grpo
 from orchestra.errors import ServiceError, TrainingError
+from orchestra.serving.engines import server
 from orchestra.serving.engines.server import OwnServer, _flags, own_settings
+from orchestra.serving.releases.vllm import SERVED_NAME
+from orchestra.system.processes import wait_until
 from orchestra.training.grpo.engine import direct
 from orchestra.training.grpo.engine.sync import RolloutEngine
-from tests.support.worlds import codec, tiny_model
+from tests.support.worlds import ROOT, codec, tiny_model
 from tests.unit.training.grpo.test_trainer import SETTINGS
 
 ON_GPU = RolloutServer(device="gpu", dtype="bfloat16")
@@ -81,7 +87,7 @@ class Fake(OwnServer):
     """Says yes to weights, but for the paths in `broken`, and scores as `scored` says."""
 
     def __init__(self) -> None:
-        self.url, self.restarts, self.refresh = "http://127.0.0.1:1", 0, None
+        self.url, self.restarts, self.refresh, self.direct = "http://127.0.0.1:1", 0, None, True
         self.posts: list[str] = []
         self.broken: set[str] = set()
         self.scored: list[Callable[[], list[float]]] = []
@@ -124,7 +130,7 @@ def test_a_sync_over_ipc_writes_no_file_until_the_server_starts_again(engine: An
     model = tiny_model(3)
     engine.server.scored = [lambda: engine.canary.trainer_scores(model)]
     engine.sync(model)
-    assert engine.server.posts == [*SENT, CACHE] and engine.measures["engine/direct"] == 1
+    assert engine.server.posts == ["wait", *SENT, CACHE] and engine.measures["engine/direct"] == 1
     assert not list(tmp_path.iterdir()) and not engine.said
     engine.server.refresh()
     assert (tmp_path / "served/model.safetensors").exists()
@@ -139,7 +145,7 @@ def test_after_a_failure_weights_go_as_files(engine: Any, path: str, monkeypatch
     engine.server.scored = [lambda: engine.canary.trainer_scores(model)] * 2
     engine.sync(model)
     assert engine.server.posts[-3:] == FILES and engine.server.restarts == 1
-    assert engine.measures["engine/direct"] == 0 and engine.server.refresh is None
+    assert engine.measures["engine/direct"] == 0 and engine.server.refresh is None and not engine.server.direct
     (line,) = engine.said
     assert ("division by zero" if path == "memory" else path) in line and "\n" not in line
     engine.sync(model)
@@ -150,8 +156,57 @@ def test_a_canary_that_fails_after_ipc_is_asked_again_with_files(engine: Any) ->
     model = tiny_model(3)
     engine.server.scored = [lambda: [-9.0, -9.0], lambda: engine.canary.trainer_scores(model)]
     engine.sync(model)
-    assert engine.server.posts == [*SENT, CACHE, *FILES] and engine.measures["engine/direct"] == 0
+    assert engine.server.posts == ["wait", *SENT, CACHE, *FILES] and engine.measures["engine/direct"] == 0
     assert "does not have the trainer's weights" in engine.said[0] and len(engine.said) == 1
     engine.server.scored = [lambda: [-9.0, -9.0]]
     with pytest.raises(TrainingError, match="does not have the trainer's weights"):
         engine.sync(model)
+
+
+STAND_IN = """
+import json, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+time.sleep(1)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.dumps({"data": [{"id": sys.argv[2]}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_POST = do_GET
+    def log_message(self, *given):
+        pass
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+"""A server that takes everything, a second after its start."""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_server_that_died_while_the_model_trained_is_waited_for(
+    asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv-vllm").symlink_to((ROOT / ".venv-vllm").resolve())
+    monkeypatch.setattr(direct, "shares_gpu", lambda settings: True)
+    monkeypatch.setattr(direct, "shared", lambda buffer: {"GPU": ()})
+    stand_in = [sys.executable, "-c", STAND_IN]
+    monkeypatch.setattr(server, "command", lambda python, port, *given, **named: [*stand_in, str(port), SERVED_NAME])
+    model, said = tiny_model(3), list[str]()
+    settings = ALONE.model_copy(update={"server": RolloutServer(dtype="float32", start_timeout_s=60)})
+    engine: Any = RolloutEngine(tmp_path, tmp_path, tmp_path, codec(), settings, [[5, 6, 7]], 64, said.append)
+    monkeypatch.setattr(OwnServer, "scores", lambda *given, **named: engine.canary.trainer_scores(model))
+    try:
+        engine.sync(model)
+        engine.sync(model)
+        assert engine.measures["engine/direct"] == 1 and engine.server.restarts == 0
+        os.kill(engine.server.pid, signal.SIGKILL)
+        assert wait_until(lambda: engine.server.restarts == 1, 10)
+        if asked:
+            engine.server.restart()
+        engine.sync(model)
+        assert (
+            engine.measures["engine/direct"] == 1 and engine.server.restarts == 1 and not any("IPC" in x for x in said)
+        )
+    finally:
+        engine.close()

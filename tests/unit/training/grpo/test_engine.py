@@ -236,6 +236,7 @@ def test_what_cannot_lie_in_memory_is_a_file_of_the_folder(
         monkeypatch.setattr(WholeWeights, "_link", "/proc/self/no-such-file")
     files = WholeWeights(tmp_path, codec(), "float32", ours=True)
     files.write(tiny_model(4))
+    assert files._memory is None, "what nobody reads takes no memory"
     files.close()
     assert load_file(tmp_path / "model.safetensors") and not (tmp_path / "model.safetensors").is_symlink()
 
