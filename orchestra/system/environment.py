@@ -152,13 +152,15 @@ def memory_left(proc: Path = Path("/proc/self")) -> int | None:
     if (found := unified_group(proc)) is not None:
         root, here = found
         for folder in (here, *here.parents):
-            limit = _read(folder / "memory.max").strip() if folder.is_relative_to(root) else ""
-            if limit.isdecimal():
+            told = _read(folder / "memory.max").strip() if folder.is_relative_to(root) else ""
+            if told.isdecimal():
                 used = int(_read(folder / "memory.current").strip() or 0)
-                left.append(int(limit) - used + _counted(folder, "inactive_file"))
-    if (old := old_memory_group(proc)) is not None and (limit := _counted(old, "hierarchical_memory_limit")):
+                left.append(int(told) - used + _counted(folder, "inactive_file"))
+    if (old := old_memory_group(proc)) is not None and 0 < (
+        limit := _counted(old, "hierarchical_memory_limit")
+    ) < 1 << 60:
         used = int(_read(old / "memory.usage_in_bytes").strip() or 0)
-        left += [limit - used + _counted(old, "total_inactive_file")] if limit < 1 << 60 else []
+        left.append(limit - used + _counted(old, "total_inactive_file"))
     return max(0, min(left)) if left else None
 
 
