@@ -205,9 +205,7 @@ def test_a_server_that_died_while_the_model_trained_is_waited_for(
         if asked:
             engine.server.restart()
         engine.sync(model)
-        assert (
-            engine.measures["engine/direct"] == 1 and engine.server.restarts == 1
+        assert engine.measures["engine/direct"] == 1 and engine.server.restarts == 1
         assert not any("IPC" in line for line in said)
-        )
     finally:
         engine.close()
