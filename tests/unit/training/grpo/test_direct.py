@@ -24,7 +24,7 @@ from orchestra.serving.releases.vllm import SERVED_NAME
 from orchestra.system.processes import wait_until
 from orchestra.training.grpo.engine import direct
 from orchestra.training.grpo.engine.sync import RolloutEngine
-from tests.support.worlds import ROOT, codec, tiny_model
+from tests.support.worlds import codec, tiny_model
 from tests.unit.training.grpo.test_trainer import SETTINGS
 
 ON_GPU = RolloutServer(device="gpu", dtype="bfloat16")
@@ -187,7 +187,7 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 def test_a_server_that_died_while_the_model_trained_is_waited_for(
     asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ".venv-vllm").symlink_to((ROOT / ".venv-vllm").resolve())
+    monkeypatch.setattr(server, "interpreter_for", lambda root, settings: Path(sys.executable))
     monkeypatch.setattr(direct, "shares_gpu", lambda settings: True)
     monkeypatch.setattr(direct, "shared", lambda buffer: {"GPU": ()})
     stand_in = [sys.executable, "-c", STAND_IN]
