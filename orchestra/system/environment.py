@@ -133,35 +133,39 @@ def old_memory_group(proc: Path = Path("/proc/self")) -> Path | None:
     return Path(mounted[2]) / inside
 
 
+NO_LIMIT = 1 << 60
+"""Version 1 says "none" by the largest number of pages."""
+
+
 def memory_limit(proc: Path = Path("/proc/self")) -> int | None:
     """Bytes that the groups of this process (a container's, a batch job's) leave it; None where they set no limit."""
-    limits = list[str]()
-    if (found := unified_group(proc)) is not None:
-        root, here = found
-        limits = [_read(folder / "memory.max") for folder in (here, *here.parents) if folder.is_relative_to(root)]
-    if (old := old_memory_group(proc)) is not None:
-        # The lowest of the group and of those above it.
-        limits += re.findall(r"^hierarchical_memory_limit (\d+)$", _read(old / "memory.stat"), re.M)
-    # Version 1 says "none" by the largest number of pages.
-    return min((int(limit) for limit in limits if limit.strip().isdecimal() and int(limit) < 1 << 60), default=None)
+    return min((limit for limit, _ in _memory_groups(proc)), default=None)
 
 
 def memory_left(proc: Path = Path("/proc/self")) -> int | None:
     """Bytes that its groups would still give this process, which the kernel ends beyond them; None without a limit."""
-    left = list[int]()
+    left = min((limit - used for limit, used in _memory_groups(proc)), default=None)
+    return None if left is None else max(0, left)
+
+
+def _memory_groups(proc: Path) -> Iterator[tuple[int, int]]:
+    """The limit of each group that has one, and what it uses beside files that nobody reads."""
     if (found := unified_group(proc)) is not None:
         root, here = found
         for folder in (here, *here.parents):
             told = _read(folder / "memory.max").strip() if folder.is_relative_to(root) else ""
-            if told.isdecimal():
-                used = int(_read(folder / "memory.current").strip() or 0)
-                left.append(int(told) - used + _counted(folder, "inactive_file"))
-    if (old := old_memory_group(proc)) is not None and 0 < (
-        limit := _counted(old, "hierarchical_memory_limit")
-    ) < 1 << 60:
-        used = int(_read(old / "memory.usage_in_bytes").strip() or 0)
-        left.append(limit - used + _counted(old, "total_inactive_file"))
-    return max(0, min(left)) if left else None
+            if told.isdecimal() and int(told) < NO_LIMIT:
+                yield int(told), _number(folder / "memory.current") - _counted(folder, "inactive_file")
+    if (old := old_memory_group(proc)) is not None:
+        # The lowest of the group and of those above it.
+        limit = _counted(old, "hierarchical_memory_limit")
+        if 0 < limit < NO_LIMIT:
+            yield limit, _number(old / "memory.usage_in_bytes") - _counted(old, "total_inactive_file")
+
+
+def _number(file: Path) -> int:
+    """What the file says; 0 without it."""
+    return int(_read(file).strip() or 0)
 
 
 def _counted(group: Path, name: str) -> int:

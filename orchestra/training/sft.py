@@ -85,7 +85,7 @@ def training_order(lengths: Sequence[int], settings: Sft) -> list[int]:
     return order
 
 
-def parts_of(inputs: dict[str, Any], budget: int, accelerator: Any) -> list[dict[str, Any]]:
+def batch_in_parts(inputs: dict[str, Any], budget: int, accelerator: Any) -> list[dict[str, Any]]:
     """A batch, padded on the right, in parts of rows of about one length, with as much padding as each part needs.
 
     A part has at most `budget` tokens, padding included, or one row; the parts of every rank have as many rows.
@@ -173,7 +173,7 @@ def train_rows(
             whole: Any = super().compute_loss
             if budget is None or return_outputs or num_items_in_batch is None:
                 return whole(model, inputs, return_outputs, num_items_in_batch)
-            parts = parts_of(inputs, budget, self.accelerator)
+            parts = batch_in_parts(inputs, budget, self.accelerator)
             learnt = torch.stack([(one["labels"] != IGNORED).sum() for one in parts]).float()
             with as_one(self._metrics["train"], self.accelerator.reduce(learnt, reduction="sum").tolist()):
                 return loss_in_parts(

@@ -16,6 +16,11 @@ def least_of_all(accelerator: Any, count: int) -> int:
     return int(accelerator.gather(torch.tensor([count], device=accelerator.device)).min())
 
 
+def most_of_all(accelerator: Any, count: int) -> int:
+    """The largest `count` of any rank."""
+    return -least_of_all(accelerator, -count)
+
+
 def in_budget(
     rows: int, budget: int, cost_of: Callable[[int, int], int], agree: Callable[[int], int] = int
 ) -> list[range]:

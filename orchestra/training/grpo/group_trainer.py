@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestra.training.compute.accumulation import as_one, least_of_all, loss_in_parts
+from orchestra.training.compute.accumulation import as_one, least_of_all, loss_in_parts, most_of_all
 from orchestra.training.grpo.passes import tree_attention
 from orchestra.training.grpo.passes.batches import keep_rows, weighed
 from orchestra.training.grpo.passes.length_batching import ROWS, by_length
@@ -89,7 +89,7 @@ def trainer_class() -> Any:
             if self.beta == 0.0:
                 rows = torch.nonzero(ours).flatten()
                 # TRL gathers one number a row, so every rank keeps as many as the one that needs most; at least one.
-                count = max(1, -least_of_all(self.accelerator, -len(rows)))
+                count = max(1, most_of_all(self.accelerator, len(rows)))
                 spare = torch.nonzero(ours == 0).flatten()[: max(0, count - len(rows))]
                 batch = keep_rows(batch, torch.cat([rows, spare]))
                 # Nor do the spare ones count among those of which a share decides: one process has none of them.

@@ -73,7 +73,8 @@ class WholeWeights:
         import psutil
         import torch
 
-        header, counts, kind = _header(weights, self.dtype), [one.numel() for one in weights.values()], self._kind
+        header, counts = _header(weights, self.dtype), [one.numel() for one in weights.values()]
+        kind: torch.dtype = getattr(torch, self.dtype)
         size = len(header) + sum(counts) * kind.itemsize
         free, left = psutil.virtual_memory().available, memory_left()
         if ROOM * size > (free if left is None else min(free, left)):
@@ -97,12 +98,6 @@ class WholeWeights:
         """Where another process finds the file in memory."""
         return f"/proc/{os.getpid()}/fd/{self._memory}"
 
-    @property
-    def _kind(self) -> torch.dtype:
-        import torch
-
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
-
     def _replace(self, weights: Mapping[str, torch.Tensor]) -> None:
         import torch
 
@@ -110,7 +105,7 @@ class WholeWeights:
         with atomic.whole_file(self._file, durable=False) as partial, partial.open("wb") as out:
             out.write(_header(weights, self.dtype))
             for one in weights.values():
-                there = one.to("cpu", self._kind).contiguous()
+                there = one.to("cpu", getattr(torch, self.dtype)).contiguous()
                 out.write(there.view(-1).view(torch.uint8).numpy().data)
 
     def _write_settings(self, model: PreTrainedModel) -> None:

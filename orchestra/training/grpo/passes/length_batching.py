@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -23,12 +23,18 @@ def by_length(
     """
     if len(ids) <= rows:
         return forward(ids, mask, width)
-    order = torch.argsort(mask.sum(1), stable=True)
+    return part_by_part(forward, ids, mask, width, torch.split(torch.argsort(mask.sum(1), stable=True), rows))
+
+
+def part_by_part(
+    forward: Forward, ids: torch.Tensor, mask: torch.Tensor, width: int, parts: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`forward` over the rows of each part, with the padding that they need; the results in the order of the rows."""
     found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-    for part in torch.split(order, rows):
+    for part in parts:
         logps, entropies = forward(*cut(ids, mask, width, part))
         found.append((widened(logps, width), None if entropies is None else widened(entropies, width)))
-    back = torch.argsort(order)
+    back = torch.argsort(torch.cat(list(parts)))
     known = [entropies for _, entropies in found if entropies is not None]
     return torch.cat([logps for logps, _ in found])[back], torch.cat(known)[back] if known else None
 

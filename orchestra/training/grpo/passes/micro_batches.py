@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from orchestra.training.compute.accumulation import in_budget
-from orchestra.training.grpo.passes.length_batching import Forward, cut, widened
-from orchestra.training.grpo.passes.prefix_tree import equal_length
+from orchestra.training.grpo.passes.length_batching import Forward, part_by_part
+from orchestra.training.grpo.passes.prefix_tree import equal_length, sorted_rows
 
 
 def parts_of(
@@ -21,16 +22,14 @@ def parts_of(
     `shared`: rows that begin alike go together, and count what they share once. Otherwise rows of about one length go
     together, and a part counts its padding too. `agree` as in `in_budget`.
     """
-    table, kept = ids.cpu().numpy(), mask.cpu().numpy().astype(bool)
     if shared:
-        rows = [row[chosen] for row, chosen in zip(table, kept, strict=True)]
-        order = sorted(range(len(rows)), key=lambda row: rows[row].tobytes())
+        rows, order = sorted_rows(ids, mask)
         alike = [0, *(equal_length(rows[one], rows[other]) for one, other in pairwise(order))]
         own = [0, *accumulate(len(rows[row]) - same for row, same in zip(order, alike, strict=True))]
         found = in_budget(len(rows), budget, lambda first, end: own[end] - own[first] + alike[first], agree)
     else:
-        prompts, completions = kept[:, :-width].sum(1), kept[:, -width:].sum(1)
-        order = sorted(range(len(kept)), key=lambda row: prompts[row] + completions[row])
+        prompts, completions = (part.sum(1).cpu().numpy() for part in (mask[:, :-width], mask[:, -width:]))
+        order = sorted(range(len(mask)), key=lambda row: prompts[row] + completions[row])
 
         def padded(first: int, end: int) -> int:
             part = order[first:end]
@@ -50,15 +49,9 @@ def in_micro_batches(
     """
     if len(parts) == 1:
         return forward(ids, mask, width)
-    logps: list[torch.Tensor] = []
-    entropies: list[torch.Tensor] = []
-    for part in parts:
-        arguments = cut(ids, mask, width, torch.tensor(part, device=ids.device))
-        if torch.is_grad_enabled():
-            found = checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False)
-        else:
-            found = forward(*arguments)
-        logps.append(widened(found[0], width))
-        entropies += [widened(found[1], width)] if found[1] is not None else []
-    back = torch.argsort(torch.tensor([row for part in parts for row in part], device=ids.device))
-    return torch.cat(logps)[back], torch.cat(entropies)[back] if entropies else None
+
+    def again(*arguments: Any) -> Any:
+        return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+    run = again if torch.is_grad_enabled() else forward
+    return part_by_part(run, ids, mask, width, [torch.tensor(part, device=ids.device) for part in parts])

@@ -75,10 +75,8 @@ class PrefixTree:
 def prefix_tree(ids: torch.Tensor, mask: torch.Tensor, width: int) -> PrefixTree:
     """The tree of rows (rows, time) whose prompts are padded on the left, the last `width` columns on the right."""
     device, split = ids.device, ids.shape[1] - width
-    table, kept = ids.cpu().numpy(), mask.cpu().numpy().astype(bool)
-    prompts, completions = kept[:, :split].sum(1), kept[:, split:].sum(1)
-    rows = [np.ascontiguousarray(row[chosen]) for row, chosen in zip(table, kept, strict=True)]
-    order = sorted(range(len(rows)), key=lambda r: rows[r].tobytes())
+    prompts, completions = (part.sum(1).cpu().numpy() for part in (mask[:, :split], mask[:, split:]))
+    rows, order = sorted_rows(ids, mask)
     segments = _segments([rows[r] for r in order])
     groups = _alike(segments)
     where: Ints = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
@@ -105,6 +103,13 @@ def prefix_tree(ids: torch.Tensor, mask: torch.Tensor, width: int) -> PrefixTree
         where=tensor(scored),
         present=torch.from_numpy(np.arange(width) < completions[:, None]).to(device),
     )
+
+
+def sorted_rows(ids: torch.Tensor, mask: torch.Tensor) -> tuple[list[Ints], list[int]]:
+    """Each row without its padding, and an order in which rows that begin alike are neighbours."""
+    table, kept = ids.cpu().numpy(), mask.cpu().numpy().astype(bool)
+    rows = [np.ascontiguousarray(row[chosen]) for row, chosen in zip(table, kept, strict=True)]
+    return rows, sorted(range(len(rows)), key=lambda row: rows[row].tobytes())
 
 
 def _segments(rows: Sequence[Ints]) -> list[Segment]:
