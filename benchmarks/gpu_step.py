@@ -131,6 +131,7 @@ def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Toolkit, 
         finally:
             module.Rounds.__call__ = called
             engine.close()
+    print(f"attention of training: {model.config._attn_implementation}", flush=True)
     counted = measured[WARM:]
     sync_s, *parts = (statistics.mean(one[f"train/engine/{of}_s"] for one in counted) for of in ("sync", *PARTS))
     last = {name: value for name, value in measured[-1].items() if "engine" in name or name == "train/grad_norm"}

@@ -29,7 +29,7 @@ class Compute(Section):
     gradient_checkpointing: bool = switch(False)
     """Whether a layer's activations are computed again in the backward pass rather than kept."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = switch("sdpa")
-    """Attention implementation of transformers. Passes with `grpo.shared_prefix` always use sdpa."""
+    """Attention implementation of transformers. Passes with `grpo.shared_prefix` have their own."""
     micro_batch: Positive | None = switch(None)
     """How many of the longest rows one pass of a rank has room for: in sft the longest of the data, in grpo
     `rollout.max_tokens`. Shorter rows go together until they have as many tokens, and what grpo's rows share counts

@@ -123,7 +123,8 @@ def train_grpo(
     if settings.shared_prefix:
         # The reference model of a KL term is wrapped already where ranks train with DeepSpeed.
         known = [trainer.accelerator.unwrap_model(one) for one in (model, trainer.ref_model) if one is not None]
-        trainer.sharing = [one for one in known if tree_attention.enable(base_of(one))]
+        device = trainer.accelerator.device
+        trainer.sharing = [one for one in known if tree_attention.enable(base_of(one), device)]
     trainer.new_optimizer = partial(new_optimizer, model, settings, settings.learning_rate)
     trainer.remove_callback(PrinterCallback)
     try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -51,8 +52,24 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Paths:
+    """All segments in one product without padding, for a kernel that takes lengths: each is causal from its end."""
+
+    keys: torch.Tensor
+    """(keys,) packed index of each segment's keys from the root on, one segment after another, as the queries are."""
+    query_ends: torch.Tensor
+    """(segments + 1,) int32: 0, then where each segment's queries end."""
+    key_ends: torch.Tensor
+    """The same of `keys`."""
+    width: int
+    """Most queries of a segment."""
+    reach: int
+    """Most keys of one."""
+
+
+@dataclass(frozen=True)
 class PrefixTree:
-    """A batch as one sequence of `tokens` positions, in the order of the buckets."""
+    """A batch as one sequence of `tokens` positions, in the order of the groups."""
 
     ids: torch.Tensor
     """(1, tokens)."""
@@ -60,11 +77,31 @@ class PrefixTree:
     """(1, tokens)."""
     labels: torch.Tensor
     """(1, tokens): the token after each position, -100 where no completion asks for it."""
-    buckets: tuple[Bucket, ...]
     where: torch.Tensor
     """(rows, width): the packed position that predicts each token of each completion; 0 in padding."""
     present: torch.Tensor
     """(rows, width) bool: False in padding."""
+    groups: Sequence[Sequence[Segment]]
+    """Segments of about the same shape."""
+    packed: Ints
+    """(rows, time): the packed position of each token of the sorted rows."""
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """One for each group."""
+        return tuple(_bucket(group, self.packed, self.ids.device) for group in self.groups)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Of all segments."""
+        segments = [one for group in self.groups for one in group]
+        widths, reaches = [one.end - one.start for one in segments], [one.end for one in segments]
+        keys = np.concatenate([self.packed[one.first, : one.end] for one in segments])
+        device = self.ids.device
+        query_ends, key_ends = (
+            torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device) for sizes in (widths, reaches)
+        )
+        return Paths(torch.from_numpy(keys).to(device), query_ends, key_ends, max(widths), max(reaches))
 
     def by_row(self, values: torch.Tensor) -> torch.Tensor:
         """Values of packed positions (tokens,) as those of the completions' tokens (rows, width); 0 in padding."""
@@ -99,9 +136,10 @@ def prefix_tree(ids: torch.Tensor, mask: torch.Tensor, width: int) -> PrefixTree
         ids=tensor(np.concatenate([row[one.start : one.end] for row, one in of])[None]),
         positions=tensor(np.concatenate([np.arange(one.start, one.end) for _, one in of])[None]),
         labels=tensor(labels[None]),
-        buckets=tuple(_bucket(group, where, order, device) for group in groups),
         where=tensor(scored),
         present=torch.from_numpy(np.arange(width) < completions[:, None]).to(device),
+        groups=groups,
+        packed=where[order],
     )
 
 
@@ -152,10 +190,10 @@ def _alike(segments: Sequence[Segment]) -> list[list[Segment]]:
     return groups
 
 
-def _bucket(group: Sequence[Segment], where: Ints, order: Sequence[int], device: torch.device) -> Bucket:
+def _bucket(group: Sequence[Segment], packed: Ints, device: torch.device) -> Bucket:
     width, reach = max(one.end - one.start for one in group), max(one.end for one in group)
     starts, ends = np.array([one.start for one in group]), np.array([one.end for one in group])
-    paths = where[[order[one.first] for one in group], :reach]
+    paths = packed[[one.first for one in group], :reach]
     keys = np.where(np.arange(reach) < ends[:, None], paths, 0)
     at = starts[:, None] + np.arange(width)
     real = at < ends[:, None]

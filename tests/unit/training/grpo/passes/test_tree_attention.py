@@ -1,6 +1,8 @@
 """The tree of what rows share: every log-probability, entropy and gradient of the plain pass, from fewer tokens."""
 
 import random
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,8 +10,9 @@ import torch
 from trl.trainer.utils import add_fused_lm_head
 
 from orchestra.training.grpo.passes import prefix_tree as module
+from orchestra.training.grpo.passes import tree_attention
 from orchestra.training.grpo.passes.prefix_tree import prefix_tree
-from orchestra.training.grpo.passes.tree_attention import enable, scored
+from orchestra.training.grpo.passes.tree_attention import BUCKETS, PATHS, agree, by_path, enable, scored
 from tests.support.worlds import tiny_model
 
 Rows = list[tuple[list[int], list[int]]]
@@ -62,16 +65,17 @@ def gradient(model: Any, logps: torch.Tensor, entropies: torch.Tensor, seed: int
     return [p.grad.clone() for p in model.parameters()]
 
 
-def models() -> tuple[Any, Any]:
+def models(way: str = BUCKETS) -> tuple[Any, Any]:
     """A plain model and the same with TRL's head and attention over trees."""
     one, other = tiny_model(), tiny_model()
     add_fused_lm_head(other, outputs=("log_probs", "entropy"))
     assert enable(other)
+    other.set_attn_implementation(way)
     return one, other
 
 
-def assert_same(rows: Rows, seed: int) -> None:
-    one, other = models()
+def assert_same(rows: Rows, seed: int, way: str = BUCKETS) -> None:
+    one, other = models(way)
     ids, mask, width = batch(rows)
     expected = plain(one, rows, width)
     logps, entropies = scored(other, ids, mask, width)
@@ -80,6 +84,104 @@ def assert_same(rows: Rows, seed: int) -> None:
     torch.testing.assert_close(entropies, expected[1], atol=1e-5, rtol=1e-5)
     found = gradient(other, logps, entropies, seed)
     torch.testing.assert_close(found, gradient(one, *expected, seed), atol=1e-4, rtol=1e-4)
+
+
+Many = tuple[torch.Tensor, ...]
+
+
+def segments_alone(query: Any, key: Any, value: Any, ends: tuple[Any, Any], above: Any = None) -> Many:
+    """Each segment by itself, in float32, causal from its end: the output, or the gradients of `above` by the book."""
+    scale, heads = query.shape[2] ** -0.5, query.shape[1] // key.shape[1]
+    mixed, grads = torch.zeros_like(query), [torch.zeros_like(part) for part in (query, key, value)]
+    for queries, reach in zip(*(map(slice, *zip(*pairwise(of.tolist()), strict=True)) for of in ends), strict=True):
+        asked = query[queries].float()
+        keys, values = (part[reach].float().repeat_interleave(heads, dim=1) for part in (key, value))
+        scores = torch.einsum("qhd,khd->hqk", asked, keys) * scale
+        hidden = torch.ones_like(scores[0]).triu(1 + len(keys) - len(asked)).bool()
+        chance = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        mixed[queries] = torch.einsum("hqk,khd->qhd", chance, values).to(query.dtype)
+        if above is not None:
+            given = above[queries].float()
+            moved = torch.einsum("qhd,khd->hqk", given, values)
+            inner = chance * (moved - (chance * moved).sum(-1, keepdim=True)) * scale
+            grads[0][queries] = torch.einsum("hqk,khd->qhd", inner, keys).to(query.dtype)
+            for grad, product, by in ((grads[1], inner, asked), (grads[2], chance, given)):
+                every = torch.einsum("hqk,qhd->khd", product, by)
+                grad[reach] = every.view(len(keys), -1, heads, query.shape[2]).sum(2).to(query.dtype)
+    return (mixed,) if above is None else tuple(grads)
+
+
+@pytest.fixture
+def kernel() -> Iterator[list[int]]:
+    """A processor's stand-in for the GPU's kernels below torch's `varlen_attn`; the segments of each call."""
+    calls: list[int] = []
+
+    def forward(
+        query: Any, key: Any, value: Any, query_ends: Any, key_ends: Any, width: int, reach: int,
+        dropout: float, causal: bool, debug: bool, *, window_size_left: int, window_size_right: int, **others: Any,
+    ) -> Many:  # fmt: skip
+        assert causal and (window_size_left, window_size_right) == (-1, 0) and not dropout
+        assert (width, reach) == (int(query_ends.diff().max()), int(key_ends.diff().max()))
+        assert query_ends.dtype == key_ends.dtype == torch.int32 and {query.stride(2), key.stride(2)} == {1}
+        calls.append(len(query_ends) - 1)
+        empty = torch.zeros(2, dtype=torch.uint64)
+        (mixed,) = segments_alone(query, key, value, (query_ends, key_ends))
+        return mixed, mixed.new_zeros(query.shape[1::-1]).float(), empty, query.new_empty(0), empty
+
+    def backward(above: Any, query: Any, key: Any, value: Any, *rest: Any, **others: Any) -> Many:
+        return segments_alone(query, key, value, rest[2:4], above)
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("_flash_attention_forward", forward, "CPU")
+        library.impl("_flash_attention_backward", backward, "CPU")
+        yield calls
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_product_for_all_segments(seed: int, kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through torch's own `varlen_attn`, in float32 so that the numbers can be compared."""
+    monkeypatch.setattr(tree_attention, "HALF", (torch.float32,))
+    rows = sampled(seed)
+    assert_same(rows, seed, PATHS)
+    # Each layer has one.
+    assert kernel == [len(module._segments(_sorted(rows)))] * len(tiny_model().model.layers)
+
+
+def test_one_product_in_bfloat16_over_float32_weights(kernel: list[int]) -> None:
+    one, other = models(PATHS)
+    ids, mask, width = batch(sampled(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        logps, _ = scored(other, ids, mask, width)
+    torch.testing.assert_close(logps.float(), plain(one, sampled(3), width)[0], atol=0.1, rtol=0)
+    assert kernel
+
+
+def test_what_the_kernel_does_not_know_goes_by_buckets(kernel: list[int]) -> None:
+    assert_same(sampled(3), 3, PATHS)
+    assert not kernel
+
+
+def test_a_device_shows_that_both_ways_agree(
+    kernel: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, device = tiny_model().config, torch.device("cpu")
+    assert agree(config, device) and kernel and not caplog.records
+    monkeypatch.setattr(tree_attention, "by_path", lambda *given: 1.1 * by_path(*given))
+    assert not agree(config, device)
+    assert "its numbers differ by 0.1 of their size" in caplog.text
+
+
+def test_a_device_without_the_kernel_goes_by_buckets(caplog: pytest.LogCaptureFixture) -> None:
+    assert not agree(tiny_model().config, torch.device("cpu"))
+    assert "attention by buckets, which is slower: varlen_attn: Could not run" in caplog.text
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_gpu_takes_the_way_that_works_there(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_attention, "agree", lambda config, device: works)
+    model = tiny_model()
+    assert enable(model, torch.device("cuda"))
+    assert model.config._attn_implementation == (PATHS if works else BUCKETS)
 
 
 @pytest.mark.parametrize("seed", range(6))
