@@ -1,5 +1,6 @@
 """What every test shares: quiet libraries, and Hypothesis without a clock or chance, since the cores are shared."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -35,3 +36,12 @@ def no_address_of_another_file() -> Iterator[None]:
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     yield
     os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded_to_the_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What flows and servers had loaded lives to the end too: a training looks for garbage each time it begins."""
+    yield
+    if request.node.nodeid.startswith(WHOLE):
+        gc.collect()
+        gc.freeze()
