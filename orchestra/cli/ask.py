@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from orchestra.cli.common import parse_usd, workspace
+from orchestra.cli.common import parse_usd, while_waiting, workspace
 from orchestra.errors import ConfigError
 
 
@@ -41,14 +41,15 @@ def ask(
     """Ask the served model; print its tool calls, its answer and the bill."""
     from orchestra.serving import client
 
-    reply = client.ask(
-        question,
-        preference,
-        budget_usd=None if budget is None else parse_usd(budget, "--budget"),
-        max_turns=max_turns,
-        domain=domain,
-        url=url or client.gateway_url(workspace()),
-    )
+    with while_waiting("the model works"):
+        reply = client.ask(
+            question,
+            preference,
+            budget_usd=None if budget is None else parse_usd(budget, "--budget"),
+            max_turns=max_turns,
+            domain=domain,
+            url=url or client.gateway_url(workspace()),
+        )
     # JSON in ASCII: exact, and nothing in it steers a terminal.
     print(json.dumps(reply.model_dump(mode="json"), indent=2) if as_json else "\n".join(reply.lines()))
     from orchestra.cli.welcome import welcome

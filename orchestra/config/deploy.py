@@ -69,6 +69,8 @@ class Canary(Section):
     """Minutes after which it passes with fewer requests, if its probes were judged."""
     probes: Annotated[int, Field(ge=30, le=10**6)] = 300
     """Held-out questions that both are asked; their answers are judged."""
+    probes_at_once: Positive = 4
+    """Probes that are not answered yet. Real experts take minutes: ask more at once, or give `minutes` more."""
     error_level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Largest chance that a candidate which is no worse is rolled back."""
     failure_margin: Margin = 0.03

@@ -21,8 +21,10 @@ from orchestra.text import is_text, one_line, plain
 from orchestra.types import Record
 
 PATH = "/v1/chat/completions"
-TIMEOUT_S = 300.0
-"""Seconds that an answer may take."""
+TIMEOUT_S = 1860.0
+"""Seconds that an answer may take: the gateway ends a request after `deploy.gateway.request_s`, 1,800 at first."""
+CONNECT_S = 10.0
+"""Seconds until a gateway takes a connection."""
 CARD_TIMEOUT_S = 10.0
 MALFORMED = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 """What a body raises where it is read as what it is not; pydantic's error is a ValueError."""
@@ -156,7 +158,7 @@ def ask(
     body = _body(question, preference, budget_usd, max_turns, domain)
     # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names another
     # host.
-    with _reached(base), httpx.Client(timeout=timeout_s, trust_env=False, verify=verify) as http:
+    with _reached(base), httpx.Client(timeout=_timeout(timeout_s), trust_env=False, verify=verify) as http:
         answer = http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
 
@@ -175,7 +177,7 @@ async def ask_async(
     base, headers, verify = await asyncio.to_thread(access, root or Path.cwd(), url)
     body = _body(question, preference, budget_usd, max_turns, domain)
     with _reached(base):
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=verify) as http:
+        async with httpx.AsyncClient(timeout=_timeout(TIMEOUT_S), trust_env=False, verify=verify) as http:
             answer = await http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
 
@@ -189,6 +191,10 @@ def model_card(base: str, headers: dict[str, str], verify: bool) -> ModelCard:
     except MALFORMED:
         what = f"HTTP {answer.status_code} with a body that is no list of models"
         raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None
+
+
+def _timeout(answer_s: float) -> httpx.Timeout:
+    return httpx.Timeout(answer_s, connect=CONNECT_S)
 
 
 def _body(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import httpx
 
 from orchestra.errors import JudgeError, ServiceError
 from orchestra.rewards.outcome import verify
-from orchestra.serving.client import access
+from orchestra.serving.client import PATH, access
 from orchestra.serving.releases.trial import Mode, ReleaseTrial, conclude
 from orchestra.serving.releases.vllm import Say
 from orchestra.serving.shared.checks import mark
@@ -23,12 +25,12 @@ from orchestra.system.processes import SAY_EVERY_S
 from orchestra.tools.failure_log import FailureLog
 from orchestra.types import Example
 
-PROBE_S = 120.0
-"""Seconds that an answer to a probe may take."""
 PAUSE_S = 1.0
-"""Between two looks while nothing is asked."""
+"""Between two looks while no probe is answered, and before a busy gateway is asked again."""
+SPARE_S = 60.0
+"""Beyond the seconds after which the gateway itself ends a request."""
 BUSY = (429, 503)
-"""Statuses that say nothing about who answers."""
+"""Statuses of a gateway that takes no more at the moment."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +61,34 @@ class TrialRun:
 
     def run(self) -> Finding:
         """The verdict; an interrupted run leaves one too, so that no gateway goes on."""
-        began = said = time.monotonic()
-        probes = self._probes()
         try:
-            while True:
-                probe = next(probes, None)
-                if probe is None:
-                    time.sleep(PAUSE_S)
-                else:
-                    for arm in self._models:
-                        self._ask(arm, probe)
-                over = time.monotonic() - began > 60 * self._trial.settings.minutes
-                arms = self._samples.arms()
-                found = self._samples.found() or self._concluded(arms, over=over)
-                if found is not None:
-                    return found
-                if time.monotonic() - said >= SAY_EVERY_S:
-                    said = time.monotonic()
-                    self._say(f"{self._trial.mode}: {_counts(arms)} ({said - began:.0f} s)")
+            return asyncio.run(self._run())
         except BaseException:
             self._samples.find(Finding(verdict="ended", why="its release was interrupted"))
             raise
+
+    async def _run(self) -> Finding:
+        began = said = time.monotonic()
+        probes, asked = self._probes(), set[asyncio.Task[None]]()
+        async with self._client() as http:
+            try:
+                while True:
+                    for probe in islice(probes, self._trial.settings.probes_at_once - len(asked)):
+                        asked.add(asyncio.create_task(self._ask_both(http, probe)))
+                    asked = await _some_done(asked)
+                    over = time.monotonic() - began > 60 * self._trial.settings.minutes
+                    arms = self._samples.arms()
+                    found = self._samples.found() or self._concluded(arms, over=over)
+                    if found is not None:
+                        return found
+                    if time.monotonic() - said >= SAY_EVERY_S:
+                        said = time.monotonic()
+                        self._say(f"{self._trial.mode}: {_counts(arms)} ({said - began:.0f} s)")
+            finally:
+                # Nobody waits for what is not answered yet: the gateway ends the work of who hangs up.
+                for one in asked:
+                    one.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
 
     def figures(self) -> dict[str, float]:
         """What both arms gave, for the record."""
@@ -106,24 +115,29 @@ class TrialRun:
         if self._trial.mode == "canary":
             yield from ruled[: self._trial.settings.probes]
 
-    def _ask(self, arm: Arm, example: Example) -> None:
+    def _client(self) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(self._trial.serving.parsed.deploy.gateway.request_s + SPARE_S, connect=SPARE_S)
+        return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verify)
+
+    async def _ask_both(self, http: httpx.AsyncClient, example: Example) -> None:
+        """At the same time, so that both meet the same machine."""
+        await asyncio.gather(*(self._ask(http, arm, example) for arm in self._models))
+
+    async def _ask(self, http: httpx.AsyncClient, arm: Arm, example: Example) -> None:
         body = {
             "model": self._models[arm],
             "messages": [{"role": "user", "content": example.instruction}],
             "preference": example.preference.words or None,
         }
-        began, failed, usd, solved = time.monotonic(), True, 0.0, None
+        url, began, failed, usd, solved = f"{self._base}{PATH}", time.monotonic(), True, 0.0, None
+        headers = self._headers | mark(self._root, example.instruction)
         try:
-            reply = httpx.post(
-                f"{self._base}/v1/chat/completions",
-                json=body,
-                headers=self._headers | mark(self._root, example.instruction),
-                timeout=PROBE_S,
-                trust_env=False,
-                verify=self._verify,
-            )
-            if reply.status_code in (*BUSY, 404):
-                # Busy, or withdrawn in the meantime.
+            while (reply := await http.post(url, json=body, headers=headers)).status_code in BUSY:
+                # That says nothing about who answers.
+                await asyncio.sleep(PAUSE_S)
+                began = time.monotonic()
+            if reply.status_code == 404:
+                # Withdrawn in the meantime.
                 return
             found = reply.json()
             usd = float(found["orchestra"]["cost_usd"]) if "orchestra" in found else 0.0
@@ -139,6 +153,17 @@ class TrialRun:
             failed = True
         seconds = time.monotonic() - began
         self._samples.add(Sample(arm=arm, failed=failed, seconds=seconds, usd=usd, solved=solved))
+
+
+async def _some_done(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Those that go on once one is done, or after a pause; raises what one of them did."""
+    if not tasks:
+        await asyncio.sleep(PAUSE_S)
+        return tasks
+    done, going = await asyncio.wait(tasks, timeout=PAUSE_S, return_when=asyncio.FIRST_COMPLETED)
+    for one in done:
+        one.result()
+    return going
 
 
 def _counts(arms: Mapping[Arm, ArmSamples]) -> str:

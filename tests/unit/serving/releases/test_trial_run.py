@@ -1,29 +1,77 @@
 """The release's side of a trial: what it asks, and what it says of answers that get no verdict."""
 
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestra.config.deploy import Canary
+from orchestra.serving.releases import trial_run as module
 from orchestra.serving.releases.trial import ReleaseTrial
 from orchestra.serving.releases.trial_run import TrialPlan, TrialRun
-from tests.support.endpoint import answer, serving
+from orchestra.types import Example
+from tests.support.endpoint import Double, Script, answer, serving
 from tests.support.serving_world import backend
 from tests.support.worlds import example
+
+PROBES = [example()] * 30
+
+
+@contextmanager
+def trial(root: Path, script: Script, probes: list[Example], **settings: Any) -> Iterator[tuple[TrialRun, Double]]:
+    """A canary of version 7 beside version 6, and the gateway's double."""
+    canary = Canary.model_validate({"requests": 30, "probes": 30, "minutes": 3.0, **settings})
+    made = ReleaseTrial(
+        id="t1", mode="canary", share=0.5, serving=backend(root).serving, settings=canary, secret="s"
+    )  # fmt: skip
+    with serving(script) as double:
+        run = TrialRun(root, made, "6", double.url.removesuffix("/v1"), TrialPlan("canary", 0.5, probes), print)
+        try:
+            yield run, double
+        finally:
+            run.close()
 
 
 def test_an_answer_without_a_verdict_is_no_failure_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trial = ReleaseTrial(
-        id="t1", mode="canary", share=0.5, serving=backend(tmp_path).serving, settings=Canary(), secret="s"
-    )
-    plan = TrialPlan("canary", 0.5, [example(answer=None), example()])
-    with serving([(200, answer("888"), 0)]) as double:
-        run = TrialRun(tmp_path, trial, "6", double.url.removesuffix("/v1"), plan, print)
-        for probe in plan.examples:
-            run._ask("candidate", probe)
+    async def asked(run: TrialRun) -> None:
+        async with run._client() as http:
+            for probe in (example(answer=None), example()):
+                await run._ask(http, "candidate", probe)
+
+    with trial(tmp_path, [(200, answer("888"), 0)], []) as (run, _):
+        asyncio.run(asked(run))
         figures = run.figures()
-        run.close()
     assert (figures["candidate.requests"], figures["candidate.failed"], figures["candidate.judged"]) == (2, 0, 1)
     assert [record.message for record in caplog.records] == ["JudgeError: e1: no expected answer to compare with"]
+
+
+def test_both_are_asked_several_probes_at_once(tmp_path: Path) -> None:
+    with trial(tmp_path, [(200, answer("888"), 0.1)], PROBES, probes_at_once=3) as (run, double):
+        found = run.run()
+        figures = run.figures()
+    assert found.verdict == "passed" and double.most_at_once == 6
+    assert figures["candidate.judged"] == 30 and figures["candidate.accuracy"] == 1
+    # The verdict comes with the last answer of the candidate; the champion's may still be on its way.
+    assert figures["champion.judged"] >= 27
+
+
+def test_a_busy_gateway_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    busy: list[tuple[int, Any, float]] = [(status, {}, 0.0) for status in (503, 429) * 20]
+    with trial(tmp_path, [*busy, (200, answer("888"), 0.0)], PROBES) as (run, double):
+        assert run.run().verdict == "passed"
+        assert run.figures()["candidate.judged"] == 30 and len(double.asked) >= 100
+
+
+def test_a_probe_that_is_not_answered_does_not_hold_the_verdict_up(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with trial(tmp_path, [(200, answer("888"), 20.0)], PROBES, minutes=0.01) as (run, _):
+        found = run.run()
+    assert found.verdict == "ended" and "only 0 of its answers were judged" in found.why
+    assert time.monotonic() - began < 15

@@ -1,0 +1,30 @@
+"""What the monitor expects of the gateway's answer."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import monitor as module
+from flows.monitor import ANSWER_S, check_answer
+from orchestra.serving import client
+
+
+@pytest.mark.parametrize(("took_s", "patience_s"), [(0.4, ANSWER_S), (200.0, 600.0)])
+def test_an_answer_may_take_three_times_what_it_took_at_the_release(
+    took_s: float, patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = SimpleNamespace(question="what is 37*24?", answer="888", simulated=True, wall_s=took_s, version="1")
+    released = SimpleNamespace(sample=sample, preference="", domain=None)
+    asked: list[dict[str, Any]] = []
+
+    def ask(*given: Any, **named: Any) -> SimpleNamespace:
+        asked.append(named)
+        return sample
+
+    monkeypatch.setattr(module, "last_deployment", lambda root: released)
+    monkeypatch.setattr(client, "ask", ask)
+    monkeypatch.setattr(client, "gateway_url", lambda root: "http://127.0.0.1:1")
+    check_answer.fn(tmp_path)
+    assert [one["timeout_s"] for one in asked] == [patience_s]
