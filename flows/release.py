@@ -1,5 +1,6 @@
 """The release flow: serve the champion again, another version, or the one before it, in one command."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from prefect.states import Completed
 from flows._runs import retryable, turn, under_way
 from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
+from orchestra.statistics.sequential import FEWEST
 from orchestra.system.runs import TAKEN_BACK, RunJournal
 from orchestra.system.workspace import Screen
 from tasks.deploy import ReleaseRequest, deploy
@@ -64,7 +66,10 @@ def share(root: Path, journal: RunJournal) -> None:
 
 def limit_s(root: Path) -> float:
     """Seconds that a release may take until it serves, its trial included."""
-    return TIMEOUT_S + 60 * load_params(root / "params.yaml").deploy.canary.minutes
+    deploy = load_params(root / "params.yaml").deploy
+    # The smoke set in process and by the server, the question to the gateway, and the fewest probes of a canary.
+    rounds = 3 + math.ceil(FEWEST / deploy.canary.probes_at_once)
+    return TIMEOUT_S + deploy.start_timeout_s + rounds * deploy.gateway.request_s + 60 * deploy.canary.minutes
 
 
 def check(rollback: bool, to: int | None, canary: float | None, shadow: float | None) -> None:

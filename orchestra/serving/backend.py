@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 SMALL = 8_000
 """Characters of messages and tools that are made into tokens at once; more are, in a thread."""
-TURN_S = 600.0
-"""Seconds that vLLM may take for a turn: 8,192 tokens, the most in a profile, at 14 a second."""
 
 
 @dataclass(eq=False)
@@ -102,7 +100,9 @@ class Backend:
             # Log-probabilities take a third of the server's front end: they are asked for where something reads them.
             doubts = params.deploy.least_confidence is not None
             servers = [
-                VllmPolicy(url, name, name=version, api_key=key, persistent=True, logprobs=doubts, timeout_s=TURN_S)
+                VllmPolicy(
+                    url, name, name=version, api_key=key, persistent=True, logprobs=doubts, timeout_s=vllm.TURN_S
+                )
                 for url in serving.model_servers
             ]
             policy = servers[0] if len(servers) == 1 else ReplicatedPolicy(servers)

@@ -129,6 +129,10 @@ class Toolkit:
         """The same tools under another budget; what they ask is recorded, unless it is already. All else is shared."""
         return self._again(budget=budget, cassette=self.cassette or cassette)
 
+    def with_cassette(self, cassette: Cassette) -> Self:
+        """The same tools; what they ask is replayed from there or recorded, unless it is already."""
+        return self._again(cassette=self.cassette or cassette)
+
     def _again(self, as_given: Mapping[str, Tool] | None = None, /, **changes: Any) -> Self:
         same = {
             "root": self.root,

@@ -84,7 +84,7 @@ def test_vllm_gives_the_tokens_and_logprobs_of_transformers(
 def test_a_server_with_other_weights_is_found_out(root: Path, green: ReleaseCandidate, deployed: Deployment) -> None:
     proof = Proof.prepare(root, green.folder, params(), SMOKE)
     with pytest.raises(ServiceError, match="the canary failed"):
-        proof.check(server(root))
+        proof.check(root, server(root).base_url, "it")
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ STOPS: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length
 """How vLLM says that a turn ended. Anything else ("abort": the server shuts down) is a failure, never an empty turn."""
 MAX_LINE = 2**24
 """Bytes of one event of a stream; the first one repeats the prompt's token ids."""
+CONNECT_S = 30.0
+"""Seconds until a server takes a connection, at most: another replica may take the turn."""
 
 
 class VllmPolicy(KeepsNothing):
@@ -99,7 +101,7 @@ class VllmPolicy(KeepsNothing):
 
         # Given up before the server does: it keeps an idle connection for 5 s. The server is ours: no certificates.
         connector = TCPConnector(limit=self.concurrency, keepalive_timeout=3.0, ssl=False)
-        timeout = ClientTimeout(total=None, sock_connect=self.timeout_s, sock_read=self.timeout_s)
+        timeout = ClientTimeout(total=None, sock_connect=min(CONNECT_S, self.timeout_s), sock_read=self.timeout_s)
         return ClientSession(
             connector=connector,
             timeout=timeout,

@@ -1,18 +1,25 @@
-"""Parity of a new server: the same tokens as the checkpoint in this process, on a canary and on a smoke set."""
+"""Parity of a new server: the same tokens as the checkpoint in this process, on a canary and on a smoke set.
+
+What the tools replied to the checkpoint is replayed to the server: real experts answer in other words each time, take
+minutes and cost dollars.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from orchestra.config.schema import Params
 from orchestra.errors import DataError, ServiceError
 from orchestra.rollout.policies.base import Conversation, Policy
+from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.releases import vllm
+from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Category, Episode, Example, StopReason
 
 if TYPE_CHECKING:
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
     from orchestra.tools.toolkit import Toolkit
 
 CANARY_TOKENS = 32
+PLAYER = "smoke set"
+"""Name of all that play it: replies are kept for a policy's name."""
 LOST = (StopReason.TOOL_FAILURE, StopReason.CANCELLED)
 
 
@@ -34,6 +43,8 @@ class Proof:
     examples: Sequence[Example]
     canaries: list[Generation]
     episodes: list[Episode]
+    replies: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
+    """What the tools replied so far."""
 
     @classmethod
     def prepare(cls, root: Path, folder: Path, params: Params, examples: Sequence[Example]) -> Self:
@@ -49,7 +60,7 @@ class Proof:
         proof = cls(params, Codec.load(folder), Toolkit.from_params(params, root), examples, [], [])
         # In the type that serves: like is compared with like.
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
-        policy = TransformersPolicy(folder, name="reference", model=model)
+        policy = TransformersPolicy(folder, name=PLAYER, model=model)
         proof.canaries, proof.episodes = asyncio.run(proof._work(policy, folder))
         del model, policy
         if torch.cuda.is_available():
@@ -57,20 +68,21 @@ class Proof:
         _usable(proof.episodes)
         return proof
 
-    def check(self, policy: Policy) -> str:
+    def check(self, root: Path, url: str, name: str) -> str:
         """Put a server to the proof; what it gave, for people. Raises `ServiceError` when it is not the checkpoint."""
+        policy = VllmPolicy(url, vllm.SERVED_NAME, name=PLAYER, timeout_s=vllm.TURN_S, api_key=vllm.api_key(root))
         canaries, episodes = asyncio.run(self._work(policy))
         tolerance = vllm.TOLERANCES[self.params.deploy.vllm.dtype]
         why = vllm.disagreement(self.canaries, canaries, tolerance)
         if why is not None:
             fix = "the server does not serve this checkpoint's weights: see its log"
-            raise ServiceError(f"the canary failed: {why}", where=policy.name, fix=fix)
+            raise ServiceError(f"the canary failed: {why}", where=name, fix=fix)
         _usable(episodes)
         same = sum(a.stop == b.stop and a.answer == b.answer for a, b in zip(self.episodes, episodes, strict=True))
         # A near tie between two tokens may fall the other way once.
         if len(episodes) - same > tolerance.allowed(len(episodes)):
             what = f"{len(episodes) - same} of {len(episodes)} smoke examples ended otherwise than in process"
-            raise ServiceError(what, where=policy.name, fix="the server does not serve this checkpoint: see its log")
+            raise ServiceError(what, where=name, fix="the server does not serve this checkpoint: see its log")
         return f"canary equal; {same} of {len(episodes)} smoke examples as in process"
 
     @property
@@ -98,7 +110,8 @@ class Proof:
         if folder is not None:
             _numbers(canaries, folder)
         options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
-        episodes = await run_episodes(self.examples, policy, self.codec, self.toolkit, options)
+        toolkit = self.toolkit.with_cassette(Cassette(Path(self.replies.name) / "replies.jsonl"))
+        episodes = await run_episodes(self.examples, policy, self.codec, toolkit, options)
         return canaries, episodes
 
 

@@ -13,7 +13,6 @@ from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
 from orchestra.files.checkpoint import verify_manifest
-from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.client import ask
 from orchestra.serving.releases import replicas, vllm
 from orchestra.serving.releases.colours import left_over, retire, serving_already, start_beside, what_serves
@@ -174,7 +173,9 @@ class Release:
         self.verdict = f"{found.verdict}: {found.why}"
         self.say(f"{plan.mode}: {self.verdict}")
         if found.verdict != "passed" and plan.mode == "canary":
-            raise CandidateWorse(found.why, where=f"version {serving.version}", fix="see the release in MLflow")
+            # Without a verdict it is no worse: it may be tried again.
+            kind = CandidateWorse if found.verdict == "worse" else ServiceError
+            raise kind(found.why, where=f"version {serving.version}", fix="see the release in MLflow")
         if plan.mode == "canary":
             # Still beside the champion until the switch, which makes it the champion as it is.
             end_trial(self.root)
@@ -263,9 +264,7 @@ class Release:
             self.started, serving = None, self._serving("in_process", fell_back=True)
         smoke = proof.summary
         if serving.vllm_url is not None and serving.vllm_service is not None:
-            key = vllm.api_key(self.root)
-            served = VllmPolicy(serving.vllm_url, vllm.SERVED_NAME, name=serving.vllm_service, api_key=key)
-            result = proof.check(served)
+            result = proof.check(self.root, serving.vllm_url, serving.vllm_service)
             self.say(result)
             smoke = f"{smoke}; {result}"
         compared = replicas.compare(self.root, proof, serving, self.say)

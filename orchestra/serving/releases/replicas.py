@@ -79,9 +79,8 @@ def compare(root: Path, proof: Proof, serving: Serving, say: vllm.Say) -> tuple[
     urls = model_servers(root)
     for url in urls:
         say(f"comparing the model server {url}, which a gateway asks")
-        server = VllmPolicy(url, vllm.SERVED_NAME, name=url, api_key=vllm.api_key(root))
         try:
-            say(proof.check(server))
+            say(proof.check(root, url, url))
         except ServiceError as failure:
             fix = f"start it with version {serving.version}'s checkpoint and {_type(serving)}, then release again"
             raise ServiceError(failure.what, where=f"model server {url}", fix=fix) from None

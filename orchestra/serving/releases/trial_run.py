@@ -20,7 +20,7 @@ from orchestra.serving.releases.vllm import Say
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.database import STORE, Database
 from orchestra.serving.shared.samples import Arm, Finding, Sample, TrialSamples
-from orchestra.statistics.sequential import ArmSamples
+from orchestra.statistics.sequential import FEWEST, ArmSamples
 from orchestra.system.processes import SAY_EVERY_S
 from orchestra.tools.failure_log import FailureLog
 from orchestra.types import Example
@@ -28,7 +28,7 @@ from orchestra.types import Example
 PAUSE_S = 1.0
 """Between two looks while no probe is answered, and before a busy gateway is asked again."""
 SPARE_S = 60.0
-"""Beyond the seconds after which the gateway itself ends a request."""
+"""Beyond the seconds after which the gateway itself ends a request, or three times the champion's longest answer."""
 BUSY = (429, 503)
 """Statuses of a gateway that takes no more at the moment."""
 
@@ -58,6 +58,9 @@ class TrialRun:
         self._database = Database(root / STORE)
         self._samples = TrialSamples(self._database, trial.id)
         self._failures = FailureLog()
+        self._request_s = trial.serving.parsed.deploy.gateway.request_s
+        self._longest_s = 0.0
+        """The champion's longest answer so far."""
 
     def run(self) -> Finding:
         """The verdict; an interrupted run leaves one too, so that no gateway goes on."""
@@ -76,8 +79,10 @@ class TrialRun:
                     for probe in islice(probes, self._trial.settings.probes_at_once - len(asked)):
                         asked.add(asyncio.create_task(self._ask_both(http, probe)))
                     asked = await _some_done(asked)
-                    over = time.monotonic() - began > 60 * self._trial.settings.minutes
                     arms = self._samples.arms()
+                    over = time.monotonic() - began > 60 * self._trial.settings.minutes
+                    # Probes that are paid and on their way are waited for while they are what a verdict lacks.
+                    over &= not asked or arms["candidate"].judged >= FEWEST
                     found = self._samples.found() or self._concluded(arms, over=over)
                     if found is not None:
                         return found
@@ -116,8 +121,13 @@ class TrialRun:
             yield from ruled[: self._trial.settings.probes]
 
     def _client(self) -> httpx.AsyncClient:
-        timeout = httpx.Timeout(self._trial.serving.parsed.deploy.gateway.request_s + SPARE_S, connect=SPARE_S)
-        return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verify)
+        return httpx.AsyncClient(timeout=None, trust_env=False, verify=self._verify)  # `_patience_s` is the limit.
+
+    def _patience_s(self) -> float:
+        """Seconds until an answer counts as failed: who hangs must not hold the trial up for as long as a request may
+        take."""
+        longest = 3 * self._longest_s if self._longest_s else self._request_s
+        return min(longest, self._request_s) + SPARE_S
 
     async def _ask_both(self, http: httpx.AsyncClient, example: Example) -> None:
         """At the same time, so that both meet the same machine."""
@@ -132,10 +142,13 @@ class TrialRun:
         url, began, failed, usd, solved = f"{self._base}{PATH}", time.monotonic(), True, 0.0, None
         headers = self._headers | mark(self._root, example.instruction)
         try:
-            while (reply := await http.post(url, json=body, headers=headers)).status_code in BUSY:
-                # That says nothing about who answers.
-                await asyncio.sleep(PAUSE_S)
-                began = time.monotonic()
+            async with asyncio.timeout(self._patience_s()) as limit:
+                while (reply := await http.post(url, json=body, headers=headers)).status_code in BUSY:
+                    # That says nothing about who answers.
+                    _refuse_unpaid(reply)
+                    await asyncio.sleep(PAUSE_S)
+                    began = time.monotonic()
+                    limit.reschedule(asyncio.get_running_loop().time() + self._patience_s())
             if reply.status_code == 404:
                 # Withdrawn in the meantime.
                 return
@@ -149,10 +162,19 @@ class TrialRun:
                 solved = False
         except JudgeError as error:
             self._failures.warn(error)  # Answered, but not judged: a failed judge is no score.
-        except (httpx.HTTPError, ValueError, KeyError, IndexError):
+        except (TimeoutError, httpx.HTTPError, ValueError, KeyError, IndexError):
             failed = True
         seconds = time.monotonic() - began
+        if not failed and arm == "champion":
+            self._longest_s = max(self._longest_s, seconds)
         self._samples.add(Sample(arm=arm, failed=failed, seconds=seconds, usd=usd, solved=solved))
+
+
+def _refuse_unpaid(reply: httpx.Response) -> None:
+    """Raises `ServiceError` where the key that the release asks with may spend no more."""
+    if "insufficient_quota" in reply.text:
+        fix = "give the key that ORCHESTRA_API_KEY names more dollars, or unset it"
+        raise ServiceError("the key of the probes may spend no more", where="canary trial", fix=fix)
 
 
 async def _some_done(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:

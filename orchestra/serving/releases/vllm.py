@@ -23,6 +23,8 @@ from orchestra.system.processes import LOCALHOST, Service, free_port, start_serv
 
 SERVED_NAME = "orchestrator"
 """The model's name in the server's API."""
+TURN_S = 600.0
+"""Seconds that a server may take for a turn: 8,192 tokens, the most in a profile, at 14 a second."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestra.config.deploy import Canary
+from orchestra.errors import ServiceError
 from orchestra.serving.releases import trial_run as module
 from orchestra.serving.releases.trial import ReleaseTrial
 from orchestra.serving.releases.trial_run import TrialPlan, TrialRun
@@ -69,9 +70,36 @@ def test_a_busy_gateway_is_asked_again(tmp_path: Path, monkeypatch: pytest.Monke
         assert run.figures()["candidate.judged"] == 30 and len(double.asked) >= 100
 
 
-def test_a_probe_that_is_not_answered_does_not_hold_the_verdict_up(tmp_path: Path) -> None:
+def test_answers_that_take_longer_than_the_trial_are_waited_for(tmp_path: Path) -> None:
+    """They are paid, and without 30 of them there is no verdict."""
+    with trial(tmp_path, [(200, answer("888"), 0.3)], PROBES, minutes=0.01, probes_at_once=10) as (run, _):
+        assert run.run().verdict == "passed"
+        assert run.figures()["candidate.judged"] == 30
+
+
+def test_a_candidate_that_does_not_answer_fails_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before a request's own limit, and though each question that hangs keeps a place."""
+    monkeypatch.setattr(module, "SPARE_S", 0.2)
+
+    def script(request: dict[str, Any]) -> tuple[int, Any, float]:
+        return 200, answer("888"), 60.0 if request["model"] == "7" and len(double.asked) > 8 else 0.0
+
     began = time.monotonic()
-    with trial(tmp_path, [(200, answer("888"), 20.0)], PROBES, minutes=0.01) as (run, _):
+    with trial(tmp_path, script, PROBES) as (run, double):
         found = run.run()
-    assert found.verdict == "ended" and "only 0 of its answers were judged" in found.why
-    assert time.monotonic() - began < 15
+    assert found.verdict == "worse" and "requests in a row failed" in found.why
+    assert time.monotonic() - began < 20
+
+
+def test_without_a_verdict_a_candidate_is_not_worse(tmp_path: Path) -> None:
+    with trial(tmp_path, [(200, answer("888"), 0.0)], PROBES[:5], minutes=0.01) as (run, _):
+        found = run.run()
+    assert found.verdict == "ended" and "only 5 of its answers were judged" in found.why
+
+
+def test_a_key_that_may_spend_no_more_ends_the_trial(tmp_path: Path) -> None:
+    refusal = {"error": {"message": "the key's budget is spent", "code": "insufficient_quota"}}
+    with trial(tmp_path, [(429, refusal, 0.0)], PROBES) as (run, double):
+        with pytest.raises(ServiceError, match="the key of the probes may spend no more"):
+            run.run()
+        assert len(double.asked) <= 8

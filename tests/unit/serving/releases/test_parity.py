@@ -1,0 +1,51 @@
+"""The smoke set of a release where experts are real: each answers in other words every time."""
+
+import asyncio
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra.rollout.parse import format_answer, format_call
+from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.serving.releases import parity as module
+from orchestra.serving.releases.parity import PLAYER, Proof
+from orchestra.tools.catalogue.entry import Entry
+from orchestra.types import ToolCall
+from tests.support.endpoint import answer, serving
+from tests.support.experts import expert, real
+from tests.support.serving_world import params
+from tests.support.worlds import codec, example, toolkit
+
+
+def repeat(conversation: Conversation) -> str:
+    """Asks the expert, then says what it said."""
+    if not conversation.turns:
+        return format_call(ToolCall(name="oracle", arguments={}))
+    return format_answer(conversation.turns[-1].observation or "")
+
+
+def test_a_server_is_replied_what_the_checkpoint_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = count()
+
+    def script(_: dict[str, Any]) -> tuple[int, Any, float]:
+        return 200, answer(f"Tesk, in the words of answer {next(said)}"), 0.0
+
+    entries: dict[str, Entry] = {"oracle": expert()}
+    player = ScriptedPolicy(PLAYER, repeat, codec().turn)
+    monkeypatch.setattr(module, "VllmPolicy", lambda *given, **named: player)
+    # A scripted policy has no log-probabilities to compare.
+    monkeypatch.setattr("orchestra.serving.releases.vllm.disagreement", lambda *given: None)
+    with serving(script) as double:
+        tools = real(monkeypatch, toolkit(tmp_path), double, **entries)
+        box = [tools.catalogue.spec("oracle")]
+        examples = [example(f"e{n}", instruction=f"who wrote book {n}?", toolbox=box) for n in range(6)]
+        proof = Proof(params(), codec(), tools, examples, [], [])
+        _, proof.episodes = asyncio.run(proof._work(player))
+        assert len({one.answer for one in proof.episodes}) == len(double.asked) == 6
+        for _ in range(2):
+            assert (
+                proof.check(tmp_path, "http://127.0.0.1:1", "it") == "canary equal; 6 of 6 smoke examples as in process"
+            )
+        assert len(double.asked) == 6, "nobody is asked, or paid, again"
