@@ -35,7 +35,8 @@ from orchestra.types import Example
 
 PROFILE = "models/recipes/qwen3-0.6b/params.yaml"
 WARM = 2
-"""Steps that are not counted: the first ones compile and allocate."""
+"""First steps that are not counted: they compile and allocate. Nor is one after the last: a training ends with weights
+for a development check."""
 SPARE = 4
 """Examples that are made for each that is needed: about half read the same as text."""
 PARTS = ("write", "load", "canary")
@@ -72,9 +73,9 @@ def params_of(params: Params, work: Work, longest: int) -> Params:
         {"device": work.device, "dtype": "bfloat16", "gpu_memory": work.gpu_memory, "sequences": 256}
     )
     settings = {
-        "steps": work.steps, "examples_per_step": work.examples, "group_size": work.group, "engine": "vllm",
-        "server": server, "micro_batch": work.micro_batch, "eval_every": work.steps + 1,
-        "save_steps": work.steps + 1, "max_infrastructure_failures": 1.0,
+        "steps": work.steps + 1, "examples_per_step": work.examples, "group_size": work.group, "engine": "vllm",
+        "server": server, "micro_batch": work.micro_batch, "eval_every": work.steps + 2,
+        "save_steps": work.steps + 2, "max_infrastructure_failures": 1.0,
         "lora": None if work.lora is None else Lora(rank=work.lora, alpha=2 * work.lora),
     }  # fmt: skip
     changed = {
@@ -132,9 +133,9 @@ def ours(base: Path, work: Work, examples: Sequence[Example], toolkit: Toolkit, 
             module.Rounds.__call__ = called
             engine.close()
     print(f"attention of training: {model.config._attn_implementation}", flush=True)
-    counted = measured[WARM:]
+    counted = measured[WARM : work.steps]
     sync_s, *parts = (statistics.mean(one[f"train/engine/{of}_s"] for one in counted) for of in ("sync", *PARTS))
-    last = {name: value for name, value in measured[-1].items() if "engine" in name or name == "train/grad_norm"}
+    last = {name: value for name, value in counted[-1].items() if "engine" in name or name == "train/grad_norm"}
     return Figures(
         **clock.means(WARM), sync_s=sync_s, peak_gib=peak_gib(), measures=last,
         sync_parts=dict(zip(PARTS, parts, strict=True)),
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(arguments)
     work = Work(**{one.name: getattr(chosen, one.name) for one in fields(Work)})
-    count = work.examples * work.steps
+    count = work.examples * (work.steps + 1)
     params, toolkit, examples = open_world(load_params(ROOT / PROFILE), SPARE * count)
     codec = Codec.load(chosen.base)
     examples = same_as_text(codec, examples, count)

@@ -73,7 +73,7 @@ class Timed:
 
     def means(self, warm: int) -> dict[str, float]:
         parts: dict[str, list[Any]] = {"step_s": self.steps, "generate_s": self.generated, "tokens": self.tokens}
-        return {name: statistics.mean(values[warm:]) for name, values in parts.items()}
+        return {name: statistics.mean(values[warm:-1]) for name, values in parts.items()}
 
 
 def peak_gib() -> float:
@@ -127,7 +127,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
             output_dir=folder, report_to=[], disable_tqdm=True, save_strategy="no", logging_steps=1, seed=0,
-            max_steps=work.steps, per_device_train_batch_size=work.micro_batch,
+            max_steps=work.steps + 1, per_device_train_batch_size=work.micro_batch,
             gradient_accumulation_steps=rows // work.micro_batch, num_generations=work.group,
             max_completion_length=work.tokens, temperature=1.0, beta=0.0, loss_type="dapo", learning_rate=2e-6,
             lr_scheduler_type="constant", bf16=True, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=True,
@@ -150,7 +150,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         clock.last = clock.now()
         trainer.train()
     warm = task["warm"]
-    return {**clock.means(warm), "sync_s": statistics.mean(syncs[warm:]), "peak_gib": peak_gib()}
+    return {**clock.means(warm), "sync_s": statistics.mean(syncs[warm : work.steps]), "peak_gib": peak_gib()}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from orchestra.system.memory import (
     BFLOAT16,
     EXAMPLE,
     FLOAT32,
+    GATHERED,
     GIB,
     RUNTIME,
     Footprint,
@@ -244,6 +245,7 @@ def plan_of(params: Params, stage: str, *, gpu: bool = False) -> TrainingPlan:
     batch = params.sft.batch_size if stage == "sft" else grpo.examples_per_step * grpo.group_size
     rows = max(1, batch // settings.processes)
     micro = settings.micro_batch or rows
+    shares = gpu and stage == "grpo" and grpo.shared_prefix
     return TrainingPlan(
         ranks=settings.processes,
         strategy=settings.strategy,
@@ -257,6 +259,7 @@ def plan_of(params: Params, stage: str, *, gpu: bool = False) -> TrainingPlan:
         muon=settings.optimizer == "muon",
         reference=stage == "grpo" and grpo.kl > 0,
         gpu=gpu,
+        keys=shares * min(rows, GATHERED * micro) * params.rollout.max_tokens,
     )
 
 

@@ -15,6 +15,9 @@ TILE_TOKENS, TILE_WORDS = 4096, 32_768
 """Of the part of the logits that TRL's fused head makes at once; no training makes all of them."""
 TILES, GPU_TILES = 8, 1
 """Such parts alive in the head's backward pass on a CPU, in float32, and on a GPU, whose kernel works in one."""
+GATHERED = 4
+"""Tokens of a pass's rows for each token of its budget, at most, where what they share counts once: each row gathers
+all keys that it attends to."""
 ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers of optimizer state for each trained weight, in float32."""
 OWN_DECODER = 2_000_000_000
@@ -146,6 +149,8 @@ class TrainingPlan:
     reference: bool = False
     """Whether a KL term compares with a model of its own; with adapters it is the base, which is there."""
     gpu: bool = False
+    keys: int = 0
+    """Keys and values that a layer gathers for the queries of one pass, where rows share what they begin with."""
 
     @property
     def bfloat16_weights(self) -> bool:
@@ -187,7 +192,7 @@ def training(shape: ModelShape, plan: TrainingPlan) -> Footprint:
     early = left + (shape.embedding * FLOAT32 if plan.lora is None else 0)
     # After it all gradients are, beside what the first layer still keeps, or what the optimizer's step needs.
     size_of_layer = plan.rows * plan.tokens * shape.saved * size
-    late = max(size_of_layer, _step(shape, plan) // sharded[1])
+    late = max(size_of_layer, _step(shape, plan, trained) // sharded[1])
     parts = {"weights": weights, "optimizer": states * FLOAT32 // sharded[1]}
     if plan.reference and plan.lora is None:
         parts["reference"] = shape.weights * (BFLOAT16 if plan.bfloat16_weights else FLOAT32) // sharded[0]
@@ -213,11 +218,16 @@ def _pass(shape: ModelShape, plan: TrainingPlan, size: int) -> dict[str, int]:
         kept = shape.layers * shape.hidden + shape.saved
     tiles = GPU_TILES if plan.gpu else TILES
     logits = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WORDS) * FLOAT32 * tiles
-    return {"activations": tokens * (kept + 3 * shape.hidden) * size, "logits": logits}
+    # Gathered, their gradients, and on the way those of each query's head.
+    gathered = plan.keys * 2 * shape.head_dim * (2 * shape.kv_heads + shape.heads)
+    if not plan.checkpointing:
+        gathered += (shape.layers - 1) * plan.keys * 2 * shape.head_dim * shape.kv_heads
+    return {"activations": (tokens * (kept + 3 * shape.hidden) + gathered) * size, "logits": logits}
 
 
-def _step(shape: ModelShape, plan: TrainingPlan) -> int:
-    """What an optimizer step needs besides: Muon works on all matrices of one shape at once."""
+def _step(shape: ModelShape, plan: TrainingPlan, trained: int) -> int:
+    """What an optimizer step needs besides: Muon works on all matrices of one shape at once, and AdamW over ZeRO's
+    shares on a GPU copies the second moments."""
     if not plan.muon:
-        return 0
+        return trained * FLOAT32 if plan.gpu and plan.strategy != "ddp" else 0
     return 5 * shape.layers * 2 * shape.hidden * shape.intermediate * FLOAT32

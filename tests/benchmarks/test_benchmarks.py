@@ -148,8 +148,8 @@ def test_a_line_of_synthesis_says_what_idle_cores_would_give() -> None:
     assert "| 20,000 | 2 | 40.0 | 25.0 | 500 | 1.25 | 1,600 | 150 |" in synthesis_table([line])
 
 
-def test_a_step_on_a_gpu_counts_neither_the_first_steps_nor_the_sync_as_writing() -> None:
-    clock = Timed(steps=[90.0, 9.0, 2.0, 4.0], generated=[80.0, 8.0, 1.5, 2.5], tokens=[9, 9, 100, 300])
+def test_a_step_on_a_gpu_counts_neither_first_nor_last_steps_nor_the_sync_as_writing() -> None:
+    clock = Timed(steps=[90.0, 9.0, 2.0, 4.0, 50.0], generated=[80.0, 8.0, 1.5, 2.5, 9.0], tokens=[9, 9, 100, 300, 9])
     means = clock.means(gpu_step.WARM)
     assert means == {"step_s": 3.0, "generate_s": 2.0, "tokens": 200.0}
     found = {

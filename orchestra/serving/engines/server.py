@@ -50,6 +50,8 @@ LEAST_BATCH = 4096
 """Tokens of prompts that a CPU takes at once."""
 INSIDE, KEY_CHECK = Path(__file__).parent / "inside", "key_check.KeyCheck"
 """A folder that vLLM's Python finds modules in, and the class in it that asks for the key on every path."""
+IDLE_S = 30.0
+"""Seconds until requests that were given up have left the server."""
 MOST_RESTARTS = 5
 """Of one training; a server that dies more often has a cause that starting again does not remove."""
 
@@ -62,11 +64,11 @@ class Server:
         self.key = api_key(root)
         self.restarts = 0
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer's JSON, None for an empty one; raises `ServiceError`."""
+    def post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
+        """The answer's JSON, None for an empty one; raises `ServiceError`. `timeout_s`: default `start_timeout_s`."""
         try:
             reply = httpx.post(
-                f"{self.url}{path}", json=body, timeout=self.settings.start_timeout_s, trust_env=False,
+                f"{self.url}{path}", json=body, timeout=timeout_s or self.settings.start_timeout_s, trust_env=False,
                 headers={"Authorization": f"Bearer {self.key}"},
                 # Reading the certificates takes 20 ms, at each of a sync's requests.
                 verify=self.url.startswith("https:"),
@@ -95,6 +97,20 @@ class Server:
                 found += [row[str(token)]["logprob"] for row, token in rows]
         return found
 
+    def forget_prompts(self) -> None:
+        """Empty the cache of prompts, whose keys are those of older weights.
+
+        Raises `ServiceError` where requests hold parts of it for long: the server says so with status 200.
+        """
+
+        def emptied() -> bool:
+            said = self.post("/reset_prefix_cache", {})
+            return not (isinstance(said, dict) and said.get("success") is False)
+
+        if not wait_until(emptied, IDLE_S):
+            what = f"after {IDLE_S:.0f} s requests still hold its prefix cache, with keys of old weights"
+            raise self._failure(what)
+
     def wait_for(self, model: str) -> None:
         """Return when the server serves `model`; raises `ServiceError` when it does not in time."""
 
@@ -114,8 +130,9 @@ class Server:
     def _models(self) -> list[str]:
         try:
             reply = httpx.get(
-                f"{self.url}/v1/models", timeout=5, trust_env=False, headers={"Authorization": f"Bearer {self.key}"}
-            )
+                f"{self.url}/v1/models", timeout=5, trust_env=False, headers={"Authorization": f"Bearer {self.key}"},
+                verify=self.url.startswith("https:"),
+            )  # fmt: skip
             return [one["id"] for one in reply.json()["data"]]
         except (httpx.HTTPError, ValueError, KeyError):
             return []

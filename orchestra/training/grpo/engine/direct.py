@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from orchestra.config.schema import Grpo
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     import torch
 
 BUFFER = 512 * 2**20
-"""Bytes of weights that go at once, unless a single one is larger; both sides hold as much besides."""
+"""Bytes of weights that go at once, unless a single one is larger; both sides hold as much besides. Where a server is
+killed amid an update, CUDA keeps the trainer's to the end."""
+ANSWER_S = 120.0
+"""Seconds that the server may take for a message; an update of 8B takes a few."""
+
+
+class NotBegunError(Exception):
+    """CUDA IPC failed before the server had any part of an update: it serves on as it was."""
 
 
 def shares_gpu(settings: Grpo) -> bool:
@@ -36,15 +44,24 @@ def shares_gpu(settings: Grpo) -> bool:
 
 
 def send(server: Server, weights: Mapping[str, torch.Tensor], dtype: str) -> None:
-    """Replace the weights of a server that was opened as `direct`; after any error it may have half of them."""
+    """Replace the weights of a server that was opened as `direct`.
+
+    Raises `NotBegunError` where it has none of them yet; after any other error it may have half of them.
+    """
     import torch
 
-    # Again after each start of the server, which does not tell of them.
-    server.post("/init_weight_transfer_engine", {"init_info": {"packed": True}})
-    server.post("/start_weight_update", {})
-    for part in packed(weights, getattr(torch, dtype)):
-        server.post("/update_weights", {"update_info": part})
-    server.post("/finish_weight_update", {})
+    try:
+        parts = packed(weights, getattr(torch, dtype))
+        # What this process cannot share shows before the server is amid an update.
+        first = next(parts)
+        # Again after each start of the server, which does not tell of them.
+        server.post("/init_weight_transfer_engine", {"init_info": {"packed": True}}, ANSWER_S)
+    except Exception as error:
+        raise NotBegunError from error
+    server.post("/start_weight_update", {}, ANSWER_S)
+    for part in chain([first], parts):
+        server.post("/update_weights", {"update_info": part}, ANSWER_S)
+    server.post("/finish_weight_update", {}, ANSWER_S)
     if torch.cuda.is_available():
         # The server has let go of the buffer.
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]

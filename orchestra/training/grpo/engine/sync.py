@@ -151,6 +151,8 @@ class RolloutEngine:
         if self.direct and isinstance(self.server, OwnServer):
             try:
                 return self._send(self.server, model)
+            except direct.NotBegunError as error:
+                self._leave_direct(error.__cause__ or error, restart=False)
             except Exception as error:  # Of CUDA, of torch, of the server.
                 self._leave_direct(error)
         folder = self.files.folder
@@ -163,7 +165,7 @@ class RolloutEngine:
                     return self.server
             rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}}
             self.server.post("/collective_rpc", rpc)
-            self.server.post("/reset_prefix_cache", {})
+            self.server.forget_prompts()
         return self.server
 
     def _send(self, server: OwnServer, model: PreTrainedModel) -> Server:
@@ -174,20 +176,27 @@ class RolloutEngine:
             # One that died while the model trained is no failure of IPC.
             server.wait_for(self.model)
             direct.send(server, untied(model), self.settings.server.dtype)
-            server.post("/reset_prefix_cache", {})
+            server.forget_prompts()
         self.measures["engine/direct"] = 1.0
         return server
 
-    def _leave_direct(self, error: Exception) -> None:
-        """Give weights as files from here on, first to a new process: vLLM keeps parts of an update that broke off."""
+    def _leave_direct(self, error: BaseException, *, restart: bool = True) -> None:
+        """Give weights as files from here on; with `restart` to a new process: vLLM keeps parts of an update that broke
+        off."""
         assert isinstance(self.server, OwnServer)
         self.direct, self.measures["engine/direct"] = False, 0.0
         why = error.what if isinstance(error, OrchestraError) else f"{type(error).__name__}: {error}"
         self.say(f"from now on files take the weights to the rollout server, not CUDA IPC: {one_line(why)[:300]}")
-        self.server.direct = False
-        self.server.restart()
-        with self._timed("load"):
-            self.server.wait_for(self.model)
+        if restart:
+            import torch
+
+            if torch.cuda.is_available():
+                # A new process asks for its share as free memory.
+                torch.cuda.empty_cache()
+            # In the same environment: vLLM files compiled code by it.
+            self.server.restart()
+            with self._timed("load"):
+                self.server.wait_for(self.model)
         self.server.refresh = None
 
     def _adapters(self, model: PreTrainedModel) -> Server:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from orchestra.system.memory import GATHERED
 from orchestra.training.compute.accumulation import in_budget
 from orchestra.training.grpo.passes.length_batching import Forward, part_by_part
 from orchestra.training.grpo.passes.prefix_tree import equal_length, sorted_rows
@@ -19,14 +20,21 @@ def parts_of(
 ) -> list[list[int]]:
     """Rows (rows, time), completions in the last `width` columns, in parts of at most `budget` tokens, or of one row.
 
-    `shared`: rows that begin alike go together, and count what they share once. Otherwise rows of about one length go
+    `shared`: rows that begin alike go together, and count what they share once; but each gathers all that it attends
+    to, so that a part's rows have at most `GATHERED` times the budget. Otherwise rows of about one length go
     together, and a part counts its padding too. `agree` as in `in_budget`.
     """
     if shared:
         rows, order = sorted_rows(ids, mask)
         alike = [0, *(equal_length(rows[one], rows[other]) for one, other in pairwise(order))]
-        own = [0, *accumulate(len(rows[row]) - same for row, same in zip(order, alike, strict=True))]
-        found = in_budget(len(rows), budget, lambda first, end: own[end] - own[first] + alike[first], agree)
+        lengths = [len(rows[row]) for row in order]
+        own = [0, *accumulate(length - same for length, same in zip(lengths, alike, strict=True))]
+        whole = [0, *accumulate(lengths)]
+
+        def cost(first: int, end: int) -> int:
+            return max(own[end] - own[first] + alike[first], (whole[end] - whole[first]) // GATHERED)
+
+        found = in_budget(len(rows), budget, cost, agree)
     else:
         prompts, completions = (part.sum(1).cpu().numpy() for part in (mask[:, :-width], mask[:, -width:]))
         order = sorted(range(len(mask)), key=lambda row: prompts[row] + completions[row])

@@ -92,7 +92,7 @@ class Fake(OwnServer):
         self.broken: set[str] = set()
         self.scored: list[Callable[[], list[float]]] = []
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
         self.posts.append(path)
         if path in self.broken:
             raise ServiceError(f"{path}: HTTP 500", where="test", fix="none")
@@ -144,12 +144,32 @@ def test_after_a_failure_weights_go_as_files(engine: Any, path: str, monkeypatch
         monkeypatch.setattr(direct, "shared", lambda buffer: 1 / 0)
     engine.server.scored = [lambda: engine.canary.trainer_scores(model)] * 2
     engine.sync(model)
-    assert engine.server.posts[-3:] == FILES and engine.server.restarts == 1
-    assert engine.measures["engine/direct"] == 0 and engine.server.refresh is None and not engine.server.direct
+    # Before the update begins, a server that refuses serves on.
+    begun = path in SENT[1:]
+    assert engine.server.posts[-3 + (not begun) :] == FILES[not begun :] and engine.server.restarts == begun
+    assert engine.measures["engine/direct"] == 0 and engine.server.refresh is None
     (line,) = engine.said
     assert ("division by zero" if path == "memory" else path) in line and "\n" not in line
     engine.sync(model)
     assert engine.server.posts[-2:] == FILES[1:] and engine.server.posts.count("/start_weight_update") <= 1
+
+
+@pytest.mark.parametrize("answers", [[{"success": True}], [None], [{"success": False}, {"success": True}]])
+def test_weights_are_new_once_no_key_of_the_old_ones_is_left(
+    answers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, asked = Fake(), iter(answers)
+    monkeypatch.setattr(fake, "post", lambda *given: next(asked))
+    fake.forget_prompts()
+    assert next(asked, "none") == "none"
+
+
+def test_a_server_that_keeps_old_keys_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(server, "IDLE_S", 0.1)
+    monkeypatch.setattr(fake, "post", lambda *given: {"success": False})
+    with pytest.raises(ServiceError, match="requests still hold its prefix cache"):
+        fake.forget_prompts()
 
 
 def test_a_canary_that_fails_after_ipc_is_asked_again_with_files(engine: Any) -> None:
