@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from orchestra.cli.common import parse_usd, while_waiting, workspace
+from orchestra.cli.common import parse_usd, workspace
 from orchestra.errors import ConfigError
+from orchestra.system.progress import while_waiting
 
 
 def _address(url: str | None) -> str | None:

@@ -3,10 +3,7 @@
 import os
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -18,7 +15,6 @@ import typer
 from orchestra.errors import ConfigError
 from orchestra.files.atomic import STATE, make_folder
 from orchestra.system import ending
-from orchestra.system.processes import SAY_EVERY_S
 from orchestra.system.workspace import check_surroundings, locked_elsewhere
 
 EACH_TIME = ("promote", "deploy")
@@ -42,22 +38,6 @@ class CheckResult:
     what: str
     found: str
     fix: str = ""
-
-
-@contextmanager
-def while_waiting(doing: str) -> Iterator[None]:
-    """While the block runs, a line on stderr every few seconds that says for how long."""
-    done, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        while not done.wait(SAY_EVERY_S):
-            print(f"{doing} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
-
-    threading.Thread(target=tell, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
 
 
 def parse_usd(text: str, option: str) -> Decimal:

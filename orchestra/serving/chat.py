@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -13,6 +13,7 @@ import httpx
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving.client import MALFORMED, Called, charged, model_card
+from orchestra.system.progress import while_waiting
 from orchestra.text import one_line, plain
 
 HELP = (
@@ -50,7 +51,7 @@ class TerminalChat:
     def greet(self) -> None:
         """The commands and, of a demonstration model, what it is. A gateway that is silent is told of at a question."""
         self.write(f"{HELP}\n")
-        with contextlib.suppress(ServiceError):
+        with suppress(ServiceError):
             notes = model_card(self.url, self.headers, self.verify).notes()
             self.write("".join(f"{note}\n" for note in notes))
 
@@ -116,30 +117,37 @@ class TerminalChat:
         answer, none = "", "no answer"
         if expert is not None:
             none = "no reply: the small model did not call it, or the call failed"
-        for event in self._events(body):
-            if "error" in event:
-                self.write("\n" if answer else "")
-                raise ServiceError(f"{event['error']['message']}{charged(event)}", where=self.url)
-            cut_off = ""
-            for choice in event["choices"]:
-                text = "" if expert else choice["delta"].get("content") or ""
-                answer += text
-                self.write(plain(text))
-                cut_off = " … cut off" if answer and not expert and choice.get("finish_reason") == "length" else cut_off
-            made = event.get("orchestra") or {}
-            if "tool_call" in made:
-                call = Called.model_validate(made["tool_call"])
-                took = f"${call.cost_usd:.6f}, {call.latency_s:.1f} s"
-                self.write(f"   {one_line(call.name)} → {call.result[:100]}  [{took}]\n")
-                if call.name == expert and call.observation and not call.observation.startswith("error: "):
-                    self.write("\n" * bool(answer) + plain(call.observation))
-                    answer = call.observation
-            elif made:
-                stop = f" ({one_line(made['stop'])})"
-                self.write(cut_off + stop if cut_off else "" if answer else none + stop)
-                dropped = made["dropped_messages"]
-                cut = f", {dropped} earlier messages left out" if dropped else ""
-                self.write(f"\n   ${made['cost_usd']:.6f}, {made['wall_s']:.1f} s by the clock{cut}\n")
+        with ExitStack() as waiting:  # Until the answer begins: a line within it would break it.
+            waiting.enter_context(while_waiting("the model works"))
+            for event in self._events(body):
+                if "error" in event:
+                    self.write("\n" if answer else "")
+                    raise ServiceError(f"{event['error']['message']}{charged(event)}", where=self.url)
+                cut_off = ""
+                for choice in event["choices"]:
+                    text = "" if expert else choice["delta"].get("content") or ""
+                    answer += text
+                    if text:
+                        waiting.close()
+                    self.write(plain(text))
+                    cut_off = (
+                        " … cut off" if answer and not expert and choice.get("finish_reason") == "length" else cut_off
+                    )
+                made = event.get("orchestra") or {}
+                if "tool_call" in made:
+                    call = Called.model_validate(made["tool_call"])
+                    took = f"${call.cost_usd:.6f}, {call.latency_s:.1f} s"
+                    self.write(f"   {one_line(call.name)} → {call.result[:100]}  [{took}]\n")
+                    if call.name == expert and call.observation and not call.observation.startswith("error: "):
+                        waiting.close()
+                        self.write("\n" * bool(answer) + plain(call.observation))
+                        answer = call.observation
+                elif made:
+                    stop = f" ({one_line(made['stop'])})"
+                    self.write(cut_off + stop if cut_off else "" if answer else none + stop)
+                    dropped = made["dropped_messages"]
+                    cut = f", {dropped} earlier messages left out" if dropped else ""
+                    self.write(f"\n   ${made['cost_usd']:.6f}, {made['wall_s']:.1f} s by the clock{cut}\n")
         return answer
 
     def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -27,6 +27,7 @@ from orchestra.serving.records.telemetry import TRACES, answered
 from orchestra.serving.releases.state import SERVING, read
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
+from orchestra.tools.rate_limits import limiter_of
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example, Record, StopReason, Usd
 from tasks.platform.evidence import HELDOUT, ReferenceEpisode
@@ -37,11 +38,13 @@ FIGURES, EVALUATION = "figures.json", "evaluation/"
 EVALUATED = 200
 """Evaluated answers that the judge judges too: it may be milder than the rule, and then is so on both sides."""
 AT_ONCE = 20
-"""Verdicts of one look: they are asked for together, and the monitor does not wait for more."""
-LOCK_S = 60
+"""Verdicts of one look: they are asked for together, and fewer where the provider takes fewer at once."""
+JUDGE_S = 330.0
+"""A little more than the judge's deadline: a verdict that is not waited for is paid for and asked for again."""
+LOCK_S = JUDGE_S + 30
 """Another monitor may be judging."""
-JUDGE_S = 60.0
-"""What is asked for and is not there by then is asked for at the next look."""
+LOOK_S = LOCK_S + JUDGE_S + 120
+"""Seconds that a look may take in all."""
 By = Literal["rule", "judge"]
 SERVED = Rubric(
     name="served",
@@ -141,14 +144,14 @@ class Sampler:
         due = list(self._due({one.id for one in kept}))
         rules = self._rules({one.question for one in due})
         new = [verdict for one in due if (verdict := _by_rule(one, rules.get(one.question))) is not None]
-        said = ""
-        if self.params.world.judge is not None:
-            ruled = {one.id for one in new}
-            more, said = asyncio.run(self._ask([one for one in due if one.id not in ruled][:AT_ONCE]))
-            new += more
-        if new:
-            place = {one.id: number for number, one in enumerate(due)}
-            self._keep([*kept, *sorted(new, key=lambda one: -place[one.id])])
+        ruled, said = {one.id for one in new}, ""
+        try:
+            if self.params.world.judge is not None:
+                said = asyncio.run(self._ask([one for one in due if one.id not in ruled][:AT_ONCE], new))
+        finally:  # What is there is paid for, also where the monitor ends before the rest.
+            if new:
+                place = {one.id: number for number, one in enumerate(due)}
+                self._keep([*kept, *sorted(new, key=lambda one: -place[one.id])])
         return said
 
     def _keep(self, verdicts: Sequence[ServedVerdict]) -> None:
@@ -182,18 +185,22 @@ class Sampler:
             if seen >= JUDGED_WINDOW:
                 return
 
-    async def _ask(self, asked: Sequence["_Question"]) -> tuple[list[ServedVerdict], str]:
-        """The judge's verdicts under the day's cap, and words about those that are missing."""
+    async def _ask(self, asked: Sequence["_Question"], found: list[ServedVerdict]) -> str:
+        """Add the judge's verdicts, as they come and under the day's cap; words about those that are missing."""
         settings, day = self.params.world.judge, datetime.now(UTC).date()
         assert settings is not None
         cap = Decimal(str(self.params.deploy.judging.daily_usd))
         with contextlib.closing(Budget(self.root / JUDGED / f"ledger-{day}.jsonl", cap, "judged")) as budget:
             try:
-                chat = Toolkit.from_params(self.params, self.root, budget=budget).judge_chat
+                toolkit = Toolkit.from_params(self.params, self.root, budget=budget)
+                chat = toolkit.judge_chat
             except ConfigError as error:
-                return [], f" (not judged: {error})"
+                return f" (not judged: {error})"
             judge = Judge(chat, SERVED, settings.max_output_tokens)
-            asking = [asyncio.create_task(_by_judge(one, judge)) for one in asked]
+            # Each has a place at once: one that waited for its place would end too late.
+            limits = limiter_of(settings.price, toolkit.catalogue.providers).limits
+            places = min(limits.concurrency, limits.requests_per_minute or AT_ONCE)
+            asking = [asyncio.create_task(_by_judge(one, judge, found)) for one in asked[:places]]
             done, late = await asyncio.wait(asking, timeout=JUDGE_S) if asking else (set(), set())
             for one in late:
                 one.cancel()
@@ -204,8 +211,7 @@ class Sampler:
             if not isinstance(failed, (BudgetError, JudgeError)):
                 raise failed
         why = str(lost[0]) if lost else f"no reply within {JUDGE_S:g} s"
-        missing = f" ({len(lost) + len(late)} not judged: {why})" if lost or late else ""
-        return [one.result() for one in done if one.exception() is None], missing
+        return f" ({len(lost) + len(late)} not judged: {why})" if lost or late else ""
 
 
 @dataclass(frozen=True)
@@ -241,10 +247,9 @@ def _by_rule(one: _Question, example: Example | None) -> ServedVerdict | None:
     return one.verdict("rule", solved)
 
 
-async def _by_judge(one: _Question, judge: Judge) -> ServedVerdict:
-    if not one.answer:
-        return one.verdict("judge", False)
-    return one.verdict("judge", (await judge(one.question, one.answer, "")).solved)
+async def _by_judge(one: _Question, judge: Judge, found: list[ServedVerdict]) -> None:
+    solved = bool(one.answer) and (await judge(one.question, one.answer or "", "")).solved
+    found.append(one.verdict("judge", solved))
 
 
 def compared(kept: Iterable[ServedVerdict], by_rule: Judged, fingerprint: str) -> tuple[SpendingFigures, Signal | None]:

@@ -82,7 +82,8 @@ def test_the_named_judge_is_asked_about_assertions_and_one_that_fails_leaves_cal
         user = {"kind": "scripted", "model": "my-own-7b", "url": double.url}
         asked = {
             "domain": "retail", "split": "base", "task": "2", "seed": 300, "user": user,
-            "agent": {"kind": "endpoint", "url": double.url, "model": "tested-1"}, "max_steps": 20, "max_errors": 10,
+            "agent": {"kind": "endpoint", "url": double.url, "model": "tested-1", "deadline_s": 60},
+            "max_steps": 20, "max_errors": 10,
         }  # fmt: skip
         judged, failed = played(asked, asked)
     assert {request["model"] for request in double.asked} == {"tested-1", "my-own-7b"}

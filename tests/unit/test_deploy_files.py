@@ -541,6 +541,11 @@ def test_a_proxy_gives_connections_up_before_the_gateway() -> None:
     assert kept is not None and idle is not None and int(kept[1]) < int(idle[1]) == IDLE_S
 
 
+def test_a_proxy_waits_longer_than_a_request_may_take() -> None:
+    limits, reads = load_params(ROOT / "params.yaml").deploy.gateway, re.search(r"proxy_read_timeout (\d+)s", GUIDE)
+    assert reads is not None and int(reads[1]) > limits.wait_s + limits.request_s
+
+
 def test_the_runbook_starts_a_gateway_in_every_set_up() -> None:
     text = (
         (ROOT / "monitoring/runbook.md")

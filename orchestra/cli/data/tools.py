@@ -131,6 +131,7 @@ def describe(
     from orchestra.config.schema import load_params
     from orchestra.files.jsonl import read_jsonl
     from orchestra.synthesis.writers.endpoint import writing_chat
+    from orchestra.system.progress import while_waiting
     from orchestra.tools.catalogue.measured import ExpertMeasurement, write_measured
     from orchestra.tools.replay.cassette import SETTING
     from orchestra.tools.reports import describe as measuring
@@ -162,7 +163,14 @@ def describe(
             if chat is not None:
                 await chat.aclose()
 
-    found = asyncio.run(measured())
+    files = [folder / f"{name}.jsonl" for name in set(names)]
+
+    def ended() -> int:
+        return sum(file.read_bytes().count(b"\n") for file in files if file.is_file())
+
+    earlier, most = ended(), len(files) * len(drawn)  # Fewer where an earlier command asked some already.
+    with while_waiting(lambda: f"{ended() - earlier} of at most {most} calls have ended"):
+        found = asyncio.run(measured())
     if write:  # First, since they were paid for and need no line to be found.
         file = write_measured(catalogue, toolkit.catalogue.entries, {name: known for name, (known, _) in found.items()})
         print(f"measurements written to {file.relative_to(root)}")

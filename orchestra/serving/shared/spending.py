@@ -20,8 +20,8 @@ FORGET_S = 3600.0
 """Seconds after which its row is deleted then: a gateway that stood still for a while goes on with it."""
 ROOM_S = 5.0
 """Seconds that a request waits for others' calls before its first turn; it holds a place meanwhile."""
-PAID_ROOM_S = 120.0
-"""Seconds that one waits which has paid for turns: to refuse it wastes them."""
+PAID_ROOM_S = 660.0
+"""Seconds that one waits which has paid for turns: to refuse it wastes them. An expert's call may take 600 s."""
 LOOK_S = 0.05
 """Seconds between two looks whether others' calls have ended."""
 

@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from orchestra.cli import common
 from orchestra.cli.common import tell_beside_run, words
 from orchestra.system.workspace import locked
-from tests.support.waiting import soon
 
 
 def test_options_are_written_as_a_command_line_has_them() -> None:
@@ -31,19 +28,3 @@ def test_what_would_end_a_run_is_told_before_it_is_written(tmp_path: Path, capsy
             line = f"{code}; tell(Path({str(tmp_path)!r}), Path({str(file)!r}))"
             said = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True).stderr
             assert told in said and bool(said) == bool(told)
-
-
-def test_what_takes_long_says_for_how_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "SAY_EVERY_S", 0.02)
-    said: list[str] = []
-
-    def twice() -> bool:
-        said.append(capsys.readouterr().err)
-        return "".join(said).count("the model works (0 s)\n") > 1
-
-    with common.while_waiting("the model works"):
-        assert soon(twice)
-    time.sleep(0.1)
-    capsys.readouterr()
-    time.sleep(0.1)
-    assert capsys.readouterr() == ("", "")

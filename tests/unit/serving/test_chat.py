@@ -1,6 +1,8 @@
 """`orchestra chat`: a conversation over several questions, its settings, and its failures in one line."""
 
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from orchestra.serving.app import create_app
 from orchestra.serving.chat import HELP, TerminalChat, halved
 from orchestra.serving.demonstration import NOTICE
 from orchestra.serving.gateway import Gateway
+from orchestra.system import progress
 from orchestra.types import ToolCall, ToolKind
 from tests.support.real_gateway import listening
 from tests.support.serving_world import MADE, backend, questions
@@ -159,6 +162,35 @@ def test_an_answer_that_did_not_end_shows_why_and_what_it_cost(last: dict[str, A
         assert TerminalChat(url, {}, written.append).say("who?")
     shown = "".join(written)
     assert shown.startswith("   gpt-5 → failed  [$0.041000, 96.0 s]\n" + said.format(url=url)), shown
+
+
+@pytest.mark.parametrize("compare", [False, True])
+def test_a_model_that_works_for_long_is_seen_to_until_its_answer_begins(
+    compare: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SAY_EVERY_S", 0.05)
+    call: dict[str, Any] = {"name": "gpt-5", "arguments": {}, "observation": "888", "cost_usd": 0.041, "latency_s": 96}
+    begins: dict[str, Any] = {"choices": [{"delta": {"content": "888"}}]}
+    if compare:
+        begins = {"choices": [{"delta": {}}], "orchestra": {"tool_call": call}}
+    told = [": working\n\n", f"data: {json.dumps(begins)}\n\n", ": working\n\n", "data: [DONE]\n\n"]
+    before: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for one in told:
+            await send({"type": "http.response.body", "body": one.encode(), "more_body": one != told[-1]})
+            await asyncio.sleep(0.25)
+
+    def write(text: str) -> None:
+        if text:
+            time.sleep(0.02)
+            before.append(capsys.readouterr().err)
+
+    with listening(app) as port:
+        chat = TerminalChat(f"http://127.0.0.1:{port}", {}, write)
+        assert chat._told({}, "gpt-5" if compare else None) == "888"
+    assert "the model works (0 s)\n" in "".join(before) and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
         else:
             address = stack.enter_context(hosted(model, budget, evaluation.folder / STATE))
             agent = {"kind": "endpoint", "url": address, "model": GATEWAY_MODEL}
+        agent["deadline_s"] = model.deadline_s
     except BaseException:
         stack.close()
         raise
@@ -212,4 +213,5 @@ def _agents(model: ModelSettings, budget: Budget, cassette: Cassette | None) -> 
     found.check_cap()
     key, most, call_usd = os.environ.get(MODEL_KEY, ""), found.max_tokens, found.question_usd
     limits: dict[str, Any] = {"max_tokens": most, "call_usd": call_usd, "release": model.release}
+    limits["deadline_s"] = model.deadline_s
     return Proxy(found.url, key, found.price, budget, cassette, Component.POLICY, **limits)

@@ -33,8 +33,8 @@ MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
 SAID = 2000
 """Bytes that are read of a refusal."""
-TIMEOUT_S = 590.0
-"""A little less than the worker waits."""
+DEADLINE_S = 590.0
+"""Of a user's reply: a little less than the package's own client waits."""
 
 _TURN = threading.Lock()
 """Of who waits for room under the cap: another thread would take it before it is held."""
@@ -67,13 +67,15 @@ class Proxy(ThreadingHTTPServer):
         max_tokens: int = MAX_TOKENS,
         call_usd: Decimal | None = None,
         release: Served = ANY,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit.
-        `call_usd`: what a gateway may spend on a call. `release`: what a gateway must answer with."""
+        `call_usd`: what a gateway may spend on a call. `release`: what a gateway must answer with. `deadline_s`: of a
+        reply."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.key, self.price, self.component = url.rstrip("/"), key, price, component
         self.budget, self.cassette, self.max_tokens, self.call_usd = budget, cassette, max_tokens, call_usd
-        self.release = release
+        self.release, self.deadline_s = release, deadline_s
         self.capped: dict[str, BudgetError | ConfigError] = {}
         """By name, why it stopped asking: a reason that the caller must act on."""
         self.cost_usd: dict[str, Decimal] = {}
@@ -166,7 +168,7 @@ class Proxy(ThreadingHTTPServer):
     def _asked(self, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         request = urllib.request.Request(f"{self.target}/chat/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+        with urllib.request.urlopen(request, timeout=self.deadline_s) as reply:
             said: dict[str, Any] = json.load(reply)
         return said
 

@@ -16,7 +16,8 @@ NAME, SOLO_NAME = "orchestra", "orchestra_solo"
 GO_ON = "Please go on."
 """What is said where it is the other's turn: by a scripted participant, and to the gateway where nobody spoke yet."""
 SORRY = "I am sorry, I cannot help with that."
-TIMEOUT_S = 600.0
+SPARE_S = 10.0
+"""Added to the deadline of an answer: the proxy before the endpoint is the first to say that it is late."""
 
 Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], dict[str, Any]]
 """Messages, tools and whether a call is required, as OpenAI's chat completions; the completion comes back."""
@@ -25,8 +26,11 @@ Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], dict[str, An
 class AgentEndpoint:
     """An OpenAI-compatible endpoint: the gateway, or a plain model, which the official agent asks at temperature 0."""
 
-    def __init__(self, url: str, model: str, key: str, seed: int, temperature: float | None = None) -> None:
+    def __init__(
+        self, url: str, model: str, key: str, seed: int, deadline_s: float, temperature: float | None = None
+    ) -> None:
         self.url, self.model, self.key, self.seed, self.temperature = url.rstrip("/"), model, key, seed, temperature
+        self.deadline_s = deadline_s
 
     def __call__(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], required: bool) -> dict[str, Any]:
         body = {"model": self.model, "messages": messages, "tools": tools, "seed": self.seed}
@@ -40,7 +44,7 @@ class AgentEndpoint:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+            with urllib.request.urlopen(request, timeout=self.deadline_s + SPARE_S) as reply:
                 said: dict[str, Any] = json.load(reply)
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"HTTP {error.code}: {error.read().decode('utf-8', 'replace')}") from None
@@ -238,7 +242,12 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         "golden": lambda: GoldenAgent(task, script),
         "idle": IdleAgent,
         "endpoint": lambda: AgentEndpoint(
-            agent["url"], agent["model"], os.environ.get(KEY, ""), seed, agent.get("temperature")
+            agent["url"],
+            agent["model"],
+            os.environ.get(KEY, ""),
+            seed,
+            agent["deadline_s"],
+            agent.get("temperature"),
         ),
     }
     # The judge of assertions is the user's model. It has no address of its own: litellm reads this one.

@@ -1,9 +1,11 @@
 """`orchestra tools`: what a person types, and the catalogue that comes of it."""
 
+import asyncio
 import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,6 +13,8 @@ from typer.testing import CliRunner
 
 from orchestra.cli.app import app
 from orchestra.errors import ConfigError, ToolError
+from orchestra.system import progress
+from orchestra.tools.reports import describe as describing
 from orchestra.types import Category
 from tests.support.worlds import ROOT, example, toolkit
 
@@ -108,3 +112,17 @@ def test_a_description_that_cannot_be_written_leaves_the_others_and_keeps_what_w
         described(workspace, monkeypatch, "gpt-5", "spare")
     assert file.read_text(encoding="utf-8") == text
     assert set(yaml.safe_load(file.with_name("tools.measured.yaml").read_text())) == {"gpt-5", "spare"}
+
+
+def test_describe_says_how_far_it_is(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask = example(instruction="who wrote Opal?", answer="Tesk", category=Category.TOPIC), describing._try
+    (workspace / "some.jsonl").write_text(asked.model_dump_json() + "\n", encoding="utf-8")
+
+    async def slow(expert: str, *rest: Any) -> describing.Tried:
+        await asyncio.sleep(0.5 if expert == "gpt-5" else 0)
+        return await ask(expert, *rest)
+
+    monkeypatch.setattr(describing, "_try", slow)
+    monkeypatch.setattr(progress, "SAY_EVERY_S", 0.05)
+    done = CliRunner().invoke(app, ["tools", "describe", "gpt-5", "gpt-5-mini", "--data", "some.jsonl"])
+    assert done.exit_code == 0 and "1 of at most 2 calls have ended (0 s)\n" in done.stderr

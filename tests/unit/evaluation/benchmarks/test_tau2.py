@@ -6,7 +6,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +24,7 @@ from orchestra.evaluation.benchmarks.base import Question
 from orchestra.evaluation.benchmarks.models import KEY as MODEL_KEY
 from orchestra.evaluation.benchmarks.models import ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
+from orchestra.evaluation.benchmarks.tau2 import player, worker
 from orchestra.evaluation.benchmarks.tau2.gateway import hosted
 from orchestra.evaluation.benchmarks.tau2.player import of_simulation, play
 from orchestra.evaluation.benchmarks.tau2.proxy import Proxy
@@ -190,12 +193,12 @@ def test_the_agent_sends_the_domains_tools_as_the_callers_own(monkeypatch: pytes
     tools = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
     messages = [{"role": "user", "content": "x"}]
     with serving([(200, answer(None, tool_calls=CALLS), 0)]) as double:
-        said = AgentEndpoint(double.url, "gpt-5", "sk-model", 301)(messages, tools, True)
+        said = AgentEndpoint(double.url, "gpt-5", "sk-model", 301, 10)(messages, tools, True)
         # Our gateway's model chooses by itself whether it calls.
-        AgentEndpoint(double.url, "orchestrator", "", 301)(messages, tools, True)
+        AgentEndpoint(double.url, "orchestrator", "", 301, 10)(messages, tools, True)
         # It answers a user, and a solo task begins without one.
         for name in ("gpt-5", "orchestrator"):
-            AgentEndpoint(double.url, name, "", 301)([{"role": "system", "content": "a ticket"}], tools, True)
+            AgentEndpoint(double.url, name, "", 301, 10)([{"role": "system", "content": "a ticket"}], tools, True)
     assert called(said) == "reset" and double.keys[0] == "Bearer sk-model"
     assert double.asked[0]["tools"] == tools and double.asked[0]["tool_choice"] == "required"
     assert double.asked[1]["tools"] == tools and "tool_choice" not in double.asked[1]
@@ -243,7 +246,7 @@ worker = runpy.run_path(sys.argv[1])
 for line in sys.stdin:
     asked = json.loads(line)
     told = asked["agent"]
-    agent = worker["AgentEndpoint"](told["url"], told["model"], "", 300, told.get("temperature"))
+    agent = worker["AgentEndpoint"](told["url"], told["model"], "", 300, told["deadline_s"], told.get("temperature"))
     try:
         told = [agent([{{"role": "user", "content": "x"}}], [], False) for _ in range(4)]
         if asked["task"] == "broken":
@@ -313,6 +316,44 @@ def test_a_plain_model_is_asked_at_temperature_0_where_it_takes_one(tmp_path: Pa
         made = replace(made, model=replace(made.model, model=f"{name}@{double.url}"))
         made.attempt(made.shards)
     assert {one.get("temperature") for one in double.asked} == sent
+
+
+@pytest.mark.usefixtures("all_alone")
+def test_an_answer_may_take_as_long_as_the_deadline_says(tmp_path: Path) -> None:
+    with serving([(200, answer("x"), 0.6)]) as double:
+        made = dialogues(tmp_path, double.url, limit=1)
+        late = replace(made, model=replace(made.model, deadline_s=0.3))
+        late.attempt(late.shards)
+    (attempt,) = made.attempts()
+    assert "HTTP 502: " in attempt.failure and "timed out" in attempt.failure
+
+
+def test_the_worker_waits_a_little_longer_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    assert worker.SPARE_S > 0
+    monkeypatch.setattr(worker, "SPARE_S", 0.3)
+    with serving([(200, answer("x"), 0.4)]) as double:
+        assert AgentEndpoint(double.url, "orchestrator", "", 0, 0.3)(BODY["messages"], [], False)
+        with pytest.raises(TimeoutError):
+            AgentEndpoint(double.url, "orchestrator", "", 0, 0.05)(BODY["messages"], [], False)
+
+
+def test_a_checkpoint_and_an_endpoint_have_the_models_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def at_home(*_: Any) -> Iterator[str]:
+        yield "http://127.0.0.1:9/v1"
+
+    monkeypatch.setattr(player, "hosted", at_home)
+    made, budget = dialogues(tmp_path, "http://127.0.0.1:9/v1"), Budget(tmp_path / "ledger.jsonl", None)
+    (tmp_path / "models/grpo").mkdir(parents=True)
+    (tmp_path / "models/grpo/config.json").write_text("{}")
+    for name in (str(tmp_path / "models/grpo"), made.model.model):
+        one = replace(made, model=replace(made.model, model=name, deadline_s=1234.0))
+        opened = play(one, budget, None)
+        asyncio.run(opened.aclose())
+        assert opened.agent["deadline_s"] == 1234
+        assert opened.agents is None or opened.agents.deadline_s == 1234
+    assert opened.agents is not None
 
 
 @pytest.mark.usefixtures("all_alone")

@@ -12,7 +12,9 @@ from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
 from orchestra.serving.shared.keys import Keys
 from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
+from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.types import Charge, Component
+from tests.support.worlds import ROOT
 
 CENT = Decimal("0.01")
 
@@ -144,6 +146,11 @@ def test_a_request_that_paid_waits_longer(budgets: list[KeyBudget], monkeypatch:
                 await budgets[1].room(5 * CENT)
 
     asyncio.run(go())
+
+
+def test_a_request_that_paid_waits_until_any_call_under_way_has_ended() -> None:
+    files = [read_catalogue(ROOT / "data/catalogue" / name) for name in ("tools.yaml", "real.yaml")]
+    assert max(entry.deadline_s for file in files for entry in file.tools.values()) < spending.PAID_ROOM_S
 
 
 def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:

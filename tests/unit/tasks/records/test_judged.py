@@ -1,7 +1,11 @@
 """Verdicts on served answers: who gives them, what they may cost, that none is paid twice, and both sides alike."""
 
+import inspect
 import json
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +22,7 @@ from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import write_jsonl
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import Serving, write
+from orchestra.tools.chat.client import Chat
 from orchestra.types import Episode
 from tasks.platform.evidence import HELDOUT, ReferenceEpisode, keep_reference
 from tasks.records import judged
@@ -196,6 +201,42 @@ def test_a_judge_that_fails_is_told_and_no_verdict(asks: Path, monkeypatch: pyte
         monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
         assert "6 not judged: " in look(asks).line
     assert verdicts(asks) == {f"{0:032x}": False}
+
+
+def test_a_look_waits_as_long_as_one_verdict_may_take_and_another_look_for_it() -> None:
+    deadline_s = inspect.signature(Chat).parameters["deadline_s"].default
+    assert deadline_s < judged.JUDGE_S < judged.LOCK_S and judged.LOOK_S > judged.LOCK_S + judged.JUDGE_S
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 2}, {"requests_per_minute": 2}])
+def test_no_verdict_waits_for_a_place_until_it_is_too_late(
+    asks: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    monkeypatch.setattr(judged, "JUDGE_S", 0.5)
+    file = asks / "data/catalogue/tools.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(f"{text}\nproviders: {json.dumps({'openai': limits})}\n", encoding="utf-8")
+    with serving(lambda body: (200, answer(RIGHT), 0.3)) as double:
+        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+        assert "not judged" not in look(asks).line
+    assert len(double.asked) == len(verdicts(asks)) == 2, "each that is paid for has its verdict"
+
+
+def test_a_verdict_is_kept_though_the_monitor_ends_before_the_others(
+    asks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(body: dict[str, Any]) -> tuple[int, Any, float]:
+        if "riddle" not in body["messages"][0]["content"]:
+            return 200, answer(RIGHT), 0
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return 200, answer(RIGHT), 1
+
+    monkeypatch.setattr(judged, "AT_ONCE", 4)
+    with serving(said) as double:
+        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+        with pytest.raises(KeyboardInterrupt):
+            look(asks)
+    assert verdicts(asks) == {f"{EVALUATION}e{n}": True for n in range(3)}
 
 
 def test_an_outage_of_the_tools_is_told_though_no_episode_is_left_to_compare(root: Path) -> None:
