@@ -20,6 +20,7 @@ from orchestra.serving.releases.trial import read_trial
 from orchestra.system.runs import RunJournal
 from orchestra.system.workspace import Screen
 from tasks.platform.stage import Stage
+from tasks.records import judged
 
 TIMEOUT_S = 120
 ANSWER_S = 60.0
@@ -72,7 +73,7 @@ def check_answer(root: Path) -> float:
     return time.monotonic() - began
 
 
-@task(cache_policy=NONE, timeout_seconds=TIMEOUT_S)
+@task(cache_policy=NONE, timeout_seconds=judged.LOOK_S)
 def check_drift(root: Path) -> tuple[str, list[Signal] | None]:
     """How the served episodes differ from the evaluated ones; told, never a failure: a person has to judge it."""
     return served_drift(root)

@@ -9,6 +9,7 @@ import pytest
 from flows import monitor as module
 from flows.monitor import ANSWER_S, check_answer
 from orchestra.serving import client
+from tasks.records import judged
 
 
 @pytest.mark.parametrize(("simulated", "patience_s"), [(True, ANSWER_S), (False, client.TIMEOUT_S)])
@@ -28,3 +29,7 @@ def test_real_experts_may_take_as_long_as_a_request(
     monkeypatch.setattr(client, "gateway_url", lambda root: "http://127.0.0.1:1")
     check_answer.fn(tmp_path)
     assert [one["timeout_s"] for one in asked] == [patience_s]
+
+
+def test_drift_waits_for_verdicts_that_are_paid() -> None:
+    assert (module.check_drift.timeout_seconds or 0) >= judged.LOOK_S

@@ -19,6 +19,7 @@ from orchestra.errors import DataError, ServiceError
 from orchestra.rollout.policies.base import Conversation, Policy
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.releases import vllm
+from orchestra.system.progress import while_waiting
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Category, Episode, Example, StopReason
 
@@ -111,7 +112,8 @@ class Proof:
             _numbers(canaries, folder)
         options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
         toolkit = self.toolkit.with_cassette(Cassette(Path(self.replies.name) / "replies.jsonl"))
-        episodes = await run_episodes(self.examples, policy, self.codec, toolkit, options)
+        with while_waiting("the smoke set is played"):
+            episodes = await run_episodes(self.examples, policy, self.codec, toolkit, options)
         return canaries, episodes
 
 
