@@ -122,6 +122,7 @@ def test_describe_says_how_far_it_is(workspace: Path, monkeypatch: pytest.Monkey
         await asyncio.sleep(0.5 if expert == "gpt-5" else 0)
         return await ask(expert, *rest)
 
+    monkeypatch.setenv("ORCHESTRA_CASSETTE", f"auto:{workspace / 'cassette.jsonl'}")
     monkeypatch.setattr(describing, "_try", slow)
     monkeypatch.setattr(progress, "SAY_EVERY_S", 0.05)
     done = CliRunner().invoke(app, ["tools", "describe", "gpt-5", "gpt-5-mini", "--data", "some.jsonl"])
