@@ -47,7 +47,7 @@ def check_champion(root: Path) -> str:
     return serving.version
 
 
-@task(cache_policy=NONE, timeout_seconds=client.TIMEOUT_S + TIMEOUT_S)
+@task(cache_policy=NONE)
 def check_answer(root: Path) -> float:
     """The gateway answers the question that its release asked, and as it did then; returns the seconds it took.
 
@@ -64,13 +64,19 @@ def check_answer(root: Path) -> float:
         domain=released.domain,
         root=root,
         url=client.gateway_url(root),
-        timeout_s=ANSWER_S if sample.simulated else client.TIMEOUT_S,
+        timeout_s=ANSWER_S if sample.simulated else _longest_s(root),
         check=True,
     )
     if not reply.answer or (sample.simulated and reply.answer != sample.answer):
         what = f"it answers {reply.answer[:60]!r} to {sample.question[:60]!r}, at its release {sample.answer[:60]!r}"
         raise ServiceError(what, where=reply.version, fix="see .state/traces; orchestra release --rollback")
     return time.monotonic() - began
+
+
+def _longest_s(root: Path) -> float:
+    """Seconds after which what serves has ended a request itself."""
+    serving = read(root / SERVING)
+    return client.TIMEOUT_S if serving is None else serving.parsed.deploy.gateway.request_s + ANSWER_S
 
 
 @task(cache_policy=NONE, timeout_seconds=judged.LOOK_S)

@@ -15,7 +15,7 @@ TILE_TOKENS, TILE_WORDS = 4096, 32_768
 """Of the part of the logits that TRL's fused head makes at once; no training makes all of them."""
 TILES, GPU_TILES = 8, 1
 """Such parts alive in the head's backward pass on a CPU, in float32, and on a GPU, whose kernel works in one."""
-GATHERED = 4
+GATHERED = 8
 """Tokens of a pass's rows for each token of its budget, at most, where what they share counts once: each row gathers
 all keys that it attends to."""
 ADAMW_STATES, MUON_STATES = 2, 1

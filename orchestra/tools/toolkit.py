@@ -130,8 +130,8 @@ class Toolkit:
         return self._again(budget=budget, cassette=self.cassette or cassette)
 
     def with_cassette(self, cassette: Cassette) -> Self:
-        """The same tools; what they ask is replayed from there or recorded, unless it is already."""
-        return self._again(cassette=self.cassette or cassette)
+        """The same tools; what they ask is replayed from there or recorded, in place of another cassette."""
+        return self._again(cassette=cassette)
 
     def _again(self, as_given: Mapping[str, Tool] | None = None, /, **changes: Any) -> Self:
         same = {

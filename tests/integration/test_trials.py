@@ -1,11 +1,13 @@
 """Canary and shadow with real processes: a candidate whose probes fail is rolled back, an equal one takes over."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from orchestra.errors import ServiceError
 from orchestra.serving.client import gateway_url
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.deployment import Deployment
@@ -19,12 +21,18 @@ from orchestra.types import Example
 from tests.support.serving_world import SMOKE, checkpoint, params
 
 
-def release(root: Path, candidate: ReleaseCandidate, mode: Mode | None = None, **canary: object) -> Deployment:
+def release(
+    root: Path,
+    candidate: ReleaseCandidate,
+    mode: Mode | None = None,
+    examples: Sequence[Example] = SMOKE * 10,
+    **canary: object,
+) -> Deployment:
     """The tiny models are random and answer nothing, both of them: what is tried is the way, not the model."""
     settings = {"requests": 30, "probes": 30, "minutes": 3.0, **canary}
     wanted = params(engine="in_process", canary=settings)
     made = Release(root, wanted, candidate, SMOKE, print)
-    plan = None if mode is None else TrialPlan(mode, 0.1, SMOKE * 10)
+    plan = None if mode is None else TrialPlan(mode, 0.1, examples)
     return replace(made, plan=plan).run()
 
 
@@ -46,6 +54,11 @@ def test_a_release_is_tried_and_rolled_back_or_taken(root: Path, first: ReleaseC
 
         shadowed = release(root, second, "shadow", minutes=0.05)
         assert shadowed.outcome == "tried" and httpx.get(f"{gateway_url(root)}/health").json()["version"] == "1"
+
+        with pytest.raises(ServiceError, match="no verdict on its canary: only 6 of its answers were judged") as told:
+            release(root, second, "canary", minutes=0.05, examples=SMOKE * 2)
+        assert not isinstance(told.value, CandidateWorse)
+        assert httpx.get(f"{gateway_url(root)}/health").json()["version"] == "1"
 
         made = release(root, second, "canary")
         assert made.outcome == "released" and made.version == "2" and made.trial.startswith("passed")

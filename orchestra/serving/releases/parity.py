@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
+from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params
 from orchestra.errors import DataError, ServiceError
 from orchestra.rollout.policies.base import Conversation, Policy
@@ -21,7 +22,7 @@ from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.releases import vllm
 from orchestra.system.progress import while_waiting
 from orchestra.tools.replay.cassette import Cassette
-from orchestra.types import Category, Episode, Example, StopReason
+from orchestra.types import Category, Episode, Example, StopReason, add_up
 
 if TYPE_CHECKING:
     from orchestra.rollout.policies.base import Generation
@@ -44,8 +45,8 @@ class Proof:
     examples: Sequence[Example]
     canaries: list[Generation]
     episodes: list[Episode]
-    replies: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
-    """What the tools replied so far."""
+    kept: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
+    """What the tools replied so far, where no cassette is named, and what they cost."""
 
     @classmethod
     def prepare(cls, root: Path, folder: Path, params: Params, examples: Sequence[Example]) -> Self:
@@ -58,7 +59,11 @@ class Proof:
 
         if not examples:
             raise DataError("no held-out example to try", where="smoke set", fix="run the validate stage")
-        proof = cls(params, Codec.load(folder), Toolkit.from_params(params, root), examples, [], [])
+        kept = TemporaryDirectory()
+        cap = params.budget.run_usd
+        budget = Budget(Path(kept.name) / "ledger.jsonl", cap, "smoke set")
+        toolkit = Toolkit.from_params(params, root, budget=budget)
+        proof = cls(params, Codec.load(folder), toolkit, examples, [], [], kept)
         # In the type that serves: like is compared with like.
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
         policy = TransformersPolicy(folder, name=PLAYER, model=model)
@@ -89,7 +94,9 @@ class Proof:
     @property
     def summary(self) -> str:
         """What the smoke set gave in this process."""
-        return f"{len(self.episodes)} smoke examples, {sum(episode.solved for episode in self.episodes)} solved"
+        spent = add_up(episode.cost_usd for episode in self.episodes)
+        solved = sum(episode.solved for episode in self.episodes)
+        return f"{len(self.episodes)} smoke examples, {solved} solved, ${spent:.4f}"
 
     @property
     def question(self) -> Example:
@@ -102,6 +109,13 @@ class Proof:
 
         return max(pairs, key=merit)[0]
 
+    def _replies(self, *, first: bool) -> Cassette:
+        """The next player's: it gets what the first one was replied, failures too."""
+        named = self.toolkit.cassette
+        if named is None:
+            return Cassette(Path(self.kept.name) / "replies.jsonl", exact=not first)
+        return Cassette(named.path, "auto" if named.mode == "record" and not first else named.mode, exact=not first)
+
     async def _work(self, policy: Policy, folder: Path | None = None) -> tuple[list[Generation], list[Episode]]:
         """`folder`: the checkpoint that plays in this process; None for a server, whose numbers `check` compares."""
         from orchestra.rollout.loop import RolloutOptions, run_episodes
@@ -111,7 +125,7 @@ class Proof:
         if folder is not None:
             _numbers(canaries, folder)
         options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
-        toolkit = self.toolkit.with_cassette(Cassette(Path(self.replies.name) / "replies.jsonl"))
+        toolkit = self.toolkit.with_cassette(self._replies(first=folder is not None))
         with while_waiting("the smoke set is played"):
             episodes = await run_episodes(self.examples, policy, self.codec, toolkit, options)
         return canaries, episodes

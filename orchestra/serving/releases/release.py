@@ -173,9 +173,10 @@ class Release:
         self.verdict = f"{found.verdict}: {found.why}"
         self.say(f"{plan.mode}: {self.verdict}")
         if found.verdict != "passed" and plan.mode == "canary":
-            # Without a verdict it is no worse: it may be tried again.
-            kind = CandidateWorse if found.verdict == "worse" else ServiceError
-            raise kind(found.why, where=f"version {serving.version}", fix="see the release in MLflow")
+            if found.verdict == "worse":
+                raise CandidateWorse(found.why, where=f"version {serving.version}", fix="see the release in MLflow")
+            fix = "orchestra release --canary, with more deploy.canary.minutes; or orchestra release --rollback"
+            raise ServiceError(f"no verdict on its canary: {found.why}", where=f"version {serving.version}", fix=fix)
         if plan.mode == "canary":
             # Still beside the champion until the switch, which makes it the champion as it is.
             end_trial(self.root)

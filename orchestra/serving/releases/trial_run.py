@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from orchestra.types import Example
 PAUSE_S = 1.0
 """Between two looks while no probe is answered, and before a busy gateway is asked again."""
 SPARE_S = 60.0
-"""Beyond the seconds after which the gateway itself ends a request, or three times the champion's longest answer."""
+"""Beyond the seconds after which the gateway itself ends a request."""
+HANGS, LEAST_S = 10, 120.0
+"""The candidate hangs after so many times the seconds of the champion's answer to the same question, and no sooner."""
 BUSY = (429, 503)
 """Statuses of a gateway that takes no more at the moment."""
 
@@ -59,8 +62,8 @@ class TrialRun:
         self._samples = TrialSamples(self._database, trial.id)
         self._failures = FailureLog()
         self._request_s = trial.serving.parsed.deploy.gateway.request_s
-        self._longest_s = 0.0
-        """The champion's longest answer so far."""
+        self._ends = math.inf
+        self._order = random.Random(trial.id)
 
     def run(self) -> Finding:
         """The verdict; an interrupted run leaves one too, so that no gateway goes on."""
@@ -72,6 +75,7 @@ class TrialRun:
 
     async def _run(self) -> Finding:
         began = said = time.monotonic()
+        self._ends = began + 60 * self._trial.settings.minutes
         probes, asked = self._probes(), set[asyncio.Task[None]]()
         async with self._client() as http:
             try:
@@ -80,7 +84,7 @@ class TrialRun:
                         asked.add(asyncio.create_task(self._ask_both(http, probe)))
                     asked = await _some_done(asked)
                     arms = self._samples.arms()
-                    over = time.monotonic() - began > 60 * self._trial.settings.minutes
+                    over = time.monotonic() > self._ends
                     # Probes that are paid and on their way are waited for while they are what a verdict lacks.
                     over &= not asked or arms["candidate"].judged >= FEWEST
                     found = self._samples.found() or self._concluded(arms, over=over)
@@ -121,37 +125,48 @@ class TrialRun:
             yield from ruled[: self._trial.settings.probes]
 
     def _client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(timeout=None, trust_env=False, verify=self._verify)  # `_patience_s` is the limit.
-
-    def _patience_s(self) -> float:
-        """Seconds until an answer counts as failed: who hangs must not hold the trial up for as long as a request may
-        take."""
-        longest = 3 * self._longest_s if self._longest_s else self._request_s
-        return min(longest, self._request_s) + SPARE_S
+        timeout = httpx.Timeout(self._request_s + SPARE_S, connect=SPARE_S)
+        return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verify)
 
     async def _ask_both(self, http: httpx.AsyncClient, example: Example) -> None:
-        """At the same time, so that both meet the same machine."""
-        await asyncio.gather(*(self._ask(http, arm, example) for arm in self._models))
+        """At the same time, so that both meet the same machine, and now the one first, now the other."""
+        arms = self._order.sample(list(self._models), 2)
+        asking = {arm: asyncio.create_task(self._ask(http, arm, example)) for arm in arms}
+        try:
+            took = await asking["champion"]
+            if took is not None:
+                left_s = max((HANGS - 1) * took, LEAST_S - took)
+                await asyncio.wait([asking["candidate"]], timeout=left_s)
+                if not asking["candidate"].done():
+                    # Long before a request's own limit, since it holds the place of a question.
+                    self._samples.add(Sample(arm="candidate", failed=True, seconds=took + left_s, usd=0.0))
+                    return
+            await asking["candidate"]
+        finally:
+            for one in asking.values():
+                one.cancel()
+            await asyncio.gather(*asking.values(), return_exceptions=True)
 
-    async def _ask(self, http: httpx.AsyncClient, arm: Arm, example: Example) -> None:
+    async def _ask(self, http: httpx.AsyncClient, arm: Arm, example: Example) -> float | None:
+        """Keep what came; the seconds of an answer, None where there is none."""
         body = {
             "model": self._models[arm],
             "messages": [{"role": "user", "content": example.instruction}],
             "preference": example.preference.words or None,
         }
-        url, began, failed, usd, solved = f"{self._base}{PATH}", time.monotonic(), True, 0.0, None
-        headers = self._headers | mark(self._root, example.instruction)
+        url, headers = f"{self._base}{PATH}", self._headers | mark(self._root, example.instruction)
+        began, failed, usd, solved = time.monotonic(), True, 0.0, None
         try:
-            async with asyncio.timeout(self._patience_s()) as limit:
-                while (reply := await http.post(url, json=body, headers=headers)).status_code in BUSY:
-                    # That says nothing about who answers.
-                    _refuse_unpaid(reply)
-                    await asyncio.sleep(PAUSE_S)
-                    began = time.monotonic()
-                    limit.reschedule(asyncio.get_running_loop().time() + self._patience_s())
+            while (reply := await http.post(url, json=body, headers=headers)).status_code in BUSY:
+                # That says nothing about who answers.
+                _refuse_unpaid(reply)
+                if time.monotonic() > self._ends:
+                    return None
+                await asyncio.sleep(PAUSE_S)
+                began = time.monotonic()
             if reply.status_code == 404:
                 # Withdrawn in the meantime.
-                return
+                return None
             found = reply.json()
             usd = float(found["orchestra"]["cost_usd"]) if "orchestra" in found else 0.0
             if reply.status_code == 200:
@@ -162,12 +177,11 @@ class TrialRun:
                 solved = False
         except JudgeError as error:
             self._failures.warn(error)  # Answered, but not judged: a failed judge is no score.
-        except (TimeoutError, httpx.HTTPError, ValueError, KeyError, IndexError):
+        except (httpx.HTTPError, ValueError, KeyError, IndexError):
             failed = True
         seconds = time.monotonic() - began
-        if not failed and arm == "champion":
-            self._longest_s = max(self._longest_s, seconds)
         self._samples.add(Sample(arm=arm, failed=failed, seconds=seconds, usd=usd, solved=solved))
+        return None if failed else seconds
 
 
 def _refuse_unpaid(reply: httpx.Response) -> None:

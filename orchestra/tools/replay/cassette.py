@@ -95,11 +95,11 @@ class Cassette:
     """A file of replies and failures, by request. One process at a time writes it.
 
     The same request asked again in its scope gets the next of its replies, so that sampling can be repeated too.
-    Failures are kept, so that a replay is the run as it was; auto asks again where it failed.
+    Failures are kept, so that a replay is the run as it was; auto asks again where it failed, unless it is `exact`.
     """
 
-    def __init__(self, path: Path, mode: Mode = "auto") -> None:
-        self.path, self.mode = path, mode
+    def __init__(self, path: Path, mode: Mode = "auto", *, exact: bool = False) -> None:
+        self.path, self.mode, self._exact = path, mode, exact
         self.replayed = self.asked = 0
         self._secrets = set(secrets_of(os.environ))
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class Cassette:
             number = self._numbers[place]
             self._numbers[place] += 1
             found = None if self.mode == "record" else self._recorded.get(place, {}).get(number)
-            if found is not None and found.failure is not None and self.mode == "auto":
+            if found is not None and found.failure is not None and self.mode == "auto" and not self._exact:
                 found = None
             self.replayed += found is not None
             self.asked += found is None

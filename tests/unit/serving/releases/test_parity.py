@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from orchestra.errors import CallError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.serving.releases import parity as module
 from orchestra.serving.releases.parity import PLAYER, Proof
 from orchestra.tools.catalogue.entry import Entry
+from orchestra.tools.failures import Failure
+from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import ToolCall
 from tests.support.endpoint import answer, serving
 from tests.support.experts import expert, real
@@ -26,7 +29,10 @@ def repeat(conversation: Conversation) -> str:
     return format_answer(conversation.turns[-1].observation or "")
 
 
-def test_a_server_is_replied_what_the_checkpoint_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("named", [False, True], ids=["no cassette", "a cassette of the user's"])
+def test_a_server_is_replied_what_the_checkpoint_was(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = count()
 
     def script(_: dict[str, Any]) -> tuple[int, Any, float]:
@@ -38,14 +44,24 @@ def test_a_server_is_replied_what_the_checkpoint_was(tmp_path: Path, monkeypatch
     # A scripted policy has no log-probabilities to compare.
     monkeypatch.setattr("orchestra.serving.releases.vllm.disagreement", lambda *given: None)
     with serving(script) as double:
-        tools = real(monkeypatch, toolkit(tmp_path), double, **entries)
+        cassette = Cassette(tmp_path / "own.jsonl") if named else None
+        tools = real(monkeypatch, toolkit(tmp_path), double, None, cassette, **entries)
         box = [tools.catalogue.spec("oracle")]
         examples = [example(f"e{n}", instruction=f"who wrote book {n}?", toolbox=box) for n in range(6)]
         proof = Proof(params(), codec(), tools, examples, [], [])
-        _, proof.episodes = asyncio.run(proof._work(player))
+        _, proof.episodes = asyncio.run(proof._work(player, tmp_path))
         assert len({one.answer for one in proof.episodes}) == len(double.asked) == 6
         for _ in range(2):
             assert (
                 proof.check(tmp_path, "http://127.0.0.1:1", "it") == "canary equal; 6 of 6 smoke examples as in process"
             )
         assert len(double.asked) == 6, "nobody is asked, or paid, again"
+
+
+def test_a_server_meets_the_failures_that_the_checkpoint_met(tmp_path: Path) -> None:
+    """Asked again, what failed might answer, and the episode would go on otherwise."""
+    proof = Proof(params(), codec(), toolkit(tmp_path), [], [], [])
+    proof._replies(first=True).slot({"asked": 1}).keep(Failure.of(CallError("no such city")))
+    found = proof._replies(first=False).slot({"asked": 1}).found
+    assert found is not None and found.failure is not None
+    assert proof._replies(first=True).slot({"asked": 1}).found is None

@@ -78,8 +78,8 @@ def test_answers_that_take_longer_than_the_trial_are_waited_for(tmp_path: Path) 
 
 
 def test_a_candidate_that_does_not_answer_fails_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before a request's own limit, and though each question that hangs keeps a place."""
-    monkeypatch.setattr(module, "SPARE_S", 0.2)
+    """Long before a request's own limit: a question that hangs holds the place of another one."""
+    monkeypatch.setattr(module, "LEAST_S", 0.2)
 
     def script(request: dict[str, Any]) -> tuple[int, Any, float]:
         return 200, answer("888"), 60.0 if request["model"] == "7" and len(double.asked) > 8 else 0.0
@@ -89,6 +89,27 @@ def test_a_candidate_that_does_not_answer_fails_soon(tmp_path: Path, monkeypatch
         found = run.run()
     assert found.verdict == "worse" and "requests in a row failed" in found.why
     assert time.monotonic() - began < 20
+
+
+def test_answers_that_are_now_quick_now_slow_fail_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_S", 0.02)
+
+    def script(request: dict[str, Any]) -> tuple[int, Any, float]:
+        number = int(request["messages"][0]["content"].removeprefix("what is ").removesuffix("+0?"))
+        return 200, answer("888"), 0.4 if number % 2 else 0.0
+
+    probes = [example(instruction=f"what is {number}+0?") for number in range(40)]
+    with trial(tmp_path, script, probes, probes_at_once=16, requests=30) as (run, _):
+        assert run.run().verdict == "passed"
+        assert run.figures()["candidate.failed"] == run.figures()["champion.failed"] == 0
+
+
+def test_a_gateway_that_stays_busy_does_not_hold_the_verdict_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.05)
+    with trial(tmp_path, [(503, {}, 0.0)], PROBES, minutes=0.01) as (run, _):
+        assert run.run().verdict == "ended"
 
 
 def test_without_a_verdict_a_candidate_is_not_worse(tmp_path: Path) -> None:
