@@ -29,7 +29,7 @@ def release(
     **canary: object,
 ) -> Deployment:
     """The tiny models are random and answer nothing, both of them: what is tried is the way, not the model."""
-    settings = {"requests": 30, "probes": 30, "minutes": 3.0, **canary}
+    settings = {"requests": 30, "probes": 30, "minutes": 3.0, "latency_margin": 9.0, **canary}
     wanted = params(engine="in_process", canary=settings)
     made = Release(root, wanted, candidate, SMOKE, print)
     plan = None if mode is None else TrialPlan(mode, 0.1, examples)
