@@ -232,10 +232,15 @@ def test_a_verdict_is_kept_though_the_monitor_ends_before_the_others(
         return 200, answer(RIGHT), 1
 
     monkeypatch.setattr(judged, "AT_ONCE", 4)
-    with serving(said) as double:
-        monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
-        with pytest.raises(KeyboardInterrupt):
-            look(asks)
+    # Another test of this process may have left a handler of its own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with serving(said) as double:
+            monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
+            with pytest.raises(KeyboardInterrupt):
+                look(asks)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert verdicts(asks) == {f"{EVALUATION}e{n}": True for n in range(3)}
 
 
