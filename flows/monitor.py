@@ -64,7 +64,7 @@ def check_answer(root: Path) -> float:
         domain=released.domain,
         root=root,
         url=client.gateway_url(root),
-        timeout_s=ANSWER_S if sample.simulated else _longest_s(root),
+        timeout_s=ANSWER_S if sample.simulated else _patience_s(root),
         check=True,
     )
     if not reply.answer or (sample.simulated and reply.answer != sample.answer):
@@ -73,10 +73,10 @@ def check_answer(root: Path) -> float:
     return time.monotonic() - began
 
 
-def _longest_s(root: Path) -> float:
+def _patience_s(root: Path) -> float:
     """Seconds after which what serves has ended a request itself."""
     serving = read(root / SERVING)
-    return client.TIMEOUT_S if serving is None else serving.parsed.deploy.gateway.request_s + ANSWER_S
+    return client.TIMEOUT_S if serving is None else serving.parsed.deploy.gateway.patience_s
 
 
 @task(cache_policy=NONE, timeout_seconds=judged.LOOK_S)

@@ -34,6 +34,11 @@ class GatewayLimits(Section):
     trace_mb: Positive = 1024
     """Megabytes of traces that are kept; the oldest go first."""
 
+    @property
+    def patience_s(self) -> float:
+        """Seconds after which a caller may give up: the gateway has ended the request by then, and said so."""
+        return self.request_s + 60.0
+
 
 class Tracing(Section):
     """OpenTelemetry spans of requests: one of the request, of each turn and of each tool call."""

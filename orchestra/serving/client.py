@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 from pydantic import ConfigDict, JsonValue
 
+from orchestra.config.deploy import GatewayLimits
 from orchestra.errors import ConfigError, ServiceError
 from orchestra.serving.releases.control_channel import gateways
 from orchestra.serving.shared.checks import mark
@@ -21,8 +22,8 @@ from orchestra.text import is_text, one_line, plain
 from orchestra.types import Record
 
 PATH = "/v1/chat/completions"
-TIMEOUT_S = 1860.0
-"""Seconds that an answer may take: the gateway ends a request after `deploy.gateway.request_s`, 1,800 at first."""
+TIMEOUT_S = GatewayLimits().patience_s
+"""Seconds that an answer may take, of a gateway whose settings are not known."""
 CONNECT_S = 10.0
 """Seconds until a gateway takes a connection."""
 CARD_TIMEOUT_S = 10.0

@@ -60,8 +60,7 @@ class Proof:
         if not examples:
             raise DataError("no held-out example to try", where="smoke set", fix="run the validate stage")
         kept = TemporaryDirectory()
-        cap = params.budget.run_usd
-        budget = Budget(Path(kept.name) / "ledger.jsonl", cap, "smoke set")
+        budget = Budget(Path(kept.name) / "ledger.jsonl", params.budget.run_usd, "smoke set")
         toolkit = Toolkit.from_params(params, root, budget=budget)
         proof = cls(params, Codec.load(folder), toolkit, examples, [], [], kept)
         # In the type that serves: like is compared with like.

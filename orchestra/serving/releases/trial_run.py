@@ -28,8 +28,8 @@ from orchestra.types import Example
 
 PAUSE_S = 1.0
 """Between two looks while no probe is answered, and before a busy gateway is asked again."""
-SPARE_S = 60.0
-"""Beyond the seconds after which the gateway itself ends a request."""
+CONNECT_S = 60.0
+"""Seconds until the gateway takes a connection."""
 HANGS, LEAST_S = 10, 120.0
 """The candidate hangs after so many times the seconds of the champion's answer to the same question, and no sooner."""
 BUSY = (429, 503)
@@ -61,7 +61,7 @@ class TrialRun:
         self._database = Database(root / STORE)
         self._samples = TrialSamples(self._database, trial.id)
         self._failures = FailureLog()
-        self._request_s = trial.serving.parsed.deploy.gateway.request_s
+        self._patience_s = trial.serving.parsed.deploy.gateway.patience_s
         self._ends = math.inf
         self._order = random.Random(trial.id)
 
@@ -125,7 +125,7 @@ class TrialRun:
             yield from ruled[: self._trial.settings.probes]
 
     def _client(self) -> httpx.AsyncClient:
-        timeout = httpx.Timeout(self._request_s + SPARE_S, connect=SPARE_S)
+        timeout = httpx.Timeout(self._patience_s, connect=CONNECT_S)
         return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verify)
 
     async def _ask_both(self, http: httpx.AsyncClient, example: Example) -> None:
