@@ -255,7 +255,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
         reason = {"why": f"run {journal.record.name}: version {decision.version} {decision.name.lower()}"}
         release = run_deploy.with_options(name="deploy", timeout_seconds=limit_s(root))
         deployment: Any = release(root, decision, reason)
-        note(f"version {deployment.version} {deployment.outcome}")
+        note(f"version {deployment.version} {deployment.outcome}", booked.take())
     verdict, taken_back = decision.name.lower(), deployment.outcome == "rolled_back"
     if taken_back and decision.promoted:
         verdict = "rolled back"

@@ -4,10 +4,12 @@ python -m tasks.deploy
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestra.errors import DataError, OrchestraError
@@ -18,7 +20,8 @@ from orchestra.serving.releases.trial import Mode
 from orchestra.serving.releases.trial_run import CandidateWorse, TrialPlan
 from orchestra.system.retraining import replaced
 from orchestra.system.workspace import after_run
-from orchestra.types import Record
+from orchestra.types import EXACT, Record
+from tasks.platform.ledger import LEDGER, open_budget
 from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
 from tasks.records.releases import ReleaseRecord, record, record_drain
@@ -59,15 +62,18 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
     if old is not None:
         replaced(root, old.fingerprint)
     examples = heldout(stage)
-    plan = _plan(stage, request, examples)
+    smoke, plan = examples[: params.deploy.smoke_examples], _plan(stage, request, examples)
     candidate = ReleaseCandidate(str(found.number), found.folder, found.checkpoint_hash)
-    release = Release(root, params, candidate, examples[: params.deploy.smoke_examples], stage.say, plan=plan)
+    release = Release(root, params, candidate, smoke, stage.say, plan=plan)
+    of_run = LEDGER in os.environ
+    books = contextlib.nullcontext("") if of_run else TemporaryDirectory()
     releases: list[tuple[str, ReleaseRecord]] = []
     """The run in MLflow, and what it says."""
     kind, before, began = plan.mode if plan is not None else request.kind, _serving(root), time.monotonic()
 
     def told(outcome: str, finding: str) -> None:
-        spent = round(time.monotonic() - began, 3)
+        seconds, usd = round(time.monotonic() - began, 3), EXACT.subtract(budget.spent_usd, before_usd)
+        figures = release.figures | {"release.smoke_usd": float(usd)}
         wanted, after = str(found.number), _serving(root)
         made = ReleaseRecord(
             kind=kind,
@@ -77,13 +83,16 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
             outcome=outcome,
             why=request.why,
             finding=finding,
-            seconds=spent,
+            seconds=seconds,
         )
         with _unless_lost(stage):
-            releases.append((record(root, made, release.figures), made))
+            # A run of the flow keeps its own ledger.
+            releases.append((record(root, made, figures, None if of_run else budget.path), made))
 
     try:
-        return _served(stage, release, told, old)
+        with books as folder, contextlib.closing(open_budget(stage, Path(folder))) as budget:
+            release.budget, before_usd = budget, budget.spent_usd
+            return _served(stage, release, told, old)
     finally:
         # What serves and its record stand, whatever becomes of this wait; a rollback may begin meanwhile.
         after_run(root, partial(_retire, stage, release, releases))

@@ -31,7 +31,7 @@ from orchestra.system.workspace import check_surroundings
 from orchestra.text import PlainFormatter
 
 ENDS_S = 30
-"""Seconds that requests under way have when the gateway is told to end."""
+"""Seconds that requests under way have when the gateway is told to end, unless the command line says more."""
 LATER_S = 60
 """Seconds beyond `deploy.drain_s` that they have after a takeover: the release ends the wait, and tells what it cut."""
 MAX_LOG = 16_000_000
@@ -74,7 +74,8 @@ def _own_log(stream: TextIO, root: Path) -> Path | None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until told to end; requests under way are finished (in 30 s; in drain_s and a minute after a takeover)."""
+    """Serve until told to end; requests under way are finished (in --grace-s; after a takeover in drain_s and a
+    minute)."""
     parser = argparse.ArgumentParser(prog="python -m orchestra.serving", description=main.__doc__)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the workspace")
     parser.add_argument("--config", default=SERVING, help="what to serve, below the root")
@@ -87,6 +88,8 @@ def main(argv: list[str] | None = None) -> None:
         default=[],
         help="a model server that others keep up; its key is in VLLM_API_KEY; several: replicas of one model",
     )
+    more = f"seconds that requests under way have when it is told to end; default: {ENDS_S}"
+    parser.add_argument("--grace-s", type=_seconds, default=ENDS_S, help=more)
     parser.add_argument("--takeover", action="store_true", help="listen only when loaded, beside the gateway there is")
     args = parser.parse_args(argv)
     quiet()
@@ -136,15 +139,23 @@ def main(argv: list[str] | None = None) -> None:
     )
 
     try:
-        server = GracefulServer(config, takeover=args.takeover, patience_s=partial(_patience_s, root, deploy))
+        patience_s = partial(_patience_s, root, deploy, args.grace_s)
+        server = GracefulServer(config, takeover=args.takeover, patience_s=patience_s)
         server.run(sockets=sockets)
     finally:
         control_channel.close_channel(root)
 
 
-def _patience_s(root: Path, deploy: Deploy | None) -> int:
+def _seconds(said: str) -> int:
+    """Whole seconds, at least 1."""
+    if not said.isdecimal() or int(said) == 0:
+        raise argparse.ArgumentTypeError(f"{said!r} is not a whole number of seconds above 0")
+    return int(said)
+
+
+def _patience_s(root: Path, deploy: Deploy | None, grace_s: int) -> int:
     """Seconds that requests under way have when this process is told to end."""
-    return deploy.drain_s + LATER_S if deploy is not None and succeeded(root) else ENDS_S
+    return deploy.drain_s + LATER_S if deploy is not None and succeeded(root) else grace_s
 
 
 def _settings(root: Path, config: str) -> Deploy | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +32,8 @@ DESCRIPTION = (
     "Solves a task with tools and larger models at a fraction of their cost, and says what it called and what that "
     "cost. Give the whole task: it knows nothing of this conversation."
 )
+TOLD_S = 10.0
+"""Seconds between two notifications of progress."""
 
 
 class Ask(BaseModel):
@@ -137,11 +142,13 @@ def build(answerer: Answerer) -> Server[Any]:
     async def listed(_context: Any, _params: Any) -> ListToolsResult:
         return ListToolsResult(tools=[tool])
 
-    async def called(_context: Any, params: Any) -> CallToolResult:
+    async def called(context: Any, params: Any) -> CallToolResult:
         if params.name != TOOL:
             return failed(f"no tool named {params.name[:60]}; there is: {TOOL}")
         try:
-            return result(await answerer.ask(Ask.model_validate(params.arguments or {})))
+            asked = Ask.model_validate(params.arguments or {})
+            async with _progress(context.session):
+                return result(await answerer.ask(asked))
         except ValidationError as error:
             first = error.errors()[0]
             return failed(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
@@ -149,6 +156,27 @@ def build(answerer: Answerer) -> Server[Any]:
             return failed(str(error))
 
     return Server("orchestra", version=__version__, on_list_tools=listed, on_call_tool=called)
+
+
+@contextlib.asynccontextmanager
+async def _progress(session: Any) -> AsyncIterator[None]:
+    """Say within the block how long it has taken, to a client that wants to hear it: real experts take minutes, and
+    many clients give up a call that is silent for one."""
+    began = time.monotonic()
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TOLD_S)
+            spent = time.monotonic() - began
+            await session.report_progress(spent, message=f"working on it ({spent:.0f} s)")
+
+    telling = asyncio.ensure_future(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()
+        # One that failed has no client any more, which the answer will find as well.
+        await asyncio.gather(telling, return_exceptions=True)
 
 
 def result(reply: AskResponse) -> CallToolResult:

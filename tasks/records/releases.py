@@ -47,8 +47,8 @@ def actor() -> str:
         return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
-def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float]) -> str:
-    """Write it as a run of its own; the run's id."""
+def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float], ledger: Path | None = None) -> str:
+    """Write it as a run of its own, with the ledger where there is one; the run's id."""
     client: Any = connect(root)
     where = experiment(client, root, EXPERIMENT)
     tags = {f"release.{key}": said(str(value)) for key, value in made.model_dump(exclude={"seconds"}).items()}
@@ -58,6 +58,8 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float]) -> str
     now_ms = int(1000 * time.time())
     for key, value in {**figures, "release.seconds": made.seconds}.items():
         client.log_metric(run_id, key, value, now_ms, 0)
+    if ledger is not None and ledger.exists():
+        client.log_artifact(run_id, str(ledger))
     failed = made.outcome in ("failed", "rolled_back")
     client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
     return run_id

@@ -46,11 +46,14 @@ class Proof:
     canaries: list[Generation]
     episodes: list[Episode]
     kept: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
-    """What the tools replied so far, where no cassette is named, and what they cost."""
+    """What the tools replied so far, where no cassette is named."""
 
     @classmethod
-    def prepare(cls, root: Path, folder: Path, params: Params, examples: Sequence[Example]) -> Self:
-        """Load the checkpoint and run the smoke set; raises `OrchestraError` when it or a tool cannot be used."""
+    def prepare(
+        cls, root: Path, folder: Path, params: Params, examples: Sequence[Example], budget: Budget | None = None
+    ) -> Self:
+        """Load the checkpoint and run the smoke set; raises `OrchestraError` when it or a tool cannot be used, and when
+        the budget, which books what both players spend, does not allow it."""
         import torch
 
         from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
@@ -59,10 +62,8 @@ class Proof:
 
         if not examples:
             raise DataError("no held-out example to try", where="smoke set", fix="run the validate stage")
-        kept = TemporaryDirectory()
-        budget = Budget(Path(kept.name) / "ledger.jsonl", params.budget.run_usd, "smoke set")
         toolkit = Toolkit.from_params(params, root, budget=budget)
-        proof = cls(params, Codec.load(folder), toolkit, examples, [], [], kept)
+        proof = cls(params, Codec.load(folder), toolkit, examples, [], [])
         # In the type that serves: like is compared with like.
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
         policy = TransformersPolicy(folder, name=PLAYER, model=model)

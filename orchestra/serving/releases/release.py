@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from orchestra.accounting.budget import Budget
 from orchestra.config.schema import Params
 from orchestra.errors import ServiceError
 from orchestra.files import atomic
@@ -60,6 +61,8 @@ class Release:
     say: vllm.Say
     plan: TrialPlan | None = None
     """What is tried before the candidate takes over; None: nothing."""
+    budget: Budget | None = None
+    """Books what the smoke set spends."""
     note: str = ""
     old: Serving | None = None
     old_gateway: Service | None = None
@@ -206,11 +209,8 @@ class Release:
         if not self.by_hand and self.params.deploy.gateway_port not in (0, gateway.port):
             return None
         found = health(gateway.url)
-        wanted = {
-            "status": "ok",
-            "fingerprint": self._fingerprint(old.engine),
-            "code": gateway_code(self.params.deploy),
-        }
+        fingerprint, code = self._fingerprint(old.engine), gateway_code(self.params.deploy)
+        wanted = {"status": "ok", "fingerprint": fingerprint, "code": code}
         if any(found.get(key) != value for key, value in wanted.items()):
             return None
         # What else the monitor, a canary or the gateway reads of it.
@@ -231,9 +231,8 @@ class Release:
             return free_port()
         if port_busy(wanted, self.params.deploy.host):
             fix = "end it, or set deploy.gateway_port in params.yaml to another port (0: any)"
-            raise ServiceError(
-                f"port {wanted} is in use by {port_holder(wanted)}", where="deploy.gateway_port", fix=fix
-            )
+            what = f"port {wanted} is in use by {port_holder(wanted)}"
+            raise ServiceError(what, where="deploy.gateway_port", fix=fix)
         return wanted
 
     def _proven(self, engine: Engine) -> tuple[Serving, str, Example]:
@@ -247,7 +246,7 @@ class Release:
         self.say(f"working through {len(self.smoke)} held-out examples in process, for reference")
         weights = sum(file.stat().st_size for file in self.candidate.folder.glob("*.safetensors"))
         check_room(self.root, torch_gpus()[:1], weights, "the release's reference")
-        proof = Proof.prepare(self.root, self.candidate.folder, self.params, self.smoke)
+        proof = Proof.prepare(self.root, self.candidate.folder, self.params, self.smoke, self.budget)
         try:
             if engine == "vllm" and device == "gpu":
                 # One after the other: a server leaves the checkpoint in this process no room on its GPU.

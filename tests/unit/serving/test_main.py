@@ -129,6 +129,15 @@ def test_a_release_gives_up_the_wait_for_the_gateway_before_that_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy = params(drain_s=90).deploy
-    assert process._patience_s(tmp_path, deploy) == process._patience_s(tmp_path, None) == process.ENDS_S
+    assert process._patience_s(tmp_path, deploy, 7) == process._patience_s(tmp_path, None, 7) == 7
     monkeypatch.setattr(process, "succeeded", lambda _: True)
-    assert process._patience_s(tmp_path, deploy) > deploy.drain_s
+    assert process._patience_s(tmp_path, deploy, 7) > deploy.drain_s
+
+
+@pytest.mark.parametrize("said", ["0", "-5", "1.5", "long"])
+def test_a_grace_that_is_no_number_of_seconds_is_refused(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        process.main(["--root", str(tmp_path), f"--grace-s={said}"])
+    assert f"'{said}' is not a whole number of seconds above 0" in capsys.readouterr().err

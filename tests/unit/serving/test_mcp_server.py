@@ -154,6 +154,38 @@ def test_a_cancelled_call_ends_the_work(tmp_path: Path) -> None:
         asyncio.run(go(f"http://127.0.0.1:{port}"))
 
 
+class Patient:
+    """Answers when the client was told of progress twice."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, str | None]] = []
+        self.twice = asyncio.Event()
+
+    async def hear(self, progress: float, total: float | None, message: str | None) -> None:
+        self.told.append((progress, message))
+        if len(self.told) == 2:
+            self.twice.set()
+
+    async def ask(self, asked: Ask) -> AskResponse:
+        async with asyncio.timeout(SECONDS):
+            await self.twice.wait()
+        return AskResponse.of(asked.question, "Tesk", MADE)
+
+
+def test_a_client_hears_that_a_long_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.serving.mcp_server.TOLD_S", 0.01)
+
+    async def go() -> tuple[CallToolResult, list[tuple[float, str | None]]]:
+        patient = Patient()
+        async with Client(build(patient)) as client:
+            found = await client.call_tool(TOOL, {"question": "who?"}, progress_callback=patient.hear)
+        return found, patient.told
+
+    found, told = asyncio.run(go())
+    check(found)
+    assert told[0][0] < told[1][0] and told[0][1] == "working on it (0 s)"
+
+
 def test_a_backend_in_this_process_answers_alike(tmp_path: Path) -> None:
     result = tell(InProcess(backend(tmp_path)), question="what is 37*24?", budget_usd=1)
     reply = AskResponse.model_validate(result.structured_content)

@@ -12,6 +12,7 @@ import pytest
 
 from monitoring.drift import Signal
 from monitoring.reasons import of_drift
+from orchestra.accounting.budget import Budget
 from orchestra.errors import DataError
 from orchestra.files.jsonl import write_jsonl
 from orchestra.promotion.approval import Answer, request
@@ -21,9 +22,11 @@ from orchestra.serving.releases.state import Serving, write
 from orchestra.serving.releases.trial_run import CandidateWorse
 from orchestra.system.retraining import ask, close, requests, take
 from orchestra.system.workspace import locked
+from orchestra.types import Charge, Component
 from tasks import approval
 from tasks.deploy import ReleaseRequest, deploy
 from tasks.platform.aliases import aliases
+from tasks.platform.ledger import LEDGER, by_stage
 from tasks.platform.registry import CHAMPION, DECISION, PREVIOUS, ROLLED_BACK, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import connect
@@ -110,6 +113,35 @@ def test_how_the_last_requests_to_the_old_version_ended_is_on_record(
     (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     assert (made.data.metrics["drain.seconds"], made.data.metrics["drain.cut"]) == (1801.5, 1)
     assert made.data.tags["release.drained"] == "Requests were cut after 1800 s: vllm-blue (version 1)."
+
+
+@pytest.mark.parametrize("of_run", [False, True], ids=["a release alone", "in a run of the pipeline"])
+def test_what_the_smoke_set_spent_is_on_record(
+    of_run: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def released(release: Release) -> Deployment:
+        assert release.budget is not None
+        release.budget.book(Charge(component=Component.EXPERT, name="oracle", cost_usd=Decimal("0.25")))
+        return Deployment(outcome="released")
+
+    monkeypatch.setattr(Release, "serve", released)
+    ledger = tmp_path / "run.jsonl"
+    spends = Budget(ledger, None, "grpo")
+    spends.book(Charge(component=Component.EXPERT, name="oracle", cost_usd=Decimal(3)))
+    spends.close()
+    with monkeypatch.context() as patch:
+        if of_run:
+            patch.setenv(LEDGER, str(ledger))
+        deploy(stage)
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert made.data.metrics["release.smoke_usd"] == 0.25
+    kept = [one.path for one in client.list_artifacts(made.info.run_id)]
+    booked = by_stage([ledger])
+    if of_run:
+        assert kept == [] and booked[stage.name] == {"expert": Decimal("0.25")} and booked["grpo"] == {"expert": 3}
+    else:
+        assert kept == ["ledger.jsonl"] and stage.name not in booked
 
 
 def test_a_release_is_on_record_while_it_waits_for_the_last_requests(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestra.accounting.budget import Budget
 from orchestra.errors import CallError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
@@ -15,7 +16,7 @@ from orchestra.serving.releases.parity import PLAYER, Proof
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.failures import Failure
 from orchestra.tools.replay.cassette import Cassette
-from orchestra.types import ToolCall
+from orchestra.types import Component, ToolCall
 from tests.support.endpoint import answer, serving
 from tests.support.experts import expert, real
 from tests.support.serving_world import params
@@ -45,7 +46,8 @@ def test_a_server_is_replied_what_the_checkpoint_was(
     monkeypatch.setattr("orchestra.serving.releases.vllm.disagreement", lambda *given: None)
     with serving(script) as double:
         cassette = Cassette(tmp_path / "own.jsonl") if named else None
-        tools = real(monkeypatch, toolkit(tmp_path), double, None, cassette, **entries)
+        budget = Budget(tmp_path / "ledger.jsonl", None, "deploy")
+        tools = real(monkeypatch, toolkit(tmp_path), double, None, cassette, budget, **entries)
         box = [tools.catalogue.spec("oracle")]
         examples = [example(f"e{n}", instruction=f"who wrote book {n}?", toolbox=box) for n in range(6)]
         proof = Proof(params(), codec(), tools, examples, [], [])
@@ -56,6 +58,8 @@ def test_a_server_is_replied_what_the_checkpoint_was(
                 proof.check(tmp_path, "http://127.0.0.1:1", "it") == "canary equal; 6 of 6 smoke examples as in process"
             )
         assert len(double.asked) == 6, "nobody is asked, or paid, again"
+        assert list(budget.by_phase()) == [f"deploy/{PLAYER}"]
+        assert budget.by_component()[Component.EXPERT].calls == 6
 
 
 def test_a_server_meets_the_failures_that_the_checkpoint_met(tmp_path: Path) -> None:
