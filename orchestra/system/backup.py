@@ -171,7 +171,7 @@ def restore(
             if (unpacked / name).is_file():
                 _check_schema(unpacked / name, source)
         if (unpacked / GATEWAY).is_file():
-            _keep_revoked(root / GATEWAY, unpacked / GATEWAY)
+            _keep_revoked(root / GATEWAY, unpacked / GATEWAY, source)
         if (unpacked / MLFLOW).is_file():
             _move_places(unpacked / MLFLOW, contents.root, str(root.resolve()))
         atomic.write_text(root / RESTORING, "")  # Until all of it is in its place.
@@ -290,9 +290,9 @@ def _check_name(name: str, source: Path, allowed: Sequence[str]) -> None:
 
 
 def _check_schema(database: Path, source: Path) -> None:
-    """Refuse what would run at a change of ours: a trigger could undo a revocation or never end, as a view could."""
-    changed = ", ".join(f"'{table}'" for table in (*PLACES, "keys"))
-    query = f"SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') AND tbl_name IN ({changed})"
+    """Refuse what would run at a change: a trigger could undo a revocation or never end, as a view could. MLflow's own
+    trigger guards its secrets."""
+    query = "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') AND tbl_name != 'secrets'"
     with opened(database, "ro") as db:
         found = db.execute(query).fetchone()
     if found is not None:
@@ -343,17 +343,17 @@ def adapt_places(root: Path) -> None:
         raise database_failure(error, MLFLOW) from None
 
 
-def _keep_revoked(present: Path, restored: Path) -> None:
-    """Let no API key that was revoked since the backup be valid again."""
-    if not present.is_file():
-        return
-    with (
-        contextlib.suppress(sqlite3.DatabaseError),  # A damaged one is why it is restored.
-        contextlib.closing(sqlite3.connect(restored)) as db,
-        db,
-    ):
-        db.execute("ATTACH ? AS present", (str(present),))
-        db.execute(
-            "UPDATE keys SET revoked = (SELECT revoked FROM present.keys AS now WHERE now.id = keys.id) "
-            "WHERE revoked IS NULL AND id IN (SELECT id FROM present.keys WHERE revoked IS NOT NULL)"
-        )
+def _keep_revoked(present: Path, restored: Path, source: Path) -> None:
+    """Let no API key that was revoked since the backup be valid again; raises `DataError` where the restored table does
+    not take that."""
+    revoked: list[tuple[float, str]] = []
+    # A damaged one is why it is restored.
+    with contextlib.suppress(sqlite3.DatabaseError), opened(present, "ro") as db:
+        revoked = db.execute("SELECT revoked, id FROM keys WHERE revoked IS NOT NULL").fetchall()
+    with contextlib.suppress(sqlite3.DatabaseError), opened(restored, "rw") as db, db:
+        db.executemany("UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL", revoked)
+        valid = {key for (key,) in db.execute("SELECT id FROM keys WHERE revoked IS NULL")}
+        if valid.isdisjoint(key for _, key in revoked):
+            return
+    if revoked:
+        raise DataError("its table of API keys takes no revocation", where=str(source), fix=ANOTHER)

@@ -211,6 +211,21 @@ def test_a_key_that_was_revoked_since_the_backup_stays_revoked(workspace: Path, 
     assert len(Keys(Database(workspace / STORE)).list()) == 2
 
 
+@pytest.mark.parametrize("revoked", ["REAL CHECK (revoked IS NULL)", "AS (NULL)"])
+def test_a_table_that_takes_no_revocation_is_refused(workspace: Path, tmp_path: Path, revoked: str) -> None:
+    keys = Keys(Database(workspace / STORE))
+    leaves, secret = keys.create("leaves")
+    with closing(sqlite3.connect(tmp_path / "made.db")) as db, db:
+        db.execute(f"CREATE TABLE keys (id, revoked {revoked})")
+        db.execute("INSERT INTO keys (id) VALUES (?)", (leaves.id,))
+    made_up(tmp_path / "kept.tar", (tarfile.TarInfo(STORE), (tmp_path / "made.db").read_bytes()))
+    keys.revoke(leaves.id)
+    with pytest.raises(DataError, match="takes no revocation"):
+        restore(workspace, tmp_path / "kept.tar")
+    with pytest.raises(ApiError):
+        Keys(Database(workspace / STORE)).admit(f"Bearer {secret}")
+
+
 @pytest.mark.parametrize("name", [LEAVING, ENDING])
 def test_a_gateway_that_still_answers_has_its_database_open(workspace: Path, tmp_path: Path, name: str) -> None:
     Database(workspace / STORE).close()
@@ -422,6 +437,8 @@ def test_a_key_is_private_whatever_mode_the_archive_gives_it(workspace: Path, tm
     "sql",
     [
         "CREATE TABLE keys (id, revoked); CREATE TRIGGER t BEFORE UPDATE ON keys BEGIN SELECT raise(ignore); END",
+        "CREATE TABLE keys (id, revoked); CREATE TRIGGER t BEFORE UPDATE ON KEYS BEGIN SELECT raise(ignore); END",
+        "CREATE TABLE holds (id); CREATE TRIGGER t AFTER INSERT ON holds BEGIN UPDATE keys SET revoked = NULL; END",
         "CREATE VIEW experiments AS SELECT 1 AS artifact_location",
     ],
 )
