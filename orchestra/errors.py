@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import os
 import re
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from orchestra.types import Charge
 
-from orchestra.text import LONG, SECRET, credentials, one_line, without, without_passwords
+from orchestra.text import LONG, SECRET, credentials, one_line, plain, without, without_passwords
 
 EXIT_ERROR = 2
 """Exit code of a command or stage that said in one line what is wrong."""
@@ -86,6 +87,18 @@ def _standing_alone(short: frozenset[str]) -> re.Pattern[str]:
         longest = sorted(map(re.escape, spelled), key=len, reverse=True)
         ways.append(f"{before}(?:{'|'.join(longest)}){after}")
     return re.compile("|".join(ways))
+
+
+class PlainFormatter(logging.Formatter):
+    """Log records as ever, but what they quote steers no terminal, begins no line (tracebacks are indented) and tells
+    no secret."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(plain(super().format(record))).replace("\n", "\n  ")
 
 
 class Fault(StrEnum):

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -96,17 +95,6 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str
         cells = [cell.rjust(size) if numbers else cell.ljust(size) for cell, size in zip(rest, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     return lines
-
-
-class PlainFormatter(logging.Formatter):
-    """Log records as ever, but what they quote steers no terminal and begins no line: tracebacks are indented."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = one_line(record.message)
-        return super().formatMessage(record)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return without_passwords(plain(super().format(record))).replace("\n", "\n  ")
 
 
 def credentials(address: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from orchestra.config.deploy import Deploy
 from orchestra.config.schema import load_params
-from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.errors import ConfigError, OrchestraError, PlainFormatter, ServiceError
 from orchestra.serving.app import ByPort, create_app, create_control
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases import control_channel
@@ -28,7 +28,6 @@ from orchestra.system.environment import quiet, raise_file_limit
 from orchestra.system.processes import LOCALHOST, server_socket
 from orchestra.system.storage import storage_named
 from orchestra.system.workspace import check_surroundings
-from orchestra.text import PlainFormatter
 
 ENDS_S = 30
 """Seconds that requests under way have when the gateway is told to end, unless the command line says more."""

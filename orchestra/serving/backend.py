@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestra.config.schema import Rollout
-from orchestra.errors import BudgetError, OrchestraError, ServiceError
+from orchestra.errors import BudgetError, OrchestraError, ServiceError, without_secrets
 from orchestra.rollout.policies.replicas import ReplicatedPolicy
 from orchestra.rollout.policies.vllm import VllmPolicy
 from orchestra.serving.demonstration import demonstration
@@ -69,6 +69,7 @@ class Backend:
     _most_s: int = field(init=False)
     """`deploy.gateway.request_s` of the release."""
     _told: dict[str, Any] = field(init=False, default_factory=dict)
+    _look: asyncio.Task[str | None] | None = field(init=False, default=None)
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
@@ -239,15 +240,17 @@ class Backend:
         on_tokens: Callable[[Sequence[int]], None] | None = None,
         budget: SpendingCap | None = None,
         clock: EpisodeClock | None = None,
+        turns: list[Turn] | None = None,
     ) -> Episode:
         """One episode of the one loop; raises `OrchestraError` when the engine fails.
 
         Where its seconds or the caller's dollars are over, it is the episode of the turns until then; the seconds count
-        from where the clock began. Raises `BudgetError` where `budget` does not pay for the first turn.
+        from where the clock began. Raises `BudgetError` where `budget` does not pay for the first turn. Each turn that
+        ends is added to `turns`: they are paid for, whatever becomes of the episode.
         """
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
-        turns: list[Turn] = []
+        turns = [] if turns is None else turns
         policy = self._cautious(self.policy if clock is None else clock.watched(self.policy))
 
         def told(conversation: Conversation, turn: Turn) -> None:
@@ -321,9 +324,12 @@ class Backend:
         finally:
             self.in_flight -= 1
 
-    def problem(self) -> str | None:
-        """Why it cannot answer now, or None."""
-        return silent(self.serving)
+    async def problem(self) -> str | None:
+        """Why it cannot answer now, or None. Those who ask at the same time wait for one look: it takes a thread for
+        seconds where a server is silent, and anybody may ask /health."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.ensure_future(asyncio.to_thread(silent, self.serving))
+        return await asyncio.shield(self._look)
 
     async def aclose(self) -> None:
         """Close what it holds open, once it answers nothing any more."""
@@ -345,5 +351,5 @@ def silent(serving: Serving, timeout_s: float = 2) -> str | None:
 
 
 def describe(error: BaseException) -> str:
-    """One line for /health and logs."""
-    return str(error) if isinstance(error, OrchestraError) else f"{type(error).__name__}: {error}"
+    """One line for /health, which anybody may ask, and for traces; no secret of the environment is in it."""
+    return str(error) if isinstance(error, OrchestraError) else without_secrets(f"{type(error).__name__}: {error}")

@@ -8,17 +8,17 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestra.accounting.ledger import total
 from orchestra.config.deploy import GatewayLimits, Tracing
 from orchestra.errors import BudgetError, OrchestraError, ServiceError
 from orchestra.serving.backend import Backend, describe, silent
 from orchestra.serving.episodes.admission import Places
 from orchestra.serving.episodes.clock import EpisodeClock
 from orchestra.serving.episodes.events import StreamEvents, event
-from orchestra.serving.episodes.job import Job
+from orchestra.serving.episodes.job import ANYBODY, Caller, Job
 from orchestra.serving.records.telemetry import TRACES, Telemetry
 from orchestra.serving.releases.replicas import asked_at
 from orchestra.serving.releases.state import SERVING, Serving, read
@@ -34,7 +34,7 @@ from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire import reply
 from orchestra.serving.wire.errors import LEFT, ApiError, from_orchestra, spent, unavailable
 from orchestra.serving.wire.request import MODEL, ChatRequest
-from orchestra.types import Episode
+from orchestra.types import Episode, Turn
 
 log = logging.getLogger("orchestra.gateway")
 
@@ -44,20 +44,6 @@ LOOK_S = 5.0
 """Seconds between two looks at the model server."""
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 30.0
 """Between two tries to load what could not be loaded at the start; doubled after each that failed."""
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who asks: the owner of what is kept, and whose dollars are spent."""
-
-    owner: str = ""
-    """The key's id; empty where no key exists."""
-    budget: KeyBudget | None = None
-    checks: bool = False
-    """Whether the workspace itself asks, to check what serves."""
-
-
-ANYBODY = Caller()
 
 
 class Gateway:
@@ -192,7 +178,7 @@ class Gateway:
         problem: str | None = self.failure or "the model is being loaded"
         looked = self.backend
         if looked is not None:
-            problem = await asyncio.to_thread(looked.problem)
+            problem = await looked.problem()
         if self.backend is not looked:
             # A release came meanwhile: what was found is of the server before it.
             return await self.look()
@@ -263,7 +249,8 @@ class Gateway:
     ) -> tuple[Episode, dict[str, Any]]:
         """Run a job; the episode and its `orchestra` object. Counts and traces it, whatever comes of it.
 
-        Of a `check`, which is no user's request, the dollars are counted and the trace is marked.
+        Of a `check`, which is no user's request, the dollars are counted and the trace is marked. What the turns cost
+        counts also where no episode comes of it, as when the caller left.
         Raises `ApiError` 429 where the caller's key cannot pay for the first turn.
         """
         serving = backend.serving
@@ -274,10 +261,10 @@ class Gateway:
             "fingerprint": serving.fingerprint,
             **({"role": checks.ROLE} if check else {}),
         }
-        clock = EpisodeClock(began)
+        clock, turns = EpisodeClock(began), list[Turn]()
         with self.telemetry.in_flight.track_inprogress():
             try:
-                episode = await backend.run(job, clock=clock, **kwargs)
+                episode = await backend.run(job, clock=clock, turns=turns, **kwargs)
             except BaseException as error:
                 if isinstance(error, ServiceError):
                     self._worry.set()
@@ -285,6 +272,7 @@ class Gateway:
                 failed = isinstance(error, Exception) and not isinstance(error, (ApiError, BudgetError))
                 if self.traffic is not None and failed and not check:
                     self.traffic.answered(backend, job.request, record["wall_s"], None)
+                record["cost_usd"] = self._count(turns, job, check=check)
                 self.telemetry.trace({**record, "error": describe(error) or type(error).__name__}, job.request)
                 if isinstance(error, BudgetError):
                     raise spent(error) from None
@@ -292,12 +280,20 @@ class Gateway:
         wall_s = time.monotonic() - began
         if self.traffic is not None and not check:
             self.traffic.answered(backend, job.request, wall_s, episode)
-        if check:
-            self.telemetry.check_cost.inc(float(episode.cost_usd))
-        else:
-            self.telemetry.observe(episode, job.tools, wall_s, job.own)
+        self._count(episode.turns, job, check=check)
+        if not check:
+            self.telemetry.observe(episode, wall_s)
         self.telemetry.trace({**record, "wall_s": round(wall_s, 3), "times": clock.turns}, job.request, episode)
         return episode, backend.report(job, episode, wall_s)
+
+    def _count(self, turns: Sequence[Turn], job: Job, *, check: bool) -> float:
+        """Count turns and what they cost, in dollars."""
+        cost_usd = float(total(charge for turn in turns for charge in turn.charges))
+        if check:
+            self.telemetry.check_cost.inc(cost_usd)
+        else:
+            self.telemetry.paid(turns, job.tools, job.own)
+        return cost_usd
 
     async def complete(self, backend: Backend, job: Job, began: float, caller: Caller = ANYBODY) -> dict[str, Any]:
         """A whole chat completion, from a place on; raises `ApiError` when there is no answer to give."""

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.domains.engine import load_domain
-from orchestra.errors import DataError, OrchestraError
+from orchestra.errors import DataError, OrchestraError, PlainFormatter
 from orchestra.files.jsonl import read_jsonl
 from orchestra.serving.client import Called
 from orchestra.system.workspace import Screen
-from orchestra.text import PlainFormatter, credentials, one_line, plain, without
+from orchestra.text import credentials, one_line, plain, without
 from orchestra.tools.base import MAX_OBSERVATION, readable
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply as Recorded

@@ -1,12 +1,27 @@
-"""A request on its way through the loop."""
+"""A request on its way through the loop, and who asks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from orchestra.config.schema import Rollout
+from orchestra.serving.shared.spending import KeyBudget
 from orchestra.serving.wire.request import ChatRequest
 from orchestra.types import Example
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the owner of what is kept, and whose dollars are spent."""
+
+    owner: str = ""
+    """The key's id; empty where no key exists."""
+    budget: KeyBudget | None = None
+    checks: bool = False
+    """Whether the workspace itself asks, to check what serves."""
+
+
+ANYBODY = Caller()
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,10 @@ class Trace:
         return self.failed or int(self.record["trace_id"][16:], 16) < share * 2**64
 
 
+TOLD = ("version", "engine", "fingerprint", "role", "cost_usd")
+"""What of a record its span says; dollars only of a request without an episode."""
+
+
 def spans(trace: Trace, content: Content) -> list[ReadableSpan]:
     """The spans, the request's first. Their ids follow from the trace's, so that told twice they are the same."""
     return list(_Spans(trace, content).all())
@@ -94,9 +98,7 @@ class _Spans:
             "gen_ai.agent.name": MODEL,
             "gen_ai.agent.version": record["version"],
             "gen_ai.request.model": MODEL,
-            **{
-                f"orchestra.{key}": record[key] for key in ("version", "engine", "fingerprint", "role") if key in record
-            },
+            **{f"orchestra.{key}": record[key] for key in TOLD if key in record},
             **self._said("gen_ai.input.messages", [(role, {"content": text}) for role, text in self._trace.messages]),
         }
         if episode is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from orchestra.config.deploy import Tracing
 from orchestra.serving.records.traces import TraceWriter, records, trace_files
 from orchestra.serving.wire.request import ChatRequest
-from orchestra.types import Component, Episode
+from orchestra.types import Component, Episode, Turn
 
 if TYPE_CHECKING:
     from orchestra.serving.releases.trial import ReleaseTrial
@@ -72,24 +72,25 @@ class Telemetry:
         )
         self.serving = Gauge("orchestra_serving_info", "What serves", ["version", "engine"], registry=registry)
 
-    def observe(
-        self, episode: Episode, tools: frozenset[str], wall_s: float, own: frozenset[str] = frozenset()
-    ) -> None:
-        """Count one episode. `tools`, those offered, and `own`, the caller's among them, bound the label: a name that
-        the model made up counts as `unknown`."""
+    def observe(self, episode: Episode, wall_s: float) -> None:
+        """Count one episode; its turns are counted by `paid`."""
         self.episodes.labels(episode.stop.value).inc()
-        for charge in episode.charges:
+        self.seconds.observe(wall_s)
+        self.ledger_seconds.observe(episode.latency_s)
+
+    def paid(self, turns: Sequence[Turn], tools: frozenset[str], own: frozenset[str] = frozenset()) -> None:
+        """Count turns, be it that no episode came of them. `tools`, those offered, and `own`, the caller's among them,
+        bound the label: a name that the model made up counts as `unknown`."""
+        for charge in (charge for turn in turns for charge in turn.charges):
             self.cost.labels(charge.component.value).inc(float(charge.cost_usd))
             if charge.component is Component.POLICY:
                 self.tokens.labels("input").inc(charge.usage.input_tokens)
                 self.tokens.labels("output").inc(charge.usage.output_tokens)
-        for turn in episode.turns:
+        for turn in turns:
             self.turns.labels("no" if turn.parse_error else "yes").inc()
             if turn.call is not None:
                 name = turn.call.name
                 self.calls.labels(CALLERS if name in own else name if name in tools else "unknown").inc()
-        self.seconds.observe(wall_s)
-        self.ledger_seconds.observe(episode.latency_s)
 
     def released(self, version: str, engine: str) -> None:
         """Say what serves from now on."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -17,6 +18,7 @@ from orchestra.config.deploy import GatewayLimits
 from orchestra.errors import ServiceError
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
+from orchestra.serving import backend as backends
 from orchestra.serving.app import create_app, create_control
 from orchestra.serving.backend import Backend
 from orchestra.serving.demonstration import EXAMPLES, NOTICE
@@ -310,6 +312,21 @@ def test_before_anything_serves_it_is_503(tmp_path: Path) -> None:
     assert call(gateway, tmp_path, "POST", "/admin/reload", json={}).status_code == 404
 
 
+def test_no_secret_is_in_what_anybody_may_read_of_a_failed_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "a-long-secret-of-the-server")
+
+    async def load(_: Gateway) -> Backend:
+        raise ValueError("Illegal header value b'Bearer a-long-secret-of-the-server\\n'")
+
+    monkeypatch.setattr(Gateway, "load", load)
+    gateway = Gateway(tmp_path)
+    asyncio.run(gateway.start())
+    failed = call(gateway, tmp_path, "GET", "/health").json()["error"]["message"]
+    assert "Illegal header value" in failed and "a-long-secret" not in failed
+
+
 def test_only_the_control_port_with_its_token_loads(tmp_path: Path) -> None:
     transport = httpx.ASGITransport(app=create_control(Gateway(tmp_path), "token"))
 
@@ -427,6 +444,64 @@ def test_who_hangs_up_ends_the_work_without_a_stream_too(tmp_path: Path) -> None
 
     asyncio.run(go())
     assert 'orchestra_requests_total{code="499"} 1.0' in gateway.telemetry.render().decode()
+
+
+@pytest.mark.parametrize("failure", [None, ServiceError("gone", where="vLLM")])
+def test_dollars_of_a_request_without_an_answer_are_counted_and_traced(
+    tmp_path: Path, failure: Exception | None
+) -> None:
+    """None: its caller leaves, after an expert was paid."""
+    asked = asyncio.Event()
+
+    class Stuck(ScriptedPolicy):
+        async def generate(self, conversations: Sequence[Conversation], max_tokens: Sequence[int]) -> list[Generation]:
+            if not conversations[0].turns:
+                return await super().generate(conversations, max_tokens)
+            asked.set()
+            if failure is not None:
+                raise failure
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    expert = format_call(ToolCall(name="gpt-5", arguments={"question": "who wrote Opal?"}))
+    gateway = Gateway(tmp_path, backend=backend(tmp_path, policy=Stuck("stuck", lambda _: expert, codec().turn)))
+
+    async def go() -> None:
+        async with client(gateway) as http:
+            body = {"messages": [{"role": "user", "content": "who wrote Opal?"}]}
+            asking = asyncio.ensure_future(http.post("/v1/chat/completions", json=body))
+            await asyncio.wait_for(asked.wait(), 20)
+            if failure is None:
+                asking.cancel()
+            await asyncio.wait([asking])
+
+    asyncio.run(go())
+    gateway.telemetry.close()
+    told = dict(re.findall(r'orchestra_cost_usd_total{component="(\w+)"} (\S+)', gateway.telemetry.render().decode()))
+    (line,) = [json.loads(one) for file in (tmp_path / ".state/traces").iterdir() for one in file.open()]
+    assert float(told["expert"]) > 0.01 and "error" in line
+    assert line["cost_usd"] == pytest.approx(sum(map(float, told.values())))
+
+
+def test_many_who_ask_for_the_health_wait_for_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a silent model server holds a thread for seconds, and anybody may ask."""
+    looks = 0
+
+    def silent(_: Serving, timeout_s: float = 2) -> str:
+        nonlocal looks
+        looks += 1
+        time.sleep(0.2)
+        return "vLLM does not answer"
+
+    monkeypatch.setattr(backends, "silent", silent)
+    gateway = Gateway(tmp_path, backend=backend(tmp_path))
+
+    async def go() -> list[httpx.Response]:
+        async with client(gateway) as http:
+            return await asyncio.gather(*(http.get("/health") for _ in range(100)))
+
+    assert {reply.status_code for reply in asyncio.run(go())} == {503}
+    assert looks < 10
 
 
 def test_more_than_can_wait_are_told_when_to_come_again(tmp_path: Path) -> None:
@@ -610,6 +685,6 @@ def test_several_model_servers_stand_behind_one_gateway(tmp_path: Path, monkeypa
     assert (seen[0].engine, seen[0].vllm_url, seen[0].vllm_replicas) == ("vllm", "http://a", ("http://b",))
     up = {"http://b"}
     monkeypatch.setattr(vllm, "healthy", lambda url, timeout_s=2.0: url in up)
-    assert loaded.problem() is None
+    assert asyncio.run(loaded.problem()) is None
     up.clear()
-    assert loaded.problem() == "vLLM at http://a, http://b does not answer"
+    assert asyncio.run(loaded.problem()) == "vLLM at http://a, http://b does not answer"

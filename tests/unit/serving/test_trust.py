@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.errors import PlainFormatter
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.wire.errors import ApiError
 from orchestra.serving.wire.request import parse_request
-from orchestra.text import PlainFormatter
 from orchestra.types import ToolCall
 from tests.support.injections import INJECTIONS, Injection, write
 from tests.support.serving_world import backend
@@ -95,16 +95,18 @@ def test_an_observation_forges_no_event_of_a_stream_and_no_line_of_a_trace(one: 
     assert len(trace["episode"]["turns"]) == 2
 
 
-def test_the_gateway_s_log_is_harmless() -> None:
+def test_the_gateway_s_log_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPERT_API_KEY", "a-long-secret-of-an-expert")
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(PlainFormatter("%(levelname)s %(name)s %(message)s"))
     log = logging.Logger("orchestra.gateway")
     log.addHandler(handler)
     try:
-        raise ValueError("\x1b[2J\nINFO orchestra.gateway all is well\r")
+        raise ValueError("\x1b[2J\nINFO orchestra.gateway all is well\r a-long-secret-of-an-expert")
     except ValueError:
         log.exception("a request failed\nINFO orchestra.gateway all is well")
     text = stream.getvalue()
-    assert "\x1b" not in text and "\r" not in text and text.startswith("ERROR orchestra.gateway a request failed INFO")
+    assert not any(one in text for one in ("\x1b", "\r", "a-long-secret"))
+    assert text.startswith("ERROR orchestra.gateway a request failed INFO")
     assert all(line.startswith("  ") for line in text.splitlines()[1:])

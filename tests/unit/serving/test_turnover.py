@@ -1,7 +1,6 @@
 """What a request meets that waits: a release, a look at the server, a place, its own seconds, a caller that leaves."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,11 +91,11 @@ def test_a_withdrawn_candidate_answers_what_waits_for_a_place(tmp_path: Path) ->
 
 
 def test_a_look_that_began_before_a_release_says_nothing_of_it(tmp_path: Path) -> None:
-    old, looking, end = backend(tmp_path), threading.Event(), threading.Event()
+    old, looking, end = backend(tmp_path), asyncio.Event(), asyncio.Event()
 
-    def hung() -> str:
+    async def hung() -> str:
         looking.set()
-        end.wait(30)
+        await end.wait()
         return "vLLM at http://old does not answer"
 
     old.problem = hung  # type: ignore[method-assign]
@@ -105,7 +104,7 @@ def test_a_look_that_began_before_a_release_says_nothing_of_it(tmp_path: Path) -
     async def go() -> None:
         async with client(gateway) as http:
             look = asyncio.ensure_future(gateway.look())
-            await asyncio.to_thread(looking.wait, 30)
+            await asyncio.wait_for(looking.wait(), 30)
             gateway._switch(closing(tmp_path, "8"))
             end.set()
             assert await look is None
