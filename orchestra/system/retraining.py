@@ -98,7 +98,9 @@ def requests(root: Path) -> list[RetrainRequest]:
     found = []
     for file in (root / REQUESTS).glob("*.json"):
         with contextlib.suppress(OSError, UnicodeDecodeError, ValidationError):
-            found.append(RetrainRequest.model_validate_json(file.read_text(encoding="utf-8")))
+            request = RetrainRequest.model_validate_json(file.read_text(encoding="utf-8"))
+            if request.id == file.stem:  # Any other id could lead out of the folder when the request is written.
+                found.append(request)
     return sorted(found, key=lambda one: (one.asked, one.id))
 
 

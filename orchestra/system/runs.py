@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from orchestra.errors import ConfigError, OrchestraError
 from orchestra.files import atomic
@@ -132,6 +132,12 @@ class RunRecord(Record):
     """The kernel's start tick of the process: with the pid it names one process for ever."""
     alone: bool = True
     """Whether it works under the workspace's lock."""
+
+    @field_validator("environment")
+    @classmethod
+    def _only_carried(cls, found: dict[str, str]) -> dict[str, str]:
+        """A backup of others can hold any record, and a rerun sets what it names: PYTHONPATH would run their code."""
+        return {name: value for name, value in found.items() if name in CARRIED}
 
     @property
     def lives(self) -> bool:
@@ -288,7 +294,9 @@ def _on_disk(root: Path) -> Iterator[RunRecord]:
     for file in (root / RUNS).glob("*.json"):
         # Written by another version of this program, or removed meanwhile.
         with contextlib.suppress(OSError, UnicodeDecodeError, ValidationError):
-            yield RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+            record = RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+            if record.id == file.stem:  # Any other id could lead out of the folder when the record is written.
+                yield record
 
 
 def _forget_old(root: Path, flow: str) -> None:

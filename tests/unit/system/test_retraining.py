@@ -44,6 +44,14 @@ def asked(root: Path, *reasons: RetrainReason, looked: Any = LOOKED) -> list[str
     return [one.what for one in ask(root, reasons, looked, "monitor m1")]
 
 
+def test_a_request_that_would_be_written_elsewhere_is_left_out(tmp_path: Path) -> None:
+    (one,) = ask(tmp_path, [PRICE], LOOKED, "monitor m1")
+    text = (tmp_path / REQUESTS / f"{one.id}.json").read_text()
+    (tmp_path / REQUESTS / "x.json").write_text(text.replace(f'"{one.id}"', '"../../elsewhere"'))
+    assert [each.id for each in take(tmp_path, "r1", "r1")] == [one.id]
+    assert not (tmp_path / "elsewhere.json").exists()
+
+
 def states(root: Path) -> list[str]:
     return [one.state for one in requests(root)]
 

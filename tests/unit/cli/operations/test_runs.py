@@ -174,6 +174,17 @@ def test_a_rerun_takes_the_options_of_the_run_and_forces_only_what_it_had_not_ru
     assert _again(workspace, "sad-fox", "grpo") == ("retrain", {"until": "evaluate", "force": ["grpo"]})
 
 
+def test_a_record_of_others_sets_no_other_variable_and_leads_nowhere_else(workspace: Path) -> None:
+    """A backup may hold any record: a rerun would run a module that PYTHONPATH names."""
+    carried = {"ORCHESTRA_TASK_RUNNER": "threads:2"}
+    save(workspace, failed())
+    (file,) = (workspace / RUNS).iterdir()
+    written = json.loads(file.read_text()) | {"environment": {"PYTHONPATH": "evil", **carried}}
+    file.write_text(json.dumps(written))
+    (workspace / RUNS / "x.json").write_text(json.dumps(written | {"id": "../../x"}))
+    assert [(one.id, one.environment) for one in runs(workspace)] == [("id-sad-fox", carried)]
+
+
 def test_a_killed_process_shows_at_once_and_another_machines_run_while_the_lock_is_free(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
