@@ -56,8 +56,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_private(path: Path, text: str) -> None:
     """Replace a file that only its user may read: a key, a token."""
-    with whole_file(path) as partial:
-        partial.chmod(0o600)
+    with whole_file(path, private=True) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -104,15 +103,18 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def whole_file(path: Path, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
     """The path of an empty file to fill; it takes the place of `path`, with its mode, only if the block ends well.
 
-    One that is not `durable` may be lost when the machine stops, and does not wait for the disk.
+    One that is not `durable` may be lost when the machine stops, and does not wait for the disk. A `private` one only
+    its user may read, from the first byte on and whatever mode the one before had.
     """
     with _beside(path, folder=False) as partial:
+        if private:
+            partial.chmod(0o600)
         yield partial
         # Where a link leads to may be another user's.
-        if not path.is_symlink() and path.is_file():
+        if not private and not path.is_symlink() and path.is_file():
             partial.chmod(stat.S_IMODE(path.stat().st_mode))
         if durable:
             replace(partial, path)

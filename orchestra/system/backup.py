@@ -104,34 +104,31 @@ def backup(
         what = "neither MLflow, Prefect nor the gateway has a database here"
         raise DataError(what, where=str(root / ".state"), fix="orchestra run")
     with (
-        atomic.whole_file(target) as partial,
+        atomic.whole_file(target, private=True) as partial,
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".backup-") as folder,
+        tarfile.open(partial, "w") as archive,
     ):
-        partial.chmod(0o600)
-        with tarfile.open(partial, "w") as archive:
-            for name in databases:
-                if (root / name).is_file():
-                    say(f"backup: {name}")
-                    check_database(root, name, beside=True)
-                    copy = Path(folder) / name
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    snapshot(root / name, copy)
-                    check_database(Path(folder), name)  # Of the copy, since writers of the other would have to wait.
-                    copy.chmod(stat.S_IMODE((root / name).stat().st_mode))
-                    hashes[name] = _add(archive, copy, name)
-            every = list(_files(root, folders, files))
-            for number, file in enumerate(every):
-                say(f"backup: {number}/{len(every)} files ({100 * number // len(every)}%)")
-                name = file.relative_to(root).as_posix()
-                with contextlib.suppress(FileNotFoundError):  # Removed since it was listed.
-                    hashes[name] = _add(archive, file, name)
-            contents = BackupContents(
-                made=datetime.now(UTC), version=__version__, root=str(root.resolve()), files=hashes
-            )
-            text = contents.model_dump_json(indent=1).encode()
-            entry = tarfile.TarInfo(CONTENTS)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text))
+        for name in databases:
+            if (root / name).is_file():
+                say(f"backup: {name}")
+                check_database(root, name, beside=True)
+                copy = Path(folder) / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                snapshot(root / name, copy)
+                check_database(Path(folder), name)  # Of the copy, since writers of the other would have to wait.
+                copy.chmod(stat.S_IMODE((root / name).stat().st_mode))
+                hashes[name] = _add(archive, copy, name)
+        every = list(_files(root, folders, files))
+        for number, file in enumerate(every):
+            say(f"backup: {number}/{len(every)} files ({100 * number // len(every)}%)")
+            name = file.relative_to(root).as_posix()
+            with contextlib.suppress(FileNotFoundError):  # Removed since it was listed.
+                hashes[name] = _add(archive, file, name)
+        contents = BackupContents(made=datetime.now(UTC), version=__version__, root=str(root.resolve()), files=hashes)
+        text = contents.model_dump_json(indent=1).encode()
+        entry = tarfile.TarInfo(CONTENTS)
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
     return contents
 
 

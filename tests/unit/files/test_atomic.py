@@ -163,6 +163,18 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
     assert [call for call in again if call.startswith("exchange")] == ["exchange with set"]
 
 
+def test_a_private_file_takes_no_mode_of_the_one_before(tmp_path: Path) -> None:
+    place = tmp_path / "key"
+    place.touch()
+    place.chmod(0o644)
+    with atomic.whole_file(place, private=True) as partial:
+        assert partial.stat().st_mode & 0o777 == 0o600
+    assert place.stat().st_mode & 0o777 == 0o600
+    place.chmod(0o666)
+    atomic.write_private(place, "new")
+    assert place.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
     place = tmp_path / "x"
     place.write_text("old")

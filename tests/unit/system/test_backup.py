@@ -74,6 +74,8 @@ def flow_runs(root: Path) -> list[str]:
 
 def test_the_champion_the_artifact_and_the_history_are_back_in_another_folder(made: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "kept.tar", tmp_path / "other"
+    file.touch()
+    file.chmod(0o644)
     told = backup(made, file)
     assert "1 checkpoints" in told.line and MLFLOW in told.line and PREFECT in told.line
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
