@@ -98,8 +98,10 @@ def agreement(folder: Path, file: Path, prompts: Sequence[Sequence[int]]) -> int
 
     loader: Any = AutoModelForCausalLM
     # transformers reads no head size from a GGUF file, so the checkpoint's own configuration says it.
-    config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    read = loader.from_pretrained(str(file.parent), gguf_file=file.name, config=config, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    read = loader.from_pretrained(
+        str(file.parent), gguf_file=file.name, config=config, dtype=torch.float32, trust_remote_code=False
+    )
     ours = load_model(folder, dtype=torch.float32)
     theirs = read.eval().to(ours.device)
     return sum(_greedy(ours, prompt) == _greedy(theirs, prompt) for prompt in prompts)

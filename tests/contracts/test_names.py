@@ -222,6 +222,17 @@ def test_every_pinned_version_has_hashes_beside_it(name: str) -> None:
     assert bare == ["torch"], "its files differ by index: CPU and CUDA builds"
 
 
+def test_no_code_in_the_folder_of_a_model_is_run() -> None:
+    """Without a word transformers asks the terminal for leave."""
+    found = [
+        (str(file.relative_to(ROOT)), {one.arg: ast.unparse(one.value) for one in call.keywords})
+        for file in (ROOT / "orchestra").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"
+    ]
+    assert found and not [name for name, given in found if given.get("trust_remote_code") != "False"]
+
+
 def test_no_committed_file_holds_an_index_address_or_a_machine_path() -> None:
     address = re.compile(r"--(extra-)?index-url|find-links\s*=|file:///(opt|home|work)|https?://[^\s/]*:[^\s/@]+@")
     place = re.compile(r"(?<![\w.])/(home|work|root)/[\w.-]+/")

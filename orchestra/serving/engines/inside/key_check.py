@@ -1,4 +1,5 @@
-"""vLLM asks for its key below /v1 only: with the endpoints that replace weights, every path has to."""
+"""vLLM asks for its key below /v1 and some other paths only; here every path does: /invocations completes texts, and
+rollout servers have endpoints that replace weights."""
 
 import hmac
 import os

@@ -1,4 +1,4 @@
-"""The endpoints that replace a rollout server's weights answer only who has its key."""
+"""Model servers that are started here answer only who has their key: to complete a text, and to replace weights."""
 
 import asyncio
 import subprocess
@@ -12,9 +12,11 @@ from fastapi import FastAPI, WebSocket
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from orchestra.config.deploy import VllmServer
 from orchestra.config.engine import PlayServer
 from orchestra.serving.engines.inside.key_check import KeyCheck
-from orchestra.serving.engines.server import _flags, own_settings
+from orchestra.serving.engines.server import own_settings
+from orchestra.serving.releases import vllm
 
 PATHS = ["/collective_rpc", "/sleep", "/server_info", "/v1/models", "/health/../sleep", "//health", "/invocations", "/"]
 WRONG: list[dict[str, str]] = [
@@ -68,9 +70,14 @@ def test_a_socket_asks_for_the_key_too(app: FastAPI) -> None:
 def test_vllm_finds_it_without_anything_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "theirs.py").touch()
-    env: dict[str, Any] = own_settings(tmp_path, PlayServer(), adapters=False)
-    flags = _flags(None, PlayServer(), 64)
-    module, _, name = flags[flags.index("--middleware") + 1].rpartition(".")
+    rollout: dict[str, Any] = own_settings(tmp_path, PlayServer(), adapters=False)
+    release: dict[str, Any] = vllm.environment(tmp_path, VllmServer())
+    assert rollout["VLLM_SERVER_DEV_MODE"] == "1" and "VLLM_SERVER_DEV_MODE" not in release
+    line = vllm.command(tmp_path / "python", 8123, 64, VllmServer())
+    module, _, name = line[line.index("--middleware") + 1].rpartition(".")
     code = f"import sys, theirs; from {module} import {name}; print('orchestra' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n" and env["VLLM_API_KEY"] and env["VLLM_SERVER_DEV_MODE"] == "1"
+    for env in (rollout, release):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "False\n" and env["VLLM_API_KEY"]
