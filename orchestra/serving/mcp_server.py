@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestra import __version__
-from orchestra.errors import ConfigError, OrchestraError, ServiceError
+from orchestra.errors import ConfigError, OrchestraError, PlainFormatter, ServiceError
 from orchestra.serving import client
 from orchestra.serving.client import AskResponse
 from orchestra.system.processes import LOCALHOST, server_socket
@@ -198,10 +199,18 @@ def failed(why: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=f"error: {why}")], is_error=True)
 
 
+def keep_log() -> None:
+    """Write warnings and tracebacks to standard error, which a client may keep, without a secret."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
 async def serve_stdio(answerer: Answerer) -> None:
     """Serve one client over stdin and stdout until it hangs up."""
     from mcp.server.stdio import stdio_server
 
+    keep_log()
     server = build(answerer)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
@@ -211,6 +220,7 @@ def serve_http(answerer: Answerer, port: int) -> None:
     """Serve on 127.0.0.1 until told to end; 0 is any free port. Raises `ServiceError` when the port is taken."""
     import uvicorn
 
+    keep_log()
     app = build(answerer).streamable_http_app(host=LOCALHOST)
     listening = server_socket()
     try:
@@ -220,4 +230,5 @@ def serve_http(answerer: Answerer, port: int) -> None:
     except OSError as error:
         raise ServiceError(f"port {port}: {error.strerror}", where=LOCALHOST, fix="give another --http") from None
     print(f"MCP server at http://{LOCALHOST}:{listening.getsockname()[1]}/mcp", flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)).run(sockets=[listening])
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    uvicorn.Server(config).run(sockets=[listening])

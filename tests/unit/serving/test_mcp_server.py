@@ -1,6 +1,7 @@
 """`orchestra mcp` with real MCP clients: a process over stdio and HTTP before a gateway; a checkpoint in process."""
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.serving.app import create_app
 from orchestra.serving.client import AskResponse
 from orchestra.serving.gateway import Gateway
-from orchestra.serving.mcp_server import TOOL, Answerer, Ask, Deployed, InProcess, build
+from orchestra.serving.mcp_server import TOOL, Answerer, Ask, Deployed, InProcess, build, keep_log
 from tests.support.real_gateway import listening
 from tests.support.serving_world import MADE, backend, calculate, checkpoint, params, workspace
 from tests.support.worlds import ROOT, codec
@@ -53,6 +54,20 @@ def tell(answerer: Answerer, **arguments: Any) -> CallToolResult:
 
 def texts(result: CallToolResult) -> list[str]:
     return [part.text for part in result.content if part.type == "text"]
+
+
+def test_no_secret_is_in_a_traceback_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXPERT_API_KEY", "a-long-secret-of-an-expert")
+    monkeypatch.setattr(logging, "root", logging.Logger("root"))
+    keep_log()
+    try:
+        raise ValueError("Illegal header value b'Bearer a-long-secret-of-an-expert'")
+    except ValueError:
+        logging.root.exception("the handler failed")
+    said = capsys.readouterr().err
+    assert "Illegal header value" in said and "a-long-secret" not in said
 
 
 def orchestra(*arguments: str) -> list[str]:

@@ -9,8 +9,8 @@ from orchestra.config.deploy import GatewayLimits
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.backend import Backend
 from orchestra.serving.episodes.engine import ThreadedPolicy
-from orchestra.serving.episodes.job import Job
-from orchestra.serving.gateway import ANYBODY, Caller, Gateway
+from orchestra.serving.episodes.job import ANYBODY, Caller, Job
+from orchestra.serving.gateway import Gateway
 from orchestra.serving.releases.traffic import Traffic
 from orchestra.serving.shared.samples import Finding
 from orchestra.serving.wire.request import ChatRequest

@@ -45,7 +45,7 @@ def asked(root: Path, *reasons: RetrainReason, looked: Any = LOOKED) -> list[str
 
 
 def test_a_request_that_would_be_written_elsewhere_is_left_out(tmp_path: Path) -> None:
-    (one,) = ask(tmp_path, [PRICE], LOOKED, "monitor m1")
+    (one,) = ask(tmp_path, [PRICE], ["price"], "monitor m1")
     text = (tmp_path / REQUESTS / f"{one.id}.json").read_text()
     (tmp_path / REQUESTS / "x.json").write_text(text.replace(f'"{one.id}"', '"../../elsewhere"'))
     assert [each.id for each in take(tmp_path, "r1", "r1")] == [one.id]
