@@ -147,8 +147,8 @@ def of_a_release(params: Params) -> dict[str, str]:
 
 def test_model_servers_have_the_options_of_a_release() -> None:
     """Every one of them, with the values of each profile for a GPU."""
-    # A container's address and its folder are its own.
-    own, length = {"--host", "--port", "--model"}, "--max-model-len"
+    # A container's address and its folder are its own, and no image has our check of the key.
+    own, length = {"--host", "--port", "--model", "--middleware"}, "--max-model-len"
     released = [of_a_release(load_params(file)) for file in sorted((ROOT / "models/recipes").glob("*/params.yaml"))]
     assert len(released) == 3 and len(model_servers()) == 2
     assert {found["--shutdown-timeout"] for found in model_servers()} == {str(VLLM_ENDS_S)}
@@ -281,6 +281,15 @@ def test_no_pod_runs_as_root_or_writes_beyond_its_volumes() -> None:
     env = {one["name"]: one.get("value") for one in container["env"]}
     mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"] if not one.get("readOnly")}
     assert env["USER"] and mounted == {env["HOME"]: "tmp"} and {"name": "tmp", "emptyDir": {}} in server["volumes"]
+
+
+def test_a_model_server_sees_the_checkpoints_alone() -> None:
+    """Beside them lie the operator's key, conversations and traces, and its image is another's."""
+    (model,) = stack()["servingEngineSpec"]["modelSpec"]
+    container = deployment("orchestra-vllm")["template"]["spec"]["containers"][0]
+    for seen in (container["volumeMounts"], model["extraVolumeMounts"]):
+        (disk,) = [one for one in seen if one["name"] == "workspace"]
+        assert disk["mountPath"] == f"/workspace/{disk['subPath']}" == "/workspace/.state/models" and disk["readOnly"]
 
 
 def test_nothing_is_open_beyond_this_machine_and_no_secret_is_written_down() -> None:
