@@ -26,6 +26,8 @@ MAX_ENTROPY_LOST = 0.95
 """Share of the first window's entropy that may be lost; beyond it nothing is tried any more."""
 UNKNOWN = {"valid": 1.0}
 """What a measure is taken for while no step has it; 0 otherwise."""
+PARTS = {"tool_share/": "calls", "reward_": "reward"}
+"""Measures that add up over their names, and what a step has that has any of them: what it does not name is 0 there."""
 
 History = Sequence[Mapping[str, float]]
 """`measure` of each step, oldest first."""
@@ -293,5 +295,12 @@ def _mean(rows: History, name: str, unknown: float = 0.0) -> float:
 
 
 def averages(rows: History) -> dict[str, float]:
-    """The mean of every measure over the steps that have it."""
-    return {name: _mean(rows, name) for name in sorted({name for row in rows for name in row})}
+    """The mean of every measure over the steps that have it, so that means of parts add up as the parts do."""
+    names = sorted({name for row in rows for name in row})
+    return {name: _mean(_with_part(rows, name), name) for name in names}
+
+
+def _with_part(rows: History, name: str) -> History:
+    """The steps, with a 0 where one of `PARTS` is not named: no example offers the tool, no user weighs the part."""
+    whole = next((whole for begin, whole in PARTS.items() if name.startswith(begin)), None)
+    return [{name: 0.0, **row} if whole in row else row for row in rows]

@@ -169,6 +169,19 @@ def test_averages_leave_out_the_steps_that_lack_a_measure() -> None:
     assert averages([]) == {}
 
 
+def test_averages_of_parts_add_up_as_the_parts_of_each_step_do() -> None:
+    """A step that offers no domain tool, or in which no preference names a tool, has none of that part."""
+    plain = {"calls": 2.0, "reward": 0.5, "reward_outcome": 0.5, "kind_share/domain": 0.0, "tool_share/search": 1.0}
+    mixed = {
+        "calls": 1.0, "reward": 0.9, "reward_outcome": 0.7, "reward_share": 0.2, "kind_share/domain": 0.5,
+        "tool_share/search": 0.5, "tool_share/domain": 0.5,
+    }  # fmt: skip
+    means = averages([plain, mixed, {"failed": 1.0}])
+    assert means["tool_share/domain"] == means["kind_share/domain"] == 0.25
+    assert sum(value for name, value in means.items() if name.startswith("tool_share/")) == 1.0
+    assert means["reward_outcome"] + means["reward_share"] == pytest.approx(means["reward"])
+
+
 def test_shares_are_of_catalogue_entries_whatever_they_were_called() -> None:
     spec = catalogue().spec("gpt-5").model_copy(update={"name": "oracle"})
     item = example(toolbox=[spec, catalogue().spec("search"), catalogue().spec("gpt-5-mini")])
