@@ -111,7 +111,8 @@ def look(root: Path, fingerprint: str, latest: Sequence[Episode], evaluated: Seq
         sampler = Sampler(root, params, fingerprint, usual)
         said = sampler.judge_more()
         kept = sampler.kept()
-    found, signal = compared(kept, judged(one.episode for one in usual), fingerprint)
+    ruled = sampler.evaluated_by_rule() if any(one.by == "rule" for one in kept) else Judged([], [])
+    found, signal = compared(kept, ruled, fingerprint)
     file, book = read_catalogue(root / params.world.catalogue), PriceBook.load(root / params.world.prices)
     by_expert = charged(latest, file, book, date.today())
     ratios = {name: _finite(one.ratio) for name, one in by_expert.items()}
@@ -153,6 +154,12 @@ class Sampler:
                 place = {one.id: number for number, one in enumerate(due)}
                 self._keep([*kept, *sorted(new, key=lambda one: -place[one.id])])
         return said
+
+    def evaluated_by_rule(self) -> Judged:
+        """The evaluated answers to questions that a rule judges where they are served: a domain's tasks are none, cost
+        little, and would make every served request look expensive beside them."""
+        rules = self._rules({one.question for one in self.evaluated})
+        return judged(one.episode for one in self.evaluated if one.question in rules)
 
     def _keep(self, verdicts: Sequence[ServedVerdict]) -> None:
         """Those of the evaluation, and more of the served than one window: none is asked for twice."""

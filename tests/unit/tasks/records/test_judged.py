@@ -53,13 +53,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def look(root: Path) -> Spent:
-    """What the monitor finds beside that evaluation."""
+def look(root: Path, *more: ReferenceEpisode) -> Spent:
+    """What the monitor finds beside that evaluation, and `more` of it."""
     found = [
         ReferenceEpisode(question=f"what is {n}+1?", episode=one)
         for n, one in enumerate(evaluated(100, lambda n: episode(cost_usd="0.01", solved=bool(n % 4))))
     ]
-    return judged.look(root, RELEASE, served(root / TRACES, RELEASE), found)
+    return judged.look(root, RELEASE, served(root / TRACES, RELEASE), [*found, *more])
 
 
 def evaluated(count: int, made: Callable[[int], Episode]) -> list[Episode]:
@@ -127,6 +127,24 @@ def test_of_the_held_out_set_only_what_is_asked_for_is_kept(root: Path) -> None:
     assert sampler._rules({"what is 7+1?", "who are you?"}).keys() == {"what is 7+1?"}
     (root / HELDOUT).write_text("no example")
     assert sampler._rules(set()) == {}, "nothing is read where nothing is due"
+
+
+def test_a_rule_is_compared_with_what_it_judged_of_the_evaluation(root: Path) -> None:
+    """A domain's tasks cost little and are never judged by a rule where they are served."""
+    tasks = [example(f"d{n}", instruction=f"ship order {n}", answer=None, kind="database") for n in range(100)]
+    with (root / HELDOUT).open("a", encoding="utf-8") as file:
+        file.write("".join(one.model_dump_json() + "\n" for one in tasks))
+    known(root, 200, lambda number: bool(number % 4), "0.01")
+    cheap = [
+        ReferenceEpisode(
+            question=f"ship order {n}", episode=episode(cost_usd="0.0001").model_copy(update={"example_id": f"d{n}"})
+        )
+        for n in range(100)
+    ]
+    spent = look(root, *cheap)
+    found = figures(root)
+    assert found is not None and found.evaluated_usd_per_solved == pytest.approx(1 / 75)
+    assert spent.signals == [] and not found.rose
 
 
 def test_a_rise_is_told_with_both_figures(root: Path) -> None:
