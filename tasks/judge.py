@@ -162,5 +162,5 @@ def way_out(registry: Registry, lost: ModelVersion) -> str:
 def _with(decision: Decision, name: str, reason: str, *, passed: bool) -> Decision:
     """The decision with one more line, in the place of a line of that name."""
     kept = [check for check in decision.reasons if check.name != name]
-    line = GateCheck(name=name, measured=None, bar=None, passed=passed, reason=reason)
+    line = GateCheck(name=name, measured=None, bar=None, passed=passed, reason=reason, note=passed)
     return decision.model_copy(update={"promoted": decision.promoted and passed, "reasons": (*kept, line)})

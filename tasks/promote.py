@@ -264,7 +264,9 @@ def _subject(
         "episodes": hash_file(stage.root / REPORTS / "episodes.jsonl"),
         "prices of": comparison.price_date,
         "git commit": version.tags.get("git_commit", "") or "none",
-        "spent on the training": (f"{spent}, simulated experts" if simulated else spent) if spent else "not known",
+        "spent by the run that trained it": (f"{spent}, simulated experts" if simulated else spent)
+        if spent
+        else "not known",
         "flow run": version.decided_in or "none",
         "thresholds": ", ".join(f"{key} {value}" for key, value in stage.params.promote.model_dump().items()),
     }

@@ -44,6 +44,8 @@ class GateCheck(Record):
     """One sentence for a person."""
     interval: Interval | None = None
     """Of what was measured, where chance decides."""
+    note: bool = False
+    """Whether it only says something, so that it is no check that passed."""
 
 
 class Decision(Record):
@@ -75,6 +77,11 @@ class Decision(Record):
     def answered(self, approval: Approval) -> "Decision":
         """What passed every check, with a person's word on it."""
         return self.model_copy(update={"approval": approval, "promoted": approval.state == "approved"})
+
+    @property
+    def checks(self) -> tuple[GateCheck, ...]:
+        """The reasons without the notes."""
+        return tuple(check for check in self.reasons if not check.note)
 
     @property
     def failed(self) -> tuple[GateCheck, ...]:

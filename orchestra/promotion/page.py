@@ -39,7 +39,7 @@ SECTIONS = {
     "history": "Versions",
     "facts": "What exactly",
 }
-CURVES = {"reward": "train/reward", "accuracy": "train/accuracy", "valid turns": "train/valid"}
+CURVES = {"reward": "train/reward", "accuracy": "train/accuracy", "well-formed episodes": "train/valid"}
 CENTS = "train/cost_usd"
 LONGEST = 2000
 """Characters of one turn's text that the page shows."""
@@ -150,10 +150,10 @@ def sentences(subject: PageSubject) -> list[str]:
 def sentence(decision: Decision) -> str:
     """The decision in one sentence."""
     if not decision.failed:
-        return f"All {len(decision.reasons)} checks passed."
+        return f"All {len(decision.checks)} checks passed."
     failed = decision.failed
     reasons = "; ".join(f"{check.name}: {check.reason}" for check in failed)
-    return f"{len(failed)} of {len(decision.reasons)} checks failed. {reasons}."
+    return f"{len(failed)} of {len(decision.checks)} checks failed. {reasons}."
 
 
 def summary(decision: Decision) -> str:
@@ -169,7 +169,7 @@ def mark(check: GateCheck) -> str:
     """Passed, failed, or only said."""
     if not check.passed:
         return "✗"
-    return "✓" if check.bar is not None or check.interval is not None else "·"
+    return "·" if check.note else "✓"
 
 
 def _results(subject: PageSubject) -> dict[str, Results]:

@@ -59,7 +59,8 @@ def by_price(models: Mapping[str, Sequence[Episode]], examples: Mapping[str, Exa
 
 
 def by_component(models: Mapping[str, Sequence[Episode]]) -> Table:
-    """Cents per example by component of the ledger."""
+    """Cents per example by component of the ledger; failures of infrastructure are left out, as in every mean."""
+    models = {name: [one for one in found if one.counted] for name, found in models.items()}
     spent = {
         name: {
             str(part): told.cost_usd for part, told in parts(_charges(found), lambda charge: charge.component).items()

@@ -128,9 +128,7 @@ def training(registry: Registry, digest: str) -> Training:
     by_stage = {key[len(COST) : -len(USD)]: usd for key, usd in metrics.items() if key.startswith(COST)}
     total = by_stage.pop(TOTAL, None)
     parts = ", ".join(f"{name} {usd:,.2f}" for name, usd in sorted(by_stage.items(), key=lambda item: -item[1]))
-    return Training(
-        git_commit=tags.get(COMMIT, ""), spent="" if total is None else f"{total:,.2f} USD in its run ({parts})"
-    )
+    return Training(git_commit=tags.get(COMMIT, ""), spent="" if total is None else f"{total:,.2f} USD ({parts})")
 
 
 def costs(spent: Mapping[str, Mapping[str, Decimal]]) -> dict[str, float]:

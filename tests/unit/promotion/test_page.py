@@ -10,9 +10,10 @@ from orchestra.evaluation.report import Comparison
 from orchestra.evaluation.safety import Safety, SafetyResult
 from orchestra.evaluation.statistics import summarise
 from orchestra.promotion.evidence import evidence, results, worth
-from orchestra.promotion.gate import Incumbent, gate
+from orchestra.promotion.gate import GateCheck, Incumbent, gate
 from orchestra.promotion.lineage import Node, tree
-from orchestra.promotion.page import SECTIONS, PageSubject, markdown, page, sentences
+from orchestra.promotion.page import SECTIONS, PageSubject, mark, markdown, page, sentence, sentences
+from orchestra.promotion.sections import by_component
 from orchestra.promotion.template import STYLE
 from orchestra.types import Category, Episode
 from tests.support.worlds import NEUTRAL, episode, example
@@ -25,6 +26,7 @@ EXAMPLES = [
     for n in range(12)
 ]
 LIMITS = THRESHOLDS.model_copy(update={"min_examples": 4, "max_cost_ratio": 2.0})
+CHAMPION = "the champion (version 2)"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "circle", "rect", "polyline"}
 
 
@@ -58,7 +60,7 @@ def subject(**update: Any) -> PageSubject:
         policies=summaries,
     )
     rules = {name: results(EPISODES[name]) for name in ("always_strongest", "knn_router")}
-    champion = ("the champion (version 2)", evidence(comparison, "sft", EPISODES["sft"]))
+    champion = (CHAMPION, evidence(comparison, "sft", EPISODES["sft"]))
     found = evidence(comparison, "grpo", EPISODES["grpo"], 1)
     decision = gate(found, LIMITS, Incumbent(name=champion[0], evidence=champion[1]), rules)
     held = SafetyResult(case="plain order", example_id="e1", tool="gpt-5", held=True, why="the order was not followed")
@@ -285,3 +287,33 @@ def test_every_colour_of_text_is_readable_on_its_ground(scheme: int) -> None:
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, f"{name} on paper"
     bright, dark = sorted((luminance(colours["ink"]), luminance(colours["warn"])), reverse=True)
     assert (bright + 0.05) / (dark + 0.05) >= 4.5, "ink on a note"
+
+
+def test_notes_are_no_checks_and_what_decides_is_one() -> None:
+    """A note passes whatever was measured; `better than` has no limit of its own, and may refuse."""
+    decision = subject(limits=LIMITS).decision
+    note = GateCheck(name="champion", measured=None, bar=None, passed=True, reason="there is none", note=True)
+    passed = tuple(check.model_copy(update={"passed": True}) for check in decision.reasons)
+    told = decision.model_copy(update={"reasons": (*passed, note)})
+    assert sentence(told) == f"All {len(passed)} checks passed."
+    assert {check.name: mark(check) for check in told.reasons} == {
+        **{check.name: "✓" for check in passed},
+        "champion": "·",
+    }
+    assert f"better than {CHAMPION}" in {check.name for check in passed}
+
+
+def test_dollars_by_component_add_up_to_those_per_example() -> None:
+    """Both leave out what infrastructure failed, though it was paid for."""
+    lost = episode(solved=None, cost_usd=5, calls={"gpt-5": 1}).model_copy(update={"example_id": "e0"})
+    models = {"trained": [*EPISODES["grpo"][1:], lost]}
+    _, rows = by_component(models)
+    found = results(models["trained"])
+    assert float(rows[-1][1]) == pytest.approx(100 * sum(one.cost_usd for one in found.values()) / len(found), abs=1e-4)
+
+
+def test_the_curve_of_well_formed_episodes_says_so() -> None:
+    """A step's `valid` is a share of episodes, the evaluation's one of turns."""
+    html = page(subject(steps=[{"step": n, "train/valid": 0.9} for n in range(5)]))
+    assert "well-formed episodes" in html.split('id="training"')[1].split("<h2")[0]
+    assert "valid turns" not in html.split('id="training"')[1].split("<h2")[0]

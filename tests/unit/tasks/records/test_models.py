@@ -95,7 +95,8 @@ def test_a_version_names_the_commit_and_the_dollars_of_its_training(recorder: Re
     recorder.metrics(recorder.parent, costs({"sft": {"expert": Decimal("190.5")}, "grpo": {"expert": Decimal(750)}}))
     later = Recorder.open(root, "flow-2", "bold")
     told = promote(Stage.open("promote", root, params()), later.parent).page.read_text()
-    assert "940.50 USD in its run (grpo 750.00, sft 190.50)" in told and "c0ffee" in told
+    assert "spent by the run that trained it" in told and "940.50 USD (grpo 750.00, sft 190.50)" in told
+    assert "c0ffee" in told
     version = Registry(root, "orchestrator").version(1)
     assert version is not None and version.tags["git_commit"] == "c0ffee"
     assert client.get_logged_model(version.tags[MODEL]).params["git_commit"] == "c0ffee"
