@@ -44,7 +44,7 @@ class Telemetry:
         self.check_cost = Counter(
             "orchestra_check_cost_usd", "Dollars of the workspace's own questions", registry=registry
         )
-        self.calls = Counter("orchestra_tool_calls", "Tool calls by tool", ["tool"], registry=registry)
+        self.calls = Counter("orchestra_tool_calls", "Tool calls written, by tool", ["tool"], registry=registry)
         self.turns = Counter("orchestra_turns", "Turns by whether they parsed", ["parsed"], registry=registry)
         self.tokens = Counter("orchestra_policy_tokens", "The policy's tokens", ["kind"], registry=registry)
         self.seconds = Histogram(

@@ -151,6 +151,9 @@ def test_a_request_that_paid_waits_longer(budgets: list[KeyBudget], monkeypatch:
 def test_a_request_that_paid_waits_until_any_call_under_way_has_ended() -> None:
     files = [read_catalogue(ROOT / "data/catalogue" / name) for name in ("tools.yaml", "real.yaml")]
     assert max(entry.deadline_s for file in files for entry in file.tools.values()) < spending.PAID_ROOM_S
+    told = " ".join((ROOT / "docs/reference/serving.md").read_text(encoding="utf-8").split())
+    assert f"request waits {spending.ROOM_S:g} s at most" in told
+    assert f"for a turn waits {spending.PAID_ROOM_S / 60:g} minutes at most" in told
 
 
 def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:
