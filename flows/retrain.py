@@ -247,7 +247,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     with journal.stage("promote") as note:
         judged = run_promote.with_options(name="promote")(root, recorder.parent, suspendable(), return_state=True)
         decision: Any = judged.result()
-        note(f"version {decision.version} {decision.name.lower()}")
+        note(f"version {decision.version} {decision.name.lower()}", booked.take())
     if decision.waits:
         decision = _with_answer(root, decision)
     code.check(fix="orchestra release serves the champion")

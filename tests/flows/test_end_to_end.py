@@ -12,7 +12,9 @@ import pytest
 
 from orchestra.system.environment import machine
 from orchestra.system.processes import alive, descendants, services
+from orchestra.system.runs import runs
 from orchestra.training.resume import last_step
+from tasks.platform.ledger import LedgerTail
 from tests.flows.workspace import TIMEOUT_S, Workspace
 
 STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]
@@ -97,6 +99,18 @@ def test_the_run_holds_what_identifies_it(first: list[str], micro: Workspace) ->
     names = {path.name for path in (micro.root / ".state" / "mlartifacts").rglob("*") if path.is_file()}
     ledger = f"{micro.runs()[-1].info.run_id}.jsonl"
     assert {"dvc.lock", "dvc.yaml", "params.yaml", "decision.html", "sft.log", ledger} <= names
+
+
+def test_the_record_of_the_run_tells_every_dollar_of_its_ledger(first: list[str], micro: Workspace) -> None:
+    (record,) = (one for one in runs(micro.root) if one.flow == "retrain")
+    booked = LedgerTail(micro.root, record.mlflow_run).take()
+    assert sum(stage.usd for stage in record.stages.values()) == booked
+    metrics = next(run for run in micro.runs() if run.info.run_id == record.mlflow_run).data.metrics
+    assert metrics["cost/total_usd"] == pytest.approx(float(booked))
+    assert (
+        metrics["cost/deploy_usd"] == pytest.approx(float(record.stages["deploy"].usd))
+        and metrics["cost/deploy_usd"] > 0
+    )
 
 
 def test_the_orchestrator_answers(first: list[str], micro: Workspace) -> None:

@@ -2,7 +2,11 @@
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -145,6 +149,44 @@ def test_the_run_tells_its_commit_and_its_dollars_while_it_goes_on(root: Path, m
     run = recorder.client.get_run(recorder.parent)
     assert run.data.tags["mlflow.source.git.commit"] == "c0ffee"
     assert run.data.metrics == {"cost/sft_usd": 1.5, "cost/grpo_usd": 2.25, "cost/total_usd": 3.75}
+
+
+class Step:
+    """A task of the flow that books some dollars."""
+
+    def __init__(self, ledger: Path, line: str, made: Any) -> None:
+        self._ledger, self._line, self._made = ledger, line, made
+
+    def with_options(self, **_: Any) -> "Step":
+        return self
+
+    def __call__(self, *_: Any, return_state: bool = False) -> Any:
+        with self._ledger.open("a", encoding="utf-8") as out:
+            out.write(f'{{"component": "expert", {self._line}}}\n')
+        return SimpleNamespace(result=lambda: self._made) if return_state else self._made
+
+
+def test_promote_and_deploy_are_each_told_with_their_own_dollars(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A champion that is measured again costs what promote books, and nothing of it is the release's."""
+    recorder = Recorder.open(root, "each", "e")
+    ledger = root / ".state" / "ledger" / f"{recorder.parent}.jsonl"
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    decision = SimpleNamespace(version=2, name="Unchanged", waits=False, promoted=True, why="")
+    deployment = SimpleNamespace(version="1", outcome="unchanged", url="", trial="")
+    steps = {"run_promote": ('"phase": "promote", "cost_usd": "5"', decision)}
+    steps["run_deploy"] = ('"phase": "deploy/smoke set", "cost_usd": "0.25"', deployment)
+    for name, (line, made) in steps.items():
+        monkeypatch.setattr(retrain, name, Step(ledger, line, made))
+    for name in ("check_named", "refuse_now", "screen"):
+        monkeypatch.setattr(retrain, name, lambda *_, **__: None)
+    monkeypatch.setattr(retrain, "suspendable", lambda: "")
+    monkeypatch.setattr(retrain, "RunSummary", MagicMock())
+    monkeypatch.setattr(retrain.dvc, "recover", lambda _: None)
+    monkeypatch.setattr(retrain.dvc, "stages", lambda _: {})
+    journal = RunJournal.begin(root, "each", "e", "retrain")
+    retrain._run_all(root, recorder, journal, None, set())
+    told = {name: stage.usd for name, stage in journal.record.stages.items()}
+    assert told == {"promote": Decimal(5), "deploy": Decimal("0.25")}
 
 
 def test_a_failure_is_recorded_with_its_line(root: Path) -> None:
