@@ -17,6 +17,7 @@ from orchestra.system.retraining import RetrainReason, ask, month_spent, take
 from orchestra.system.runs import RunJournal, save
 from orchestra.system.storage import MLFLOW, opened
 from orchestra.system.workspace import ID, workspace_id
+from tasks.platform import dvc
 from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import LedgerTail
 from tasks.platform.stage import Stage
@@ -181,8 +182,8 @@ def test_promote_and_deploy_are_each_told_with_their_own_dollars(root: Path, mon
         monkeypatch.setattr(retrain, name, lambda *_, **__: None)
     monkeypatch.setattr(retrain, "suspendable", lambda: "")
     monkeypatch.setattr(retrain, "RunSummary", MagicMock())
-    monkeypatch.setattr(retrain.dvc, "recover", lambda _: None)
-    monkeypatch.setattr(retrain.dvc, "stages", lambda _: {})
+    monkeypatch.setattr(dvc, "recover", lambda _: None)
+    monkeypatch.setattr(dvc, "stages", lambda _: {})
     journal = RunJournal.begin(root, "each", "e", "retrain")
     retrain._run_all(root, recorder, journal, None, set())
     told = {name: stage.usd for name, stage in journal.record.stages.items()}
