@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -212,3 +213,13 @@ def test_a_shipped_domain_is_plausible_and_the_mock_has_a_tool_that_only_tests_u
     check_domain(load_domain(ROOT / "data/domains/weather"))
     with pytest.raises(DataError, match="no intent calls find_books"):
         check_domain(load_domain(MOCK))
+
+
+def test_a_change_that_leaves_every_row_as_it_was_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "weather"
+    shutil.copytree(ROOT / "data/domains/weather", folder)
+    text = (folder / "tools.yaml").read_text(encoding="utf-8")
+    lifts = "set status = 'lifted', ends = (select day from clock) where"
+    (folder / "tools.yaml").write_text(text.replace(lifts, "set status = status where"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"intent .*: the golden calls write rows and leave each as it was"):
+        check_domain(load_domain(folder))
