@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,8 @@ BATCH = 512
 FORMATS = (".jsonl", ".parquet", ".json", ".csv", ".tsv")
 MAX_FIELD = 1 << 24
 """Characters of one CSV field."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""An escape of half a surrogate pair; two in a row are one character."""
 GET_AGAIN = "get the file again, or take the line out"
 
 
@@ -89,6 +92,8 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             where = f"{path}:{number}"
+            if not line.strip():
+                continue
             yield where, _object(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, where)
 
 
@@ -101,9 +106,14 @@ def _object(text: bytes, where: str) -> Row:
 
 def _parsed(text: bytes, where: str) -> Any:
     try:
-        return json.loads(text.decode("utf-8"))
+        value = json.loads(text.decode("utf-8"))
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 at byte {error.start}", where=where, fix=GET_AGAIN) from None
+    except UnicodeEncodeError:
+        raise DataError("half a surrogate pair, which is no text", where=where, fix=GET_AGAIN) from None
     except (ValueError, RecursionError) as error:
         what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise DataError(f"not JSON: {what}", where=where, fix=GET_AGAIN) from None
@@ -125,6 +135,9 @@ def _separated(path: Path) -> Iterator[tuple[str, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         try:
+            head = [name for name in reader.fieldnames or () if name]
+            if twice := next((name for name in head if head.count(name) > 1), None):
+                raise DataError(f"two columns have the name {twice}", where=f"{path}:1", fix="rename one of them")
             for row in reader:
                 if None in row:
                     raise DataError("more fields than the head names", where=f"{path}:{reader.line_num}", fix=GET_AGAIN)

@@ -41,6 +41,7 @@ PROBLEMS = (
     "gate_problem",
 )
 """What is wrong, in words; null where nothing is."""
+UNHEARD = "no simulated expert has heard of the question"
 COLUMNS = (*TEXTS, *COUNTS, *NUMBERS, *PROBLEMS)
 
 
@@ -245,5 +246,5 @@ async def golden_problem(example: Example, toolkit: Toolkit, copies: Copies) -> 
         and all_simulated(example, toolkit)
         and toolkit.book.find(example.instruction) is None
     ):
-        return "no simulated expert has heard of the question"
+        return UNHEARD
     return None

@@ -26,7 +26,7 @@ from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, Split
 from orchestra.validation.gate.decontamination import Gate
-from orchestra.validation.rows import marks
+from orchestra.validation.rows import UNHEARD, marks
 
 REFUSED = "refused.jsonl"
 """What of the extra files is not in the set, in its folder: where, row, source, reason and what was asked."""
@@ -124,6 +124,8 @@ class _Joining:
         lost = f", {sum(reasons.values())} refused: {told}" if reasons else ""
         if not card["examples"]:
             fix = "fix it, or take it out of synthesize.extra"
+            if UNHEARD in reasons and not answers.is_file():
+                fix = f"put {answers.name}, which the import wrote, beside it"
             raise DataError(f"nothing of it can be used{lost}", where=extra.file, fix=fix)
         say(f"{extra.file}: {card['examples']} {extra.split} examples{lost}")
         return {"split": extra.split, **card}

@@ -7,8 +7,10 @@ community_question_score, verifier_score. An example is made of each question, o
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +140,10 @@ def _text(row: Row, field: str, where: str, option: str) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    what = f"field {field}: not a text but {type(value).__name__}"
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return format(Decimal(str(value)), "f")
+    told = value if isinstance(value, float) else type(value).__name__
+    what = f"field {field}: not a text but {told}"
     raise DataError(what, where=where, fix=f"name another with {option}, or fix the row")
 
 

@@ -18,6 +18,8 @@ DATA = Path(__file__).parents[1] / "synthesis/imports/data"
     [
         ("a.jsonl", b'{"a": 1}\n{"a": \n', r"a.jsonl:2: not JSON: Expecting value"),
         ("a.jsonl", b'{"a": 1}\n\xff\n', r"a.jsonl:2: not UTF-8 at byte 0"),
+        ("a.jsonl", b'{"a": "\\ud83d\\ude00"}\n{"a": "\\uD800!"}\n', r"a.jsonl:2: half a surrogate pair"),
+        ("a.csv", b"a,b,a\n1,2,3\n", r"a.csv:1: two columns have the name a"),
         ("a.jsonl", b"[1]\n", r"a.jsonl:1: not an object but list"),
         ("a.jsonl", b"[" * 100_000, r"a.jsonl:1: not JSON"),
         ("a.json", b'{"a": 1}', r"a.json: not a list of objects"),
@@ -49,6 +51,12 @@ def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
 def test_lines_end_where_json_lines_end(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes('\ufeff{"a": "one\u2028two"}\n{"a": "three"}'.encode())
     assert [row["a"] for _, row in read_rows(tmp_path / "a.jsonl")] == ["one\u2028two", "three"]
+
+
+def test_empty_lines_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\r\n\r\n  \n{"a": 2}\n\n')
+    places = [(where.rpartition(":")[2], row["a"]) for where, row in read_rows(tmp_path / "a.jsonl")]
+    assert places == [("1", 1), ("4", 2)]
 
 
 def test_csv_keeps_lines_within_quotes(tmp_path: Path) -> None:

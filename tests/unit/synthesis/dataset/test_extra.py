@@ -26,13 +26,16 @@ from orchestra.synthesis.dataset.workers import synthesize
 from orchestra.synthesis.imports.answers import wrong_answers
 from orchestra.synthesis.imports.intake import beside
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.types import SPLITS, Category, Charge, Example
+from orchestra.types import SPLITS, Category, Charge, Example, Verifier
 from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT, example
 
 REAL = {
     "catalogue": "data/catalogue/real.yaml", "prices": "data/catalogue/prices.yaml", "price_date": "2026-08-06",
 }  # fmt: skip
+
+
+UNKNOWN = Verifier(kind="exact", answer="Tesk")
 
 
 def workspace(root: Path, domains: list[str], world: Mapping[str, str] | None = None, **section: Any) -> Params:
@@ -192,6 +195,9 @@ def test_a_file_that_gives_nothing_or_is_missing_stops_the_stage(tmp_path: Path,
     with pytest.raises(DataError, match=r"a.jsonl: nothing of it can be used, 1 refused: the domain toolscale-finance"):
         made(tmp_path, small)
     assert not (tmp_path / "set").exists()
+    write_jsonl(tmp_path / "data/extra/a.jsonl", sums("x1", category=Category.TOPIC, topic="math", verifier=UNKNOWN))
+    with pytest.raises(DataError, match=r"has heard of the question \(1\) — put a.answers.jsonl, which"):
+        made(tmp_path, small)
     (tmp_path / "data/extra/b.jsonl").write_text('{"id": "x"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"b.jsonl:1: field kind"):
         made(tmp_path, small)

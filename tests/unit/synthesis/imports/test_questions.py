@@ -144,3 +144,13 @@ def test_the_offline_corpus_gives_questions_that_one_search_answers(tmp_path: Pa
     path.write_text('{"id": "1", "title": "Norvik"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"facts.jsonl:1: field text: Field required"):
         list(corpus_questions([path], importer, "corpus", "Apache-2.0"))
+
+
+def test_a_number_of_json_is_read_as_people_write_it(tmp_path: Path, importer: ExampleImporter) -> None:
+    path, loader = tmp_path / "a.jsonl", Questions(Fields(), "own")
+    path.write_text('{"question": "how small?", "answer": 1e-7}\n{"question": "how many?", "answer": 1e22}\n')
+    verifiers = [row.verifier for _, row in loader.load([path], importer) if isinstance(row, Example)]
+    assert [(one.kind, one.answer) for one in verifiers] == [("numeric", "0.0000001"), ("numeric", "1" + 22 * "0")]
+    path.write_text('{"question": "how much?", "answer": 1e400}\n')
+    with pytest.raises(DataError, match="field answer: not a text but inf"):
+        list(loader.load([path], importer))
