@@ -65,7 +65,7 @@ class Protocol(Record):
         except ValidationError as error:
             raise ConfigError(problem(error), where=str(path), fix="fix that key") from None
         if protocol.judge is not None and rubric(protocol.judge.rubric).sha256 != protocol.prompt_sha256:
-            fix = "name the new hash and raise the protocol's version"
+            fix = f"write prompt_sha256: {rubric(protocol.judge.rubric).sha256}, and raise the protocol's version"
             raise ConfigError("the judge's prompt is another one", where=str(path), fix=fix)
         return protocol
 

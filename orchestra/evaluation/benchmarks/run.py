@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -71,8 +72,15 @@ class Evaluation:
         found = self.spec.load(self.files)
         if not found:
             raise DataError("no question in the files", where=self.benchmark, fix="name the published files: --data")
-        if len({question.id for question in found}) < len(found):
-            raise DataError("two questions have one id", where=self.benchmark, fix="name each file once")
+        ids = [question.id for question in found]
+        if len(set(ids)) < len(ids):
+            twice = next(one for one, count in Counter(ids).items() if count > 1)
+            fix = "name each file once, and give each question an id of its own"
+            raise DataError(f"two questions have the id {twice!r:.80}", where=self.benchmark, fix=fix)
+        judged = found if self.judging is not None and not self.spec.play else []
+        if empty := [one.id for one in judged if not (one.question.strip() and one.answer.strip())]:
+            what = f"question {empty[0]!r:.80} has no text or no reference answer, so no verdict could be right"
+            raise DataError(what, where=self.benchmark, fix="get the files again, or take it out")
         if unknown := set(self.only) - {question.group for question in found}:
             groups = ", ".join(sorted({question.group for question in found}))
             raise DataError(f"no group named {min(unknown)}", where=self.benchmark, fix=f"one of: {groups}")

@@ -35,7 +35,9 @@ class FramesRow(Published):
         try:
             found = ast.literal_eval(self.wiki_links or "[]")
         except (ValueError, SyntaxError):
-            raise DataError("field wiki_links: not a list", where=where, fix="get the file again") from None
+            found = None
+        if not isinstance(found, list):
+            raise DataError("field wiki_links: not a list", where=where, fix="get the file again")
         return [str(link) for link in found]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Protocol
-from orchestra.evaluation.benchmarks.frames.loader import load, load_oracle
+from orchestra.evaluation.benchmarks.frames.loader import FramesRow, load, load_oracle
 from orchestra.evaluation.benchmarks.hle import loader as hle
 from orchestra.evaluation.benchmarks.source import files_of, hashes
 from orchestra.evaluation.benchmarks.tau2 import loader as tau2
@@ -39,6 +39,13 @@ def test_frames_with_retrieval_sends_the_question_alone(tmp_path: Path) -> None:
     assert len(found) == 100 and found[0].id == "frames-f000"
     assert found[0].messages[0].content == found[0].question
     assert found[0].group == "Numerical reasoning | Tabular"
+
+
+@pytest.mark.parametrize("links", ["5", "'https://w/A'", "{'https://w/A': 1}", "https://w/A"])
+def test_links_that_are_no_list_are_named(links: str) -> None:
+    row = FramesRow.model_validate({"Prompt": "who?", "Answer": "Bob", "wiki_links": links})
+    with pytest.raises(DataError, match=r"test.tsv:2: field wiki_links: not a list"):
+        row.links("test.tsv:2")
 
 
 def test_frames_with_oracle_pages_needs_every_page_that_is_named(tmp_path: Path) -> None:

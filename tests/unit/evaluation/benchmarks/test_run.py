@@ -1,6 +1,7 @@
 """Evaluations resume per attempt, are the same whoever makes them, keep to their cap, and never score a failure."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -45,6 +46,22 @@ def child(file: Path, root: Path, url: str, tape: Path, mode: str, shards: str =
 
 def written(root: Path) -> int:
     return sum(len(file.read_bytes().splitlines()) for file in root.rglob("attempts/*.jsonl"))
+
+
+def test_questions_that_no_verdict_could_be_right_on_are_refused(tmp_path: Path) -> None:
+    file = published("hle", tmp_path, pairs("hle")[:3])
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+
+    def asked(**changes: str) -> None:
+        changed = [rows[0], {**rows[1], **changes}, rows[2]]
+        file.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        assert evaluation("hle", file, tmp_path, "").questions
+
+    for changes in ({"answer": " "}, {"question": ""}):
+        with pytest.raises(DataError, match=r"hle: question 'h001' has no text or no reference answer"):
+            asked(**changes)
+    with pytest.raises(DataError, match=r"hle: two questions have the id 'h000' — name each file once, and"):
+        asked(id="h000")
 
 
 def test_killed_twice_and_resumed_or_shared_by_two_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
