@@ -111,9 +111,9 @@ def _earned(term: Term, episode: Episode, ends: Ends | None) -> float:
     """p · M̂ of one feature."""
     if term.name == LIMIT:
         return term.weight * term.value(episode)
-    if ends is None:
+    low, high = ends or (0.0, 0.0)
+    if low == high:
         return 0.0
-    low, high = ends
     if term.loss:
         return term.weight * (term.value(episode) - high) / (high - low)
     return term.weight * (min(high, max(low, term.value(episode))) - low) / (high - low)

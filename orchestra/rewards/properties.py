@@ -93,7 +93,7 @@ def _beyond_ends(preference: Preference, settings: Grpo) -> list[str]:
         if settings.unit == "group" or term.loss or term.ends is None or term.weight <= 0:
             continue
         low, high = term.ends
-        if not any(low <= term.value(episode) <= high for episode in drawn):
+        if low == high or not any(low <= term.value(episode) <= high for episode in drawn):
             beyond = f"{term.name} pays all episodes alike, which lie beyond its ends {low:g} and {high:g}"
             notes.append(f"{preference.kind}: {beyond}: give the reward part other ends")
     return notes

@@ -10,6 +10,7 @@ from orchestra.config.schema import Grpo, load_params
 from orchestra.errors import DataError
 from orchestra.rewards.group import Reward, group_rewards, weights
 from orchestra.rewards.properties import Score, broken_property, check_weights, largest_std
+from orchestra.rewards.registry import FEATURES, Feature
 from orchestra.synthesis.preferences.sentences import WORDS, stated
 from orchestra.types import Episode, Preference
 from tests.support.worlds import ROOT, episode
@@ -135,3 +136,13 @@ def test_no_group_of_solved_episodes_spreads_wider_than_stated(
     mean = sum(values) / size
     std = (sum((v - mean) ** 2 for v in values) / (size - 1)) ** 0.5
     assert std <= largest_std(preference, chosen) + 1e-9
+
+
+def test_a_part_whose_ends_are_equal_pays_nothing_and_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Feature("turns", "brevity", lambda one: -1.0, "full", lambda *_: (-1.0, -1.0), True, False, None)
+    monkeypatch.setitem(FEATURES, "turns", turns)
+    preference = stated("cheap", "", ["a", "b", "c"])
+    shape = load_params(ROOT / "params.yaml").grpo.model_copy(update={"weights": {"brevity": 0.2}})
+    (reward,) = group_rewards([episode()], preference, shape=shape)
+    assert reward.parts["turns"] == 0.0
+    assert any("turns pays all episodes alike" in note for note in check_weights([preference], shape))
