@@ -21,9 +21,11 @@ class Register(Mapping[str, T], Generic[T]):
         self._entries: dict[str, tuple[str, T]] = {}
 
     def add(self, name: str, entry: T, module: str) -> None:
-        """`module`: the `__module__` of what is decorated. Raises `ValueError` for a name that is taken."""
+        """`module`: the `__module__` of what is decorated. Raises `ConfigError` for a name that is taken."""
         if name in self._entries:
-            raise ValueError(f"{name}: there is a {self._what} of that name already")
+            earlier = self._entries[name][0]
+            what = f"two have the name {name}: the {self._what} of {earlier}, and this one"
+            raise ConfigError(what, where=module, fix="rename one of them")
         self._entries[name] = (module, entry)
 
     def find(self, name: str) -> T:

@@ -144,8 +144,6 @@ class Shelf:
         if domain is None:
             return plain
         specs = self._specs(domain, expert_count)
-        if not specs.keys().isdisjoint(self._toolkit.catalogue.entries):
-            return toolbox(self._toolkit, question, domain, expert_count)
         return (*plain, *(specs[name] for name in _fitting(self._toolkit, question, domain, list(specs))))
 
     def prepare(self, domains: Iterable[str], expert_count: int) -> None:

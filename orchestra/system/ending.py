@@ -66,7 +66,8 @@ def _unread() -> bool:
 
 def bug(error: Exception) -> str:
     """One line for an error that nobody foresaw."""
-    return one_line(without_secrets(f"{type(error).__name__}: {error}"))
+    said = " — ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    return one_line(without_secrets(said))
 
 
 def print_traceback() -> None:

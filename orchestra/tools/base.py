@@ -1,5 +1,6 @@
 """The interface of every tool: validated JSON arguments in; text, usage, dollars and seconds out."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -8,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
-from orchestra.errors import ConfigError
+from orchestra.errors import CallError, ConfigError, OrchestraError, ToolError
 from orchestra.text import as_text
 from orchestra.types import Charge, Component, Price, Record, Seconds, Turn, Usage, Usd
 
@@ -79,6 +80,8 @@ class ToolContext:
     """Observations so far, oldest first: what an expert may read besides the instruction."""
     name: str = ""
     """The tool's shown name: what its charges are booked under."""
+    deadline_s: float | None = None
+    """Seconds after which a call has failed, as the tool's entry says."""
     ask: Callable[[str, dict[str, JsonValue]], Awaitable[tuple[str, tuple[Charge, ...]]]] | None = None
     """Calls another tool of the catalogue at this example's price of it: its text and what it cost; raises as
     `Tool.call` does."""
@@ -89,7 +92,8 @@ class Tool(Protocol):
     """Anything callable. Raise `CallError` for the model's faults, `ToolError` for the tool's own.
 
     A tool that needs more than its entry says has `async def ready() -> str` as well: how it is available here, or an
-    `OrchestraError` with what is missing (`orchestra tools list`); one that holds something open has `aclose`.
+    `OrchestraError` with what is missing (`orchestra tools list`); one that holds something open has `aclose`; one that
+    ends its calls by its entry's deadline itself says `keeps_deadline = True`.
     """
 
     component: Component
@@ -98,11 +102,28 @@ class Tool(Protocol):
 
 
 async def result_of(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-    """What a call of the tool gives back; raises as the tool does, and `ConfigError` where it is not as `Tool` says."""
-    asked = tool.call(arguments, context)
-    if not isawaitable(asked):
-        raise ConfigError("the tool's call is not asynchronous", where=context.name, fix="write async def call")
-    result = await asked
+    """What a call of the tool gives back; raises as the tool does, `ToolError` after the deadline, which may be billed
+    all the same, and `ConfigError` where the tool is not as `Tool` says."""
+    limit = None if getattr(tool, "keeps_deadline", False) else context.deadline_s
+    clock = asyncio.timeout(limit)
+    try:
+        async with clock:
+            asked = tool.call(arguments, context)
+            if not isawaitable(asked):
+                raise ConfigError("the tool's call is not asynchronous", where=context.name, fix="write async def call")
+            result = await asked
+    except TimeoutError:
+        if not clock.expired() or limit is None:
+            raise
+        late = ToolError(f"no answer within {limit:g} s", where=context.name, fix="see deadline_s of its entry")
+        usd, component = context.price.per_call, tool.component
+        late.charges = (Charge(component=component, name=context.name, cost_usd=usd, latency_s=limit),)
+        raise late from None
+    except (CallError, OrchestraError, OSError):
+        raise
+    except Exception as error:
+        error.add_note(f"in a call of {context.name}: correct the tool, or raise ToolError where it fails")
+        raise
     if not isinstance(result, ToolResult):
         what = f"the tool's call gave back {type(result).__name__}"
         raise ConfigError(what, where=context.name, fix="return a ToolResult")

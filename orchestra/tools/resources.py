@@ -44,7 +44,11 @@ class Resources:
                 raise ConfigError(f"no domain named {name}", where="params.yaml", fix=fix)
             from orchestra.domains.engine import load_domain
 
-            self._domains[name] = load_domain(self.domain_folders[name])
+            domain = load_domain(self.domain_folders[name])
+            if both := sorted(domain.tools.keys() & self.catalogue.entries.keys()):
+                what = f"the catalogue and the domain {name} both have a tool {both[0]}"
+                raise ConfigError(what, where="the catalogue", fix="rename one of them")
+            self._domains[name] = domain
         return self._domains[name]
 
     def check(self, spec: ToolSpec, arguments: dict[str, Any]) -> None:

@@ -179,8 +179,9 @@ class ToolSession:
         while True:
             price, latency_s, notes = spec.price, spec.latency_s, tuple(self._notes)
             context = ToolContext(
-                self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help
-            )
+                self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help,
+                deadline_s=self._toolkit.catalogue.entry(name).deadline_s,
+            )  # fmt: skip
             try:
                 result = await result_of(self._toolkit.tool(name), arguments, context)
             except (ToolError, OSError) as error:

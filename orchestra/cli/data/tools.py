@@ -197,6 +197,8 @@ def _server(
                 "no address and no program", where=f"MCP server {name}", fix="give --url URL or -- PROGRAM …"
             )
         return known
+    if any("=" not in item for item in headers):
+        raise ConfigError("a --header has no =", where=f"MCP server {name}", fix="write NAME=VALUE")
     try:
         return McpServer(
             command=tuple(command),

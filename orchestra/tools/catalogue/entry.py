@@ -1,6 +1,7 @@
 """One tool of the catalogue: its fields, and what an entry must hold."""
 
 import json
+import re
 from datetime import date
 from typing import Annotated, Literal, get_args
 
@@ -19,6 +20,8 @@ TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer":
 HELPERS = {"code": "python", "query": "search"}
 DECENT = 0.47
 """Skill from which an expert covers a topic."""
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What `ToolSpec.name` takes."""
 MASTERED = 0.57
 """Skill from which a specialist's description names a topic without reserve."""
 
@@ -154,6 +157,12 @@ def check_helpers(name: str, tools: dict[str, Entry], where: str) -> None:
 
 def check_interface(name: str, entry: Entry, servers: dict[str, McpServer], where: str) -> None:
     """A tool is a function in the sense of the OpenAI tools array, whatever is behind it."""
+    if TOOL_NAME.fullmatch(name) is None:
+        fix = "use at most 64 letters from a to z, digits, dots, dashes and underscores"
+        raise ConfigError(f"tools: {name!r:.80} is no name of a tool", where=where, fix=fix)
+    if entry.kind is ToolKind.DOMAIN:
+        fix = "write basic or expert; a domain's tools are in its folder in data/domains"
+        raise ConfigError(f"tools.{name}: an entry of kind domain is never offered", where=where, fix=fix)
     problem = schema_problem(entry.parameters)
     if problem is not None:
         raise ConfigError(f"tools.{name}.parameters: {problem}", where=where, fix="write a JSON schema of an object")

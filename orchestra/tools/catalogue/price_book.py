@@ -66,7 +66,10 @@ class PriceBook:
     def load(cls, path: Path) -> Self:
         """Read a price book; raises `ConfigError` of one line."""
         rows = []
-        for number, row in enumerate(read_mapping(path).get("prices", []), start=1):
+        listed = read_mapping(path).get("prices")
+        if not isinstance(listed, list):
+            raise ConfigError("prices is no list", where=str(path), fix="see the shipped file for the layout")
+        for number, row in enumerate(listed, start=1):
             try:
                 rows.append(PriceRow.model_validate(row))
             except ValidationError as error:

@@ -82,6 +82,10 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
         return "the schema is nested too deeply, or refers to itself without end"
     except OverflowError:
         return f"a check of no arguments takes more than {MAX_STEPS} steps: it refers to itself too often"
+    if schema.get("additionalProperties") is False and "patternProperties" not in schema:
+        unmet = [one for one in schema.get("required", []) if one not in schema.get("properties", {})]
+        if unmet:
+            return f"it requires {unmet[0]:.60}, which is none of its properties, so that no call could be right"
     return None
 
 

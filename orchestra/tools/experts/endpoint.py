@@ -44,6 +44,7 @@ class Endpoint:
     """Asks one model at one address. What its work costs elsewhere is in the result's `besides`."""
 
     component = Component.EXPERT
+    keeps_deadline = True
 
     def __init__(
         self,

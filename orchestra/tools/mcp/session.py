@@ -115,7 +115,7 @@ class Connection:
                 self._sessions = {**living, loop: session}
         await asyncio.shield(session.opened)
         if session.failure is not None:
-            raise ToolError(session.failure, where=self.where)
+            raise ToolError(session.failure, where=self.where, fix="check its command or url in mcp_servers")
         if session.over.is_set():
             raise ToolError("it ended as soon as it was opened", where=self.where)
         return session

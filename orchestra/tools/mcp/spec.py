@@ -12,6 +12,8 @@ from orchestra.errors import ConfigError
 from orchestra.text import credentials, digest
 from orchestra.types import Record
 
+HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""How HTTP lets a header be called."""
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -37,6 +39,8 @@ class McpServer(Record):
             raise ValueError("env belongs to a command; a url has headers")
         if self.headers and self.url is None:
             raise ValueError("headers belong to a url; a command has env")
+        if any(HEADER.fullmatch(name) is None for name in self.headers):
+            raise ValueError("a header's name has other signs than letters, digits and dashes")
         return self
 
     def filled(self, name: str) -> Self:

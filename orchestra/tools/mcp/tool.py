@@ -26,6 +26,7 @@ class ServerTool:
     """Calls one tool of one server."""
 
     component = Component.MCP
+    keeps_deadline = True
 
     def __init__(self, tool: McpTool, connection: Connection, deadline_s: float) -> None:
         self._tool, self._connection, self._deadline_s = tool, connection, deadline_s

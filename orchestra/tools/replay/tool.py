@@ -15,6 +15,8 @@ class TapedTool:
     """Made only when something has to be asked, so that a replay needs no key. The price is part of the request: what a
     result cost is replayed, too."""
 
+    keeps_deadline = True  # That of the tool behind it, whose failure is recorded.
+
     def __init__(self, make: Callable[[], Tool], entry: Entry, cassette: Cassette) -> None:
         self.component, self._make, self._entry, self._cassette = entry.component, make, entry, cassette
         self._tool: Tool | None = None

@@ -30,6 +30,7 @@ class Sandbox:
     """The tool `python({"code": "print(6 * 7)"})`, which gives `42`."""
 
     component = Component.SANDBOX
+    keeps_deadline = True  # Its own are of the program and of the wait for an interpreter.
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation | None = None, warm: int = WARM) -> None:
         """`isolation`: None finds the strongest that works here, once a process. `warm`: interpreters that wait."""

@@ -98,6 +98,7 @@ class WebSearch:
     """A provider as a tool. One client per event loop, its connections pooled."""
 
     component = Component.SEARCH
+    keeps_deadline = True
 
     def __init__(
         self,

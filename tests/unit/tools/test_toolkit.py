@@ -1,6 +1,7 @@
 """The toolkit: arguments checked, calls charged, faults told apart."""
 
 import asyncio
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestra.errors import CallError, ConfigError, DataError, ToolError
+from orchestra.system.ending import bug
 from orchestra.tools.arguments import ArgumentCheck, checker
 from orchestra.tools.base import UNSURE, Tool, ToolContext, ToolResult
 from orchestra.tools.replay.cassette import Cassette, Mode
@@ -217,3 +219,41 @@ def test_a_tool_of_the_caller_that_is_not_as_it_must_be_is_named(
 def test_a_tool_of_the_caller_has_an_entry(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="python9"):
         toolkit(tmp_path, tools={"python9": Counting()})
+
+
+@pytest.mark.parametrize("taped", [False, True])
+def test_a_tool_without_an_answer_fails_its_call_at_the_deadline_of_its_entry(tmp_path: Path, taped: bool) -> None:
+    class Waiting(Counting):
+        async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+            await asyncio.sleep(60)
+            return ToolResult(text="late")
+
+    shipped = catalogue()
+    entry = shipped.entry("python").model_copy(update={"deadline_s": 0.05})
+    found = replace(shipped, entries={**shipped.entries, "python": entry})
+    tape = Cassette(tmp_path / "tape", "auto") if taped else None
+    kit = Toolkit(found, {}, tmp_path, tools={"python": Waiting()}, cassette=tape)
+    for _ in range(2):  # Of a cassette the second is the record of the first.
+        with pytest.raises(ToolError, match=r"python: no answer within 0.05 s — see deadline_s of its entry") as late:
+            call(kit, example(toolbox=[found.spec("python")]), "python", {"code": "print(1)"})
+        assert [charge.cost_usd for charge in late.value.charges] == [found.prices["python"].per_call]
+
+
+def test_an_error_that_a_tool_of_the_caller_never_meant_names_the_tool(tmp_path: Path) -> None:
+    class Broken(Counting):
+        async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+            return ToolResult(text=str(arguments["txt"]))
+
+    kit = toolkit(tmp_path, tools={"python": Broken()})
+    with pytest.raises(KeyError) as error:
+        call(kit, example(toolbox=[catalogue().spec("python")]), "python", {"code": "print(1)"})
+    said = "KeyError: 'txt' — in a call of python: correct the tool, or raise ToolError where it fails"
+    assert bug(error.value) == said
+
+
+def test_no_tool_of_the_catalogue_has_the_name_of_a_domain_s(tmp_path: Path) -> None:
+    shipped = catalogue()
+    found = replace(shipped, entries={**shipped.entries, "get_book": shipped.entry("calculator")})
+    kit = Toolkit(found, {"mock": ROOT / "data/domains/mock"}, tmp_path)
+    with pytest.raises(ConfigError, match="the catalogue and the domain mock both have a tool get_book — rename one"):
+        kit.domain("mock")

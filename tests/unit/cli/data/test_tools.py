@@ -61,12 +61,17 @@ def test_import_then_list(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "NO: MCP server sums: SUM_KEY is not set — export SUM_KEY=…" in line
 
 
+AT_NINE = ("import-mcp", "sums", "--url", "http://127.0.0.1:9/mcp")
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
         (["import-mcp", "sums"], ConfigError, "no address and no program"),
         (["import-mcp", "sums", "--url", "http://127.0.0.1:9/mcp", "--env", "A"], ConfigError, "env belongs"),
-        (["import-mcp", "sums", "--url", "http://127.0.0.1:9/mcp"], ToolError, "cannot be opened"),
+        ([*AT_NINE], ToolError, "cannot be opened.* — check its command"),
+        ([*AT_NINE, "--header", "authorization: Bearer x"], ConfigError, "a --header has no = — write NAME=VALUE"),
+        ([*AT_NINE, "--header", "authorization: Bearer x="], ConfigError, "a header's name has other signs than"),
         (["import-mcp", "sums", "--per-call", "nan", "--", *FAKE], ConfigError, "'nan' is not an amount"),
         (["list", "--as-of", "soon"], ConfigError, "'soon' is not a date"),
     ],

@@ -93,12 +93,22 @@ def edited(folder: Path, **changes: Any) -> Path:
         ({"gpt_5": {"colour": "red"}}, "tools.gpt-5.colour"),
         ({"gpt_5": {"simulated": {"skills": {"math": 0.5}, "unsure": 0.5}}}, "no skill for code"),
         ({"gpt_5": {"implementation": "openai"}}, "needs base_url_env"),
+        ({"search": {"kind": "domain"}}, "tools.search: an entry of kind domain is never offered"),
     ],
 )
 def test_a_wrong_entry_is_one_line_that_names_it(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         Catalogue.load(edited(tmp_path, **changes), PRICES, "2025-11-15")
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["web search", "révérse", "x" * 65, ""])
+def test_a_name_that_no_prompt_can_show_is_refused_before_a_tool_is_offered(tmp_path: Path, name: str) -> None:
+    raw = yaml.safe_load(TOOLS.read_text(encoding="utf-8"))
+    raw["tools"][name] = raw["tools"]["search"]
+    (tmp_path / "tools.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"is no name of a tool — use at most 64 letters"):
+        Catalogue.load(tmp_path / "tools.yaml", PRICES, "2025-11-15")
 
 
 def test_before_the_first_price_there_is_none() -> None:

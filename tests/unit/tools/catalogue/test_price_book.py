@@ -43,6 +43,8 @@ def test_two_rows_of_one_day_are_refused() -> None:
     ("text", "said"),
     [
         ("prices: [{provider: p}]", "model: Field required"),
+        ("prices:", "prices is no list"),
+        ("price: []", "prices is no list"),
         (
             "prices:\n- {provider: p, model: m, effective_from: 2025-01-01, source: x}\n"
             "- {provider: p, model: n, effective_from: 2025-01-01, source: x, per_call: 1 cent}",

@@ -23,6 +23,8 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
     [
         {"type": "object"},
         {"type": "object", "properties": {"$ref": {"type": "string"}}},
+        {"type": "object", "required": ["a"], "additionalProperties": {"type": "string"}},
+        {"type": "object", "required": ["a"], "patternProperties": {"a": {}}, "additionalProperties": False},
         {"type": "object", "properties": {"tree": {"$ref": "#/$defs/node"}}, "$defs": {"node": NODE}},
         {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {}},
     ],
@@ -42,6 +44,7 @@ def test_schemas_that_servers_write(schema: dict[str, Any]) -> None:
         ({"type": "object", "properties": {"a": {"$ref": "https://x.org/s"}}}, "another document, https://x.org/s"),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "what it does not hold, #/$defs/b"),
         ({"type": "object", "allOf": [{"$ref": "#"}]}, "refers to itself without end"),
+        ({"type": "object", "required": ["txt"], "additionalProperties": False}, "it requires txt, which is none"),
     ],
 )
 def test_what_no_call_should_be_the_first_to_find_out(schema: dict[str, Any], said: str) -> None:
