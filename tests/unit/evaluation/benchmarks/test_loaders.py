@@ -121,5 +121,5 @@ def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
     file = Path(hle.__file__).parent / "protocol.yaml"
     changed = tmp_path / "protocol.yaml"
     changed.write_text(file.read_text().replace("prompt_sha256: 0f", "prompt_sha256: 1f"))
-    with pytest.raises(ConfigError, match="the judge's prompt is another one"):
+    with pytest.raises(ConfigError, match=r"another one — write prompt_sha256: [0-9a-f]{64}, and"):
         Protocol.load(changed)
