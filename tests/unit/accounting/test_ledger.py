@@ -77,6 +77,7 @@ def test_a_cost_is_never_negative(price: Price, usage: Usage, calls: int, second
 def test_calls_add_up(price: Price, usage: Usage, calls: int) -> None:
     one = cost_of(price, usage, calls=calls)
     assert one - cost_of(price, usage, calls=0) == price.per_call * calls
+    assert cost_of(price, Usage()) == price.per_call
 
 
 @given(charges)

@@ -1,5 +1,7 @@
 """The frontier holds what no coin between two others beats."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ POINTS = {"cheap": (1.0, 0.5), "below": (2.0, 0.55), "middle": (3.0, 0.8), "wors
 def test_the_hull_leaves_out_what_lies_below_a_line() -> None:
     names = list(POINTS)
     assert [names[index] for index in hull(list(POINTS.values()))] == ["cheap", "middle", "strong"]
+    assert hull([(1.0, 0.5), (1.0, 0.6), (1.0, 0.6), (2.0, 0.6)]) == [1]
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,13 @@ def test_a_mixture_costs_what_it_may(cost: float, shares: dict[str, float]) -> N
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), min_size=1, max_size=8), st.floats(0, 10))
-def test_no_single_policy_within_the_cost_is_better(points: list[tuple[float, float]], cost: float) -> None:
+def test_no_policy_within_the_cost_and_no_coin_between_two_is_better(
+    points: list[tuple[float, float]], cost: float
+) -> None:
     named = {str(n): point for n, point in enumerate(points)}
     accuracy = sum(share * named[name][1] for name, share in mixture(named, cost).items())
     assert all(accuracy >= y - 1e-9 for x, y in points if x <= cost)
+    for (low, below), (high, above) in permutations(points, 2):
+        if low <= cost < high:
+            assert accuracy >= below + (above - below) * (cost - low) / (high - low) - 1e-9
     assert mixture({}, cost) == {}

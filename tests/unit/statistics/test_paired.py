@@ -82,6 +82,24 @@ def test_the_interval_and_the_p_value_are_those_of_student_s_test(count: int) ->
     assert p_value(keyed(ours), keyed(theirs)) == pytest.approx(exact.pvalue)
 
 
+@pytest.mark.parametrize("equal", [0, 15])
+def test_the_ends_of_a_ratio_are_where_student_s_test_begins_to_exclude(equal: int) -> None:
+    generator = np.random.default_rng(equal)
+    ours, theirs = generator.lognormal(0, 0.5, 20), generator.lognormal(0.2, 0.5, 20)
+    ours[:equal] = theirs[:equal]
+    found = cost_ratio(keyed(ours), keyed(theirs))
+    assert found.low is not None and found.high is not None and 0 < found.low < found.high
+    for ratio in (found.low, found.high):
+        assert p_of_ratio(ours, theirs, ratio, equal) == pytest.approx(0.05)
+
+
+def p_of_ratio(ours: Values, theirs: Values, ratio: float, equal: int = 0) -> float:
+    """The p-value of mean(ours - ratio · theirs) = 0; the first `equal` examples do not differ."""
+    gaps = ours - ratio * theirs
+    size = float((gaps[equal:] ** 2).mean() ** 0.5)
+    return float(ttest_1samp([*gaps, size, -size], 0.0).pvalue)
+
+
 def test_no_difference_among_few_examples_excludes_no_small_one() -> None:
     few, many = ({str(n): 1.0 for n in range(count)} for count in (30, 3000))
     assert (difference(few, few).low or 0) < -0.05 and (difference(many, many).low or 0) > -0.005
@@ -103,7 +121,14 @@ def test_equal_costs_have_a_ratio_of_one_and_free_ones_none() -> None:
 def test_costs_that_may_be_nothing_leave_the_ratio_open() -> None:
     ours, theirs = {str(n): 1.0 for n in range(5)}, {str(n): float(n == 0) for n in range(5)}
     found = cost_ratio(ours, theirs)
-    assert found.value == 5.0 and found.high is None and found.low is not None and 0 <= found.low < 5
+    assert found.value == 5.0 and found.high is None and found.low is not None
+    generator = np.random.default_rng(6)
+    rarely = generator.lognormal(0, 0.3, 9) * (generator.random(9) < 0.4)
+    often = generator.lognormal(0, 0.3, 9)
+    found = cost_ratio(keyed(often), keyed(rarely))
+    assert found.low is not None and found.high is None
+    # Below the end, not above it, ratios are excluded.
+    assert p_of_ratio(often, rarely, 0.9 * found.low) < p_of_ratio(often, rarely, found.low) == pytest.approx(0.05)
 
 
 def test_holm_is_no_stricter_than_bonferroni_and_rejects_chance_as_rarely_as_stated() -> None:

@@ -51,6 +51,10 @@ def test_trials_help_against_noise_only() -> None:
     noisy, greedy = Contrast(disagreement=0.2, noise=0.15), Contrast(disagreement=0.2)
     needed = [examples_needed(noisy, 0.03, power=0.8, trials=k) for k in (1, 2, 4, 100)]
     assert needed == sorted(needed, reverse=True) and needed[3] < 0.3 * needed[0]
+    assert examples_needed(noisy, 0.03, power=0.8) == needed[0] > needed[1]
+    for trials, examples in ((1, needed[0]), (4, needed[2])):
+        assert difference_seen(noisy, examples, power=0.8, trials=trials) == pytest.approx(0.03, rel=1e-3)
+    assert difference_seen(noisy, needed[0], power=0.8) == pytest.approx(0.03, rel=1e-3)
     assert examples_needed(greedy, 0.03, power=0.8, trials=4) == examples_needed(greedy, 0.03, power=0.8)
 
 
@@ -64,6 +68,8 @@ def test_a_contrast_is_measured_from_trials() -> None:
     assert found.noise == pytest.approx(1 / 3, abs=0.015)
     assert contrast_of({"a": [True]}, {"a": [False]}) == Contrast(disagreement=1.0)
     assert contrast_of({"a": [True]}, {"b": [True], "a": []}) is None
+    assert contrast_of({"a": [], "b": [True]}, {"a": [True], "b": [True]}) == Contrast(disagreement=0.0)
+    assert contrast_of({"a": [True, False]}, {"a": [True, False]}) == Contrast(disagreement=0.5, noise=1.0)
 
 
 @pytest.mark.parametrize(

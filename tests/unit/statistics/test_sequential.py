@@ -3,7 +3,7 @@
 import math
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -46,6 +46,42 @@ def test_the_variance_of_a_cost_is_that_of_repeated_trials() -> None:
         found.append(value)
         told.append(variance)
     assert statistics.mean(told) == pytest.approx(statistics.variance(found), rel=0.25)
+
+
+def test_means_and_variances_are_those_of_the_rows() -> None:
+    """What is kept of each sample gives the figures of all rows at once."""
+    rng = random.Random(2)
+    rows: list[Row] = [
+        (rng.random() < 0.3, rng.lognormvariate(0, 1), rng.lognormvariate(-3, 1), rng.choice([True, True, False, None]))
+        for _ in range(90)
+    ]
+    ours, theirs = rows[:60], rows[60:]
+    arm, other = samples(*ours), samples(*theirs)
+    excess = latency_excess(arm, other)
+    logs = [[math.log(seconds) for failed, seconds, _, _ in some if not failed] for some in (ours, theirs)]
+    assert excess.value == pytest.approx(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
+    assert excess.variance == pytest.approx(sum(statistics.variance(one) / len(one) for one in logs))
+    shares = [(sum(failed for failed, *_ in some) + 1) / (len(some) + 2) for some in (ours, theirs)]
+    excess = failure_excess(arm, other)
+    assert excess.variance == pytest.approx(shares[0] * (1 - shares[0]) / 60 + shares[1] * (1 - shares[1]) / 30)
+    judged = [[(usd, float(solved)) for *_, usd, solved in some if solved is not None] for some in (ours, theirs)]
+    assert cost_excess(arm, other).variance == pytest.approx(sum(map(log_ratio_variance, judged)))
+    assert (arm.requests, other.requests, arm.judged, other.judged) == (60, 30, len(judged[0]), len(judged[1]))
+    for measure, fewest in ((latency_excess, len(logs[1])), (failure_excess, 30), (cost_excess, len(judged[1]))):
+        assert measure(arm, other).samples == measure(other, arm).samples == fewest
+
+
+def log_ratio_variance(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of log(mean dollars / share solved): the variance of usd / mean - solved / share, over the count."""
+    usd, solved = (statistics.fmean(column) for column in zip(*pairs, strict=True))
+    share = (solved * len(pairs) + 0.5) / (len(pairs) + 1)
+    return statistics.variance([one / usd - right / share for one, right in pairs]) / len(pairs)
+
+
+def test_what_has_no_variance_says_nothing() -> None:
+    free = samples(*[(False, 1.0, 0.0, True)] * 40)
+    assert free.log_cost() == (0.0, 0.0)
+    assert cost_excess(free, free).lower(0.05, 100) == Excess(0.5, 0.0, 50).lower(0.05, 100) == -math.inf
 
 
 def test_a_looser_level_and_more_samples_bring_the_bound_nearer() -> None:

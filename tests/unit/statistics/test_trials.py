@@ -23,7 +23,8 @@ def test_rates_go_up_to_the_fewest_trials_and_meet_at_one() -> None:
     assert [rate.k for rate in rates] == [1, 2, 3]
     assert rates[0].all.value == pytest.approx((3 / 4 + 1 / 3) / 2) == rates[0].any.value
     assert rates[2].all.value == pytest.approx(1 / 8) and rates[2].any.value == 1.0
-    assert pass_rates({"a": [True]}, 50, 0) == ()
+    assert pass_rates({"a": [True]}, 50, 0) == () == pass_rates({}, 50, 0)
+    assert [rate.k for rate in pass_rates({"a": [True, False]}, 50, 0)] == [1, 2]
 
 
 @pytest.mark.parametrize("k", [0, 3])
