@@ -139,6 +139,32 @@ def test_a_challenger_is_no_worse_in_either_and_better_in_one(
 
 
 @pytest.mark.parametrize(
+    ("limits", "ours", "better"),
+    [
+        # More accurate by 4 points, or at 0.8 of the dollars, is enough or not as the limits say.
+        ({"accuracy_gain": 0.01}, (0.84, 0.01), True),
+        ({"accuracy_gain": 0.06}, (0.84, 0.01), False),
+        ({"saving": 0.1}, (0.80, 0.008), True),
+        ({"saving": 0.3}, (0.80, 0.008), False),
+    ],
+)
+def test_better_is_by_more_than_the_limits_say(
+    limits: dict[str, float], ours: tuple[float, float], better: bool
+) -> None:
+    decision = gate(evidence(found=results(*ours)), THRESHOLDS.model_copy(update=limits), champion(results()))
+    assert failed(decision) == (set() if better else {"better than the champion"})
+
+
+@pytest.mark.parametrize(("margin", "refused"), [(0.0, True), (0.02, True), (0.2, False)])
+def test_a_better_rule_refuses_from_its_margin_on(margin: float, refused: bool) -> None:
+    limits = {"rule_margin": margin}
+    found = gate(evidence(), THRESHOLDS.model_copy(update=limits), None, {"cascade": results(0.9)})
+    assert failed(found) == ({"best rule at equal cost"} if refused else set())
+    found = gate(evidence(found=worth(0.7)), BY_UTILITY.model_copy(update=limits), None, {"cascade": worth(0.8)})
+    assert failed(found) == ({"best rule in utility"} if refused else set())
+
+
+@pytest.mark.parametrize(
     ("update", "said"),
     [
         ({"data_hash": "other"}, "another version of the benchmark (other)"),

@@ -12,6 +12,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError
+from orchestra.rewards.rubrics import FRAMES
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.rollout.question import question
@@ -72,10 +73,27 @@ def test_the_verdict_holds_prompt_reply_and_price_and_is_no_cost_of_the_episode(
     assert episode.verdict is not None and episode.verdict.judged is not None and episode.solved
     said = episode.verdict.judged
     assert (said.judge, said.rubric, said.reply) == (SETTINGS.model, "frames", "Explanation: same\nDecision: TRUE")
-    assert said.prompt == double.asked[0]["messages"][0]["content"] and "its western pillar sank" in said.prompt
+    assert said.prompt == double.asked[0]["messages"][0]["content"]
+    (asked,) = FRAMES.messages("why was the bridge closed?", "its western pillar sank", LONG)
+    assert said.prompt == asked.content
     assert said.cost_usd == Decimal("0.00027") and episode.cost_usd < Decimal("0.0001")
     assert tools.budget is not None
     assert tools.budget.by_component()[Component.JUDGE].cost_usd == said.cost_usd
+
+
+@pytest.mark.parametrize(
+    ("model", "refuses"),
+    [("openai/o3-mini", True), ("gpt-5-mini", True), ("gpt-5-chat-latest", False), ("qwen3-8b", False)],
+)
+def test_a_judge_is_asked_without_chance_where_its_model_takes_a_temperature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, refuses: bool
+) -> None:
+    endpoint = JudgeEndpoint(SETTINGS.model_copy(update={"model": model}), COST)
+    tools = toolkit(tmp_path, budget=Budget(tmp_path / "ledger.jsonl", None), judge=endpoint)
+    with serving([(200, answer("Decision: TRUE"), 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        attempt(tools, "its western pillar sank")
+    assert double.asked[0].get("temperature") == (None if refuses else 0)
 
 
 @pytest.mark.parametrize("reply", [(500, "down", 0), (200, answer("I cannot say"), 0)])

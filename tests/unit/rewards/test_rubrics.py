@@ -15,11 +15,20 @@ def extracted(**other: object) -> str:
     return json.dumps(said | other)
 
 
+LABELS = {
+    "hle": ("[question]: ", "[response]: ", "[correct_answer]: "),
+    "frames": ("- Question: ", "- Predicted Answer: ", "- Ground Truth Answer: "),
+    "calls": ("===Request===\n", "===What the assistant did and said===\n", "===Known solution===\n"),
+}
+"""What stands before the question, the response and the reference."""
+
+
 @pytest.mark.parametrize("name", sorted(RUBRICS))
 def test_a_prompt_holds_question_response_and_reference_whatever_they_contain(name: str) -> None:
     (message,) = rubric(name).messages("how {many}?", "seven {0}", "7 {x}")
     assert message.role == "user"
-    assert all(text in message.content for text in ("how {many}?", "seven {0}", "7 {x}"))
+    for label, text in zip(LABELS[name], ("how {many}?", "seven {0}", "7 {x}"), strict=True):
+        assert f"{label}{text}\n" in message.content
     assert "{question}" not in message.content and "{response}" not in message.content
 
 
@@ -28,7 +37,7 @@ def test_an_object_of_hle_is_read_alone_and_in_a_fence() -> None:
         said = HLE.ruling(reply)
         assert (said.solved, said.extracted, said.confidence) == (True, "7", 80)
     assert not HLE.ruling(extracted(correct="no")).solved
-    assert HLE.ruling(extracted(confidence=130)).confidence == 100
+    assert [HLE.ruling(extracted(confidence=one)).confidence for one in (-5, 0, 100, 130)] == [0, 0, 100, 100]
 
 
 @pytest.mark.parametrize("reply", ["", "yes", "{", extracted(correct="maybe"), extracted(confidence="high"), "[1]"])

@@ -236,6 +236,15 @@ def test_the_divisor_is_the_group_s_the_step_s_or_none() -> None:
     assert found["batch"][1] == pytest.approx([one / 2 for one in found["batch"][0]])
 
 
+def test_the_step_s_divisor_is_of_the_solved_where_they_alone_have_the_part() -> None:
+    rows: list[dict[str, Any]] = [{"cost_usd": 1}, {"cost_usd": 2}, {"solved": False}, {"solved": False}]
+    weighed, shape = weights(CHEAP), RewardParams(among="solved", scale="batch")
+    step = [Group(score(rows[:last], CHEAP, shape, ()), weighed) for last in (3, 4)]
+    for found in step_advantages(step, min_std=0, clip=WIDE, normalise="normalise_then_sum", shape=shape):
+        # Of the four solved episodes' 1, 0, 1, 0.
+        assert found[0] - found[1] == pytest.approx(0.6 / 3**-0.5, rel=1e-3)
+
+
 @given(st.lists(st.lists(st.floats(0, 2), min_size=2, max_size=5), min_size=1, max_size=5), orders)
 def test_a_step_normalised_together_has_mean_0_and_spread_1(values: list[list[float]], order: Normalise) -> None:
     groups_ = [group_of(one) for one in values]

@@ -37,6 +37,13 @@ def test_ranks_have_parts_of_the_same_sizes(rows: list[tuple[int, int]], budget:
     assert all(len(part) == 1 or tokens(number, part) <= budget for number in (0, 1) for part in found[number])
 
 
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
+def test_no_part_has_room_for_the_next_row(rows: list[int], budget: int) -> None:
+    """Each pass more reads all weights once more."""
+    found = in_budget(len(rows), budget, lambda first, end: sum(rows[first:end]))
+    assert all(sum(rows[part.start : part.stop + 1]) > budget for part in found[:-1])
+
+
 def test_measures_of_parts_become_one_by_their_tokens() -> None:
     measures = {"entropy": [9.0], "clip_ratio/low_min": [], "clip_ratio/high_max": [], "step_time": [1.0]}
     with as_one(measures, [3.0, 1.0]):
