@@ -72,6 +72,38 @@ def test_the_verdict_says_what_is_worse(planted: Planted, said: str) -> None:
     assert whys and all(said in why for why in whys)
 
 
+Steps = tuple[float, float, float, float]
+"""A candidate's failed and solved shares, and its seconds and dollars in units of the champion's."""
+MARGINS = SETTINGS.model_copy(update={"requests": 100_000, "probes": 50_000, "failures_in_a_row": 10})
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "said"),
+    [
+        ((0.12, 0.8, 1.0, 1.0), (0.155, 0.8, 1.0, 1.0), "more of its requests fail"),
+        ((0.1, 0.8, 1.24, 1.0), (0.1, 0.8, 1.27, 1.0), "a request takes"),
+        ((0.1, 0.8, 1.0, 1.24), (0.1, 0.8, 1.0, 1.32), "a solved question costs"),
+        ((0.1, 0.65, 1.0, 1.0), (0.1, 0.6, 1.0, 1.0), "a solved question costs"),
+    ],
+)
+def test_a_candidate_is_worse_from_its_margin_on(below: Steps, above: Steps, said: str) -> None:
+    """Of so many requests that chance explains little: 3 points of failures, a quarter more of the others."""
+
+    def made(steps: Steps) -> ArmSamples:
+        failures, solved, seconds, usd = steps
+        arm = ArmSamples()
+        for n in range(8000):
+            spread, place = 1 + (n % 5 - 2) / 100, n * 0.6180339887 % 1
+            arm.add(place < failures, seconds * spread, 0.01 * usd * spread, n * 0.7548776662 % 1 < solved)
+        return arm
+
+    champion = made((0.1, 0.8, 1.0, 1.0))
+    assert conclude({"champion": champion, "candidate": made(below)}, MARGINS) is None
+    found = conclude({"champion": champion, "candidate": made(above)}, MARGINS)
+    assert found is not None and found.verdict == "worse" and said in found.why
+    assert conclude({"champion": made(above), "candidate": champion}, MARGINS) is None
+
+
 def arms(requests: int, make: Callable[[int], tuple[bool, float, float, bool | None]]) -> dict[Arm, ArmSamples]:
     made: dict[Arm, ArmSamples] = {"champion": ArmSamples(), "candidate": ArmSamples()}
     for one in made.values():
