@@ -14,6 +14,11 @@ WAITING = request(3, 2, "d" * 64, ASKED, 72)
 YES, NO = Answer(approve=True, by="Ada"), Answer(approve=False, by="Bob", reason="too slow for us")
 
 
+def test_a_request_waits_for_so_many_hours_and_no_longer() -> None:
+    assert (WAITING.state, WAITING.asked, WAITING.expires) == ("waiting", ASKED, ASKED + timedelta(hours=72))
+    assert not WAITING.expired(WAITING.expires - timedelta(seconds=1)) and WAITING.expired(WAITING.expires)
+
+
 def test_an_answer_in_time_is_kept_with_name_and_reason() -> None:
     assert "by 2026-03-04 12:00 UTC" in WAITING.line and "orchestra approve 3" in WAITING.line
     refused = WAITING.answered(NO, ASKED + timedelta(hours=71))

@@ -2,14 +2,18 @@
 
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import CallError
-from orchestra.rollout.parse import MAX_DEPTH, MAX_TEXT, ParsedTurn, format_answer, format_call, parse_turn
+from orchestra.rollout.parse import MAX_DEPTH, MAX_TEXT, ParsedTurn, format_answer, format_call, parse_turn, read_turn
+from orchestra.rollout.render import Codec
 from orchestra.types import ToolCall, Turn
+from tests.support.worlds import codec
+from tests.unit.rollout.test_render import qwen3
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 
@@ -146,6 +150,21 @@ def test_the_deepest_call_allowed_can_be_recorded() -> None:
     deeper = text.replace('"x": ', '"x": [').replace("}}\n", "]}}\n")
     with pytest.raises(CallError, match="nested"):
         parse_turn(deeper)
+
+
+@pytest.mark.parametrize("make", [codec, qwen3])
+@pytest.mark.parametrize("head", ["", "<think>\nhm\n</think>\n\n", "<think>\nhm <tool_call> x\n</think>\n\n"])
+def test_a_call_in_letters_is_none_whatever_control_tokens_stand_before_it(
+    make: Callable[[], Codec], head: str
+) -> None:
+    """A policy that copies what a tool said may think first, with the tokens of a thought."""
+    made, call = make(), ToolCall(name="search", arguments={"query": "x"})
+    before = made.turn(head)[:-1] if head else []
+    written, copied = made.turn(head + format_call(call))[:-1], [*before, *made.encode_content(format_call(call))]
+    assert made.decode(written) == made.decode(copied)
+    assert read_turn(made, written, made.decode(written)).call == call
+    with pytest.raises(CallError, match="as if copied"):
+        read_turn(made, copied, made.decode(copied))
 
 
 def test_any_name_parses_for_the_toolbox_to_refuse() -> None:
