@@ -106,13 +106,13 @@ def microseconds(charge: Charge) -> Fraction:
 
 
 @settings(max_examples=40)
-@given(phased)
+@given(phased, st.sampled_from(["", "grpo"]))
 def test_every_way_to_group_a_ledger_makes_the_same_total_and_so_does_the_file(
-    spent: list[tuple[str, list[Charge]]],
+    spent: list[tuple[str, list[Charge]]], root: str
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
-        budget = Budget(path, None, "grpo")
+        budget = Budget(path, None, root)
         for name, some in spent:
             with phase(name):
                 for charge in some:
@@ -123,6 +123,9 @@ def test_every_way_to_group_a_ledger_makes_the_same_total_and_so_does_the_file(
         assert sum(budget.by_component().values(), Spending()) == sum(budget.by_phase().values(), Spending()) == whole
         assert whole.cost_usd == budget.spent_usd == total(every)
         assert Fraction(whole.seconds) == sum(map(microseconds, every), Fraction(0))
+        names = {"/".join(filter(None, (root, name))) for name, some in spent if some}
+        assert set(budget.by_phase()) == names
+        assert whole.cache_hits == sum(c.usage.cached_input_tokens > 0 for c in every)
         assert whole.calls == len(every) and whole.input_tokens == sum(c.usage.input_tokens for c in every)
         again = Budget(path, None)
         assert (again.by_component(), again.by_phase()) == (budget.by_component(), budget.by_phase())

@@ -95,6 +95,61 @@ def counted(first: dict[str, int], failed: int = 0) -> Sample:
 EVALUATED = counted({"gpt-5": 400, "gpt-5-mini": 500, "search": 104, "none": 20}, failed=10)
 
 
+BASE = 1 + (np.arange(20_000) * 0.6180339887) % 1
+
+
+def certain(
+    mix: tuple[float, ...] = (0.3, 0.5, 0.15, 0.05), usd: float = 1.0, seconds: float = 1.0, answered: float = 0.95,
+    parsed: float = 0.95, failed: float = 0.01,
+) -> Sample:  # fmt: skip
+    """So many episodes that every difference is beyond chance."""
+    count = len(BASE)
+    whole = [round(count * share) for share in (answered, parsed, failed)]
+    first = {name: round(count * share) for name, share in zip(TOOLS, mix, strict=True) if share}
+    return Sample(first, (usd * BASE).tolist(), (seconds * BASE).tolist(), whole[0], count, whole[1], whole[2])
+
+
+LOST = (0.01 / 1.01, 0.05 / 1.05)
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "name", "told"),
+    [
+        ({"usd": 1.19}, {"usd": 1.21}, "dollars an episode", (1.5, 1.815)),
+        ({"usd": 0.84}, {"usd": 0.82}, "dollars an episode", (1.5, 1.23)),
+        ({"seconds": 1.19}, {"seconds": 1.21}, "seconds an episode", (1.5, 1.815)),
+        ({"answered": 0.925}, {"answered": 0.915}, "share answered", (0.95, 0.915)),
+        ({"answered": 0.999}, {"answered": 0.5}, "share answered", (0.95, 0.5)),
+        ({"parsed": 0.925}, {"parsed": 0.915}, "share of turns that parse", (0.95, 0.915)),
+        ({"failed": 0.035}, {"failed": 0.05}, "share lost to tools", LOST),
+        ({"mix": (0.355, 0.445, 0.15, 0.05)}, {"mix": (0.365, 0.435, 0.15, 0.05)}, "mix of tools", (0.0, 0.065)),
+    ],
+)
+def test_what_is_too_small_to_matter_raises_no_alarm_however_sure(
+    small: dict[str, Any], large: dict[str, Any], name: str, told: tuple[float, float]
+) -> None:
+    assert drift(certain(), certain(**small)) == []
+    (signal,) = drift(certain(), certain(**large))
+    assert signal.name.startswith(name) and (signal.reference, signal.current) == pytest.approx(told, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "collapsed"), [(0.87, 0.895, False), (0.87, 0.92, True), (0.91, 0.96, False)]
+)
+def test_a_tool_that_had_nearly_all_before_has_not_collapsed(before: float, now: float, collapsed: bool) -> None:
+    one, other = (certain(mix=(share, 1 - share, 0.0, 0.0)) for share in (before, now))
+    found = drift(one, other)
+    assert [signal.name for signal in found] == ["share of gpt-5 (collapse onto one tool)"] * collapsed
+    assert all((signal.reference, signal.current) == pytest.approx((before, now)) for signal in found)
+
+
+def test_tools_that_are_rare_count_together() -> None:
+    """Each would be too rare for the test; that a tenth of the traffic went to such tools is news."""
+    one, other = {"gpt-5": 1000}, {"gpt-5": 900, **{f"new {number}": 2 for number in range(50)}}
+    (signal,) = drift(counted(one), counted(other))
+    assert signal.name.startswith("mix of tools") and signal.current == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("tool", ["none", "new"])
 def test_a_collapse_onto_a_tool_that_was_rare_or_is_new_is_found(tool: str) -> None:
     for count in (MIN_EPISODES, 60, 100, WINDOW):

@@ -41,6 +41,14 @@ def test_a_price_that_is_the_same_or_comes_later_does_not_ask() -> None:
     assert of_prices(FILE, book("20", date(2025, 12, 2)), TRAINED, TODAY, NEVER) == []
 
 
+def test_a_price_that_the_training_did_not_have_does_not_ask() -> None:
+    later = PriceBook([one for one in BOOK.every() if (one.provider, one.model) != ("openai", "gpt-5")])
+    row = BOOK.row("openai/gpt-5", TRAINED)
+    assert row is not None
+    later = PriceBook([*later.every(), row.model_copy(update={"effective_from": date(2025, 11, 20)})])
+    assert of_prices(FILE, later, TRAINED, TODAY, NEVER) == []
+
+
 @pytest.mark.parametrize("seed", seeds(200, quick=20))
 def test_changed_prices_ask_for_a_day_whose_prices_are_todays(seed: int) -> None:
     random = Random(seed)

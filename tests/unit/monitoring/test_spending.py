@@ -57,6 +57,22 @@ def test_what_says_nothing_is_no_alarm() -> None:
     assert found is not None and found.current == float("inf"), "nothing is solved any more"
 
 
+def test_a_rise_that_is_too_small_to_matter_is_no_alarm_however_sure() -> None:
+    spread = [0.01 * (1 + number % 7) for number in range(5000)]
+
+    def judged(usd: float, right: int) -> Judged:
+        return Judged([usd * one for one in spread], [number % 100 < right for number in range(5000)])
+
+    assert (
+        cost_per_solved(judged(1.0, 80), judged(1.19, 80)) is None is cost_per_solved(judged(1.0, 80), judged(1.0, 68))
+    )
+    for served in (judged(1.21, 80), judged(1.0, 66)):
+        found = cost_per_solved(judged(1.0, 80), served)
+        assert found is not None and found.reference == pytest.approx(0.05, rel=1e-3)
+        assert found.current == pytest.approx(served.usd_per_solved)
+    assert cost_per_solved(judged(0.0, 80), judged(1.0, 80)) is None, "nothing was spent at the evaluation"
+
+
 def asked(*charges: Charge) -> Episode:
     turn = Turn(ids=(1,), text="", charges=charges)
     return Episode(example_id="e", policy="p", prompt_ids=(1,), turns=(turn,), stop=StopReason.ANSWERED, answer="x")

@@ -81,6 +81,8 @@ def test_what_does_not_exist_is_a_reference_problem_and_is_not_called(tmp_path: 
 
 def test_golden_calls_are_executed(tmp_path: Path) -> None:
     assert problems(tmp_path, example(golden_calls=SUM)) == {} == problems(tmp_path, domain_example())
+    lends = ToolCall(name="lend_book", arguments={"book": 12, "reader": "Mirel"})
+    assert problems(tmp_path, domain_example(golden_calls=(lends,), communicate=())) == {}, "a change needs no answer"
     cases: dict[str, dict[str, Any]] = {
         "get_book refuses: error: there is no book 9999": {
             "golden_calls": (ToolCall(name="get_book", arguments={"book": 9999}),)
