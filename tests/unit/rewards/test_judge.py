@@ -12,6 +12,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError
+from orchestra.rewards.judge import judge_of
 from orchestra.rewards.rubrics import FRAMES
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
@@ -21,7 +22,7 @@ from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Component, Episode, Message, Price
+from orchestra.types import Component, Episode, Message, Price, Verifier
 from orchestra.validation.rows import answer_problem
 from tests.support.endpoint import answer, serving
 from tests.support.scripts import LIMITS
@@ -182,6 +183,14 @@ def test_a_judge_of_params_has_the_limits_of_its_provider_in_the_catalogue(tmp_p
     world = load_params(ROOT / "params.yaml").world.model_copy(update={"judge": SETTINGS, "domains": []})
     kit, alone = Toolkit.of(world, tmp_path), JudgeEndpoint.of(SETTINGS, world, tmp_path)
     assert kit.judge == alone and alone.providers["openai"].requests_per_minute == 7
+
+
+def test_where_nothing_is_judged_no_judge_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [example(), example().model_copy(update={"verifier": Verifier(kind="database")})]
+    assert judge_of(judged(tmp_path), others) is None is judge_of(toolkit(tmp_path), [example(kind="judge")])
+    monkeypatch.setenv(URL, "http://127.0.0.1:1/v1")
+    made = judge_of(judged(tmp_path), [*others, example(kind="judge", answer=LONG)])
+    assert made is not None and (made.model, made.rubric) == (SETTINGS.model, FRAMES)
 
 
 def test_a_judge_needs_a_ledger(tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ def test_a_part_that_gives_no_finite_number_is_named(unit: str) -> None:
 def test_a_weight_without_a_part_is_refused_before_a_training() -> None:
     with pytest.raises(DataError, match="no reward part has the weight brevity"):
         check_weights([BRIEF], SETTINGS)
+    with pytest.raises(DataError, match="no reward part has the weight compute"):
+        # It has a field of its own, and would count for nothing here.
+        check_weights([BRIEF.model_copy(update={"weights": {"compute": 0.1}})], SETTINGS)
     with pytest.raises(DataError, match="no reward part has the weight speed"):
         check_weights(
             [BRIEF.model_copy(update={"weights": {}})], SETTINGS.model_copy(update={"weights": {"speed": 1.0}})

@@ -57,6 +57,10 @@ def verdict(tmp_path: Path, given_answer: str, **verifier: object) -> Verdict:
         ("a $5 bill", "$5 bill"),
         ("a 7 percent rise", "7 percent rise"),
         ("an X", "X"),
+        ("a tree", "Tree"),
+        ("a very tall tree", "very tall tree"),
+        ("C#.", "c#"),
+        ("is it 5!?", "is it 5"),
         ("[2, 3, 5]", "2, 3, 5"),
         ("3 : 1", "3:1"),
         ("Note:Tesk", "Note: Tesk"),
@@ -150,7 +154,20 @@ def test_normalise_is_idempotent(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["888", " 888 ", "888.", "888.0", "+888", "8.88e2", "$888$", "\\boxed{888}", "**888**"]
+    "answer",
+    [
+        "888",
+        " 888 ",
+        "888.",
+        "888.0",
+        "+888",
+        "8.88e2",
+        "$888$",
+        "\\boxed{888}",
+        "**888**",
+        "**$888$**.",
+        "$\\boxed{888}$",
+    ],
 )
 def test_numeric_accepts_a_number_however_written(answer: str) -> None:
     assert same_number(answer, "888", 0.0)

@@ -11,6 +11,7 @@ from orchestra.config.reward import RewardParams
 from orchestra.evaluation.outcomes import Unit, outcome, utility
 from orchestra.rewards.advantages import Group, Normalise, advantages, step_advantages
 from orchestra.rewards.group import Reward, group_rewards, weights
+from orchestra.rewards.parts import dollars_of, seconds_of
 from orchestra.types import Preference, Price, ToolKind, ToolSpec
 from tests.support.worlds import episode, example
 from tests.unit.rewards.test_group import TOOLS, dollars, groups, preferences, seconds, value
@@ -187,6 +188,19 @@ def test_the_ceiling_says_up_to_where_dollars_are_told_apart() -> None:
     assert [r.parts["compute"] for r in score(rows, CHEAP, two, ENDS)] == pytest.approx([0.3, 0, 0])
 
 
+@pytest.mark.parametrize("ceiling", [1.0, 3.0])
+def test_the_ends_of_one_price_and_of_tools_without_an_expert(ceiling: float) -> None:
+    shape = RewardParams(unit="example", unit_ceiling=ceiling)
+    one = spec("one", "0.2", 5)
+    basic = [each.model_copy(update={"kind": ToolKind.BASIC}) for each in (one, spec("other", "0.1", 8))]
+    assert (dollars_of([one, *basic], shape), seconds_of([one, *basic], shape)) == (
+        (-0.2 * ceiling, 0),
+        (-5 * ceiling, 0),
+    )
+    assert dollars_of(basic, shape) == pytest.approx((-0.1 - 0.1 * ceiling, -0.1))
+    assert seconds_of(basic, shape) == (-5 - 3 * ceiling, -5)
+
+
 @pytest.mark.parametrize("tools", [(), (spec("free", 0, 0),)])
 def test_without_a_price_in_the_toolbox_dollars_add_nothing(tools: tuple[ToolSpec, ...]) -> None:
     rows: list[dict[str, Any]] = [{"cost_usd": 1}, {"cost_usd": 2}]
@@ -286,10 +300,11 @@ def test_shares_make_an_expected_gradient() -> None:
 
 
 @many
-@given(groups, preferences, kinds, shapes, toolboxes, st.data())
+@given(groups, preferences, kinds, shapes, orders, toolboxes, st.data())
 def test_where_all_spending_counts_it_is_a_loss_solved_or_not(
-    rows: list[dict[str, Any]], wish: Preference, kind: str, shape: RewardParams, costs: list[Any], data: st.DataObject
-) -> None:
+    rows: list[dict[str, Any]], wish: Preference, kind: str, shape: RewardParams, order: Normalise, costs: list[Any],
+    data: st.DataObject,
+) -> None:  # fmt: skip
     wish, tools = wish.model_copy(update={"kind": kind}), toolbox(costs)
     unit = shape.unit if shape.unit != "group" else "example"
     shape = shape.model_copy(update={"spent": "all", "unit": unit})
@@ -298,6 +313,9 @@ def test_where_all_spending_counts_it_is_a_loss_solved_or_not(
     one, other = (
         score([*rows[:index], row, *rows[index + 1 :]], wish, shape, tools)[index] for row in (failed, solved)
     )
+    every, weighed = score(rows, wish, shape, tools), weights(wish, shape=shape, toolbox=tools)
+    found = advantages(every, weighed, min_std=0, clip=WIDE, normalise=order, shape=shape)
+    assert len(found) == len(rows) and all(abs(each) < WIDE for each in found)
     # Being right earns the outcome and the tools; what was spent is the same.
     spent = {name: part for name, part in other.parts.items() if name in ("compute", "latency")}
     assert one.parts == spent and value(one) == pytest.approx(sum(spent.values()))

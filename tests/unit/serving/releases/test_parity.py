@@ -1,6 +1,7 @@
 """The smoke set of a release where experts are real: each answers in other words every time."""
 
 import asyncio
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,19 @@ from typing import Any
 import pytest
 
 from orchestra.accounting.budget import Budget
-from orchestra.errors import CallError
+from orchestra.errors import CallError, ServiceError
 from orchestra.rollout.parse import format_answer, format_call
-from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.releases import parity as module
 from orchestra.serving.releases.parity import PLAYER, Proof
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.failures import Failure
 from orchestra.tools.replay.cassette import Cassette
-from orchestra.types import Component, ToolCall
+from orchestra.types import Component, Episode, StopReason, ToolCall
 from tests.support.endpoint import answer, serving
 from tests.support.experts import expert, real
 from tests.support.serving_world import params
-from tests.support.worlds import codec, example, toolkit
+from tests.support.worlds import codec, episode, example, toolkit
 
 
 def repeat(conversation: Conversation) -> str:
@@ -69,3 +70,41 @@ def test_a_server_meets_the_failures_that_the_checkpoint_met(tmp_path: Path) -> 
     found = proof._replies(first=False).slot({"asked": 1}).found
     assert found is not None and found.failure is not None
     assert proof._replies(first=True).slot({"asked": 1}).found is None
+
+
+def ended(answer: str | None, stop: StopReason = StopReason.ANSWERED) -> Episode:
+    return episode(answer=answer).model_copy(update={"stop": stop, "answer": answer})
+
+
+def checked(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, ours: list[Episode], theirs: list[Episode], canary: float = -1.0
+) -> str:
+    """What the proof of a checkpoint says of a server that played so, and whose canary has that log-probability."""
+    proof = Proof(params(), codec(), toolkit(folder), [], [Generation([1], [-1.0], "stop")], ours)
+
+    async def work(*_: object) -> tuple[list[Generation], list[Episode]]:
+        return [Generation([1], [canary], "stop")], theirs
+
+    monkeypatch.setattr(proof, "_work", work)
+    return proof.check(folder, "http://127.0.0.1:1", "it")
+
+
+def test_a_server_is_refused_for_its_numbers_its_ends_and_what_it_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = [ended(str(number)) for number in range(6)]
+    other, cut = [ended("x"), ended("y")], ended("0", StopReason.TURN_LIMIT)
+    check = partial(checked, monkeypatch, tmp_path, ours)
+    assert check(list(ours)) == "canary equal; 6 of 6 smoke examples as in process"
+    # One may fall the other way.
+    assert (
+        check([other[0], *ours[1:]]) == check([cut, *ours[1:]]) == "canary equal; 5 of 6 smoke examples as in process"
+    )
+    for theirs in ([*other, *ours[2:]], [cut, other[1], *ours[2:]]):
+        with pytest.raises(ServiceError, match="2 of 6 smoke examples ended otherwise"):
+            check(theirs)
+    with pytest.raises(ServiceError, match=r"the canary failed: generation 0, token 0: log-probability -1\.5000"):
+        check(list(ours), canary=-1.5)
+    for stop in (StopReason.TOOL_FAILURE, StopReason.CANCELLED):
+        with pytest.raises(ServiceError, match="1 of 6 smoke examples were lost to infrastructure"):
+            check([*ours[:5], ended(None, stop)])

@@ -55,8 +55,9 @@ def test_an_own_question_is_traced_and_paid_but_is_no_traffic(tmp_path: Path) ->
         ({HEADER: "\xe9"}, (ASKED,)),
         (None, ("what is 2+2?",)),
         (None, (ASKED, "what is 2+2?")),
+        (None, ("what is 2+2?", ASKED)),
     ],
-    ids=["none", "a guess", "no ASCII", "of another question", "of one question of several"],
+    ids=["none", "a guess", "no ASCII", "of another question", "of the last of several", "of the first of several"],
 )
 def test_a_request_without_its_mark_is_a_users(
     tmp_path: Path, said: dict[str, str] | None, asks: tuple[str, ...]

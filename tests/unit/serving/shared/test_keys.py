@@ -83,7 +83,12 @@ def test_a_rate_is_the_key_s_own(keys: Keys, monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.status == 429 and int(caught.value.headers["Retry-After"]) == 20
     for _ in range(9):
         keys.admit(f"Bearer {free}")
-    now += 21
+    for wait_s in (15, 10):
+        now += 5
+        with pytest.raises(ApiError) as caught:
+            keys.admit(f"Bearer {limited}")
+        assert int(caught.value.headers["Retry-After"]) == wait_s
+    now += 10.1
     keys.admit(f"Bearer {limited}")
     assert {key.name: key.requests for key in keys.list()} == {"slow": 4, "free": 9}
 

@@ -3,8 +3,13 @@
 import time
 from pathlib import Path
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from orchestra.serving.shared.database import Database
-from orchestra.serving.shared.samples import KEEP_S, Finding, Sample, TrialSamples
+from orchestra.serving.shared.samples import ARMS, KEEP_S, Arm, Finding, Sample, TrialSamples
+from orchestra.statistics.sequential import ArmSamples
 
 FOUND = Finding(verdict="passed", why="x")
 
@@ -18,6 +23,32 @@ def trial(database: Database, name: str, made: float) -> TrialSamples:
     with database.change() as store:
         store.execute("UPDATE findings SET made = ? WHERE trial = ?", (made, name))
     return samples
+
+
+SAMPLES = st.builds(
+    Sample, arm=st.sampled_from(ARMS), failed=st.booleans(), seconds=st.floats(0.001, 100), usd=st.floats(0, 1),
+    solved=st.sampled_from([None, True, False]),
+)  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(SAMPLES, st.booleans()), max_size=12))
+def test_every_gateway_counts_every_sample_once(
+    tmp_path_factory: pytest.TempPathFactory, given_: list[tuple[Sample, bool]]
+) -> None:
+    """Whichever of two wrote it, and however often they look."""
+    file = tmp_path_factory.mktemp("trial") / "store.sqlite"
+    stores = [Database(file) for _ in range(2)]
+    one, other, another = (TrialSamples(store, name) for store, name in zip([*stores, stores[0]], "aab", strict=True))
+    wanted: dict[Arm, ArmSamples] = {arm: ArmSamples() for arm in ARMS}
+    for sample, first in given_:
+        (one if first else other).add(sample)
+        another.add(sample)
+        wanted[sample.arm].add(sample.failed, sample.seconds, sample.usd, sample.solved)
+        assert one.arms() == wanted
+    assert other.arms() == wanted
+    for store in stores:
+        store.close()
 
 
 def test_a_verdict_deletes_what_trials_left_that_ended_long_ago(tmp_path: Path) -> None:

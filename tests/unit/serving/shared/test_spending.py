@@ -10,7 +10,7 @@ import pytest
 from orchestra.errors import BudgetError
 from orchestra.serving.shared import spending
 from orchestra.serving.shared.database import Database
-from orchestra.serving.shared.keys import Keys
+from orchestra.serving.shared.keys import Keys, Period
 from orchestra.serving.shared.spending import FORGET_S, HOLD_S, KeyBudget, renew_holds
 from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.types import Charge, Component
@@ -164,6 +164,35 @@ def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:
     with budget.hold(Decimal(1000)):
         budget.book(charge(CENT))
     assert budget.left_usd() is None and keys.list()[0].spent_usd == CENT
+
+
+DAY_S = 86_400
+
+
+@pytest.mark.parametrize(
+    ("period", "later", "afresh"),
+    [
+        ("day", 600, False),
+        ("day", DAY_S, True),
+        ("month", DAY_S, False),
+        ("month", 31 * DAY_S, True),
+        ("total", 400 * DAY_S, False),
+    ],
+)
+def test_a_budget_is_of_its_period(
+    period: Period, later: int, afresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_700_000_000.0  # 2023-11-14, 22:13 UTC
+    monkeypatch.setattr(time, "time", lambda: now)
+    store = Database(tmp_path / "store.sqlite")
+    keys = Keys(store)
+    key, _ = keys.create("team", budget_usd=10 * CENT, period=period)
+    KeyBudget(store, key.id).book(charge(9 * CENT))
+    now += later
+    spent = Decimal(0) if afresh else 9 * CENT
+    assert keys.list()[0].spent_usd == spent and KeyBudget(store, key.id).left_usd() == 10 * CENT - spent
+    KeyBudget(store, key.id).book(charge(CENT))
+    assert keys.list()[0].spent_usd == spent + CENT
 
 
 def test_what_killed_gateways_held_back_leaves_the_store(tmp_path: Path) -> None:

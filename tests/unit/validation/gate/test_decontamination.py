@@ -62,7 +62,7 @@ def test_rows_that_overlap_a_benchmark_are_refused(workspace: Path) -> None:
 def test_licences_are_read_in_any_spelling_and_by_source(tmp_path: Path) -> None:
     path = tmp_path / "licences.yaml"
     text = (ROOT / "data/licences.yaml").read_text(encoding="utf-8")
-    path.write_text(text + "  - {id: other, sources: [nvidia/ToolScale]}\n", encoding="utf-8")
+    path.write_text(text + "  - {id: other, sources: [elsewhere, nvidia/ToolScale]}\n", encoding="utf-8")
     licences = Licences.load(path)
     for name in ("Apache-2.0", "apache 2.0", "Apache License 2.0", "MIT License", "cc_by_4.0", "CC BY 4.0", "CC0"):
         assert licences.refuse(name, "any") is None, name
