@@ -71,5 +71,14 @@ def test_everything_that_decides_an_answer_is_in_the_fingerprint(tmp_path: Path)
             file.write("\n")
         prints.add(serving_fingerprint(root, "x", "in_process", wanted))
     assert len(prints) == 8
+    server = wanted.deploy.model_copy(update={"vllm": wanted.deploy.vllm.model_copy(update={"dtype": "bfloat16"})})
+    other = wanted.model_copy(update={"deploy": server})
+    assert other != wanted and serving_fingerprint(root, "x", "in_process", other) == (
+        serving_fingerprint(root, "x", "in_process", params())
+    )
+    assert serving_fingerprint(root, "x", "vllm", other) not in {
+        *prints,
+        serving_fingerprint(root, "x", "vllm", wanted),
+    }
     other = wanted.grpo.model_copy(update={"steps": 1})
     assert serving_fingerprint(root, "x", "in_process", wanted.model_copy(update={"grpo": other})) in prints

@@ -1,5 +1,6 @@
 """Verdicts on simulated candidates: planted bad ones are rolled back in time, good ones pass."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import pytest
 from orchestra.config.deploy import Canary
 from orchestra.serving.releases.trial import conclude
 from orchestra.serving.shared.samples import Arm, Finding
-from orchestra.statistics.sequential import ArmSamples
+from orchestra.statistics.sequential import ArmSamples, Excess, cost_excess, failure_excess, latency_excess
 
 SETTINGS = Canary()
 EACH = 200
@@ -102,6 +103,31 @@ def test_a_candidate_is_worse_from_its_margin_on(below: Steps, above: Steps, sai
     found = conclude({"champion": champion, "candidate": made(above)}, MARGINS)
     assert found is not None and found.verdict == "worse" and said in found.why
     assert conclude({"champion": made(above), "candidate": champion}, MARGINS) is None
+
+
+@pytest.mark.parametrize("measure", [failure_excess, latency_excess, cost_excess])
+def test_each_of_three_measures_has_a_third_of_the_error_level(
+    measure: Callable[[ArmSamples, ArmSamples], Excess],
+) -> None:
+    """The verdict comes with the first request at which the measure's bound lies above its margin."""
+    cost, rng = measure is cost_excess, random.Random(3)
+    planted: Planted = {
+        failure_excess: {"failures": 0.15},
+        latency_excess: {"seconds": 2.0},
+        cost_excess: {"usd": 2.5},
+    }[measure]
+    limits = SETTINGS.model_copy(update={"failures_in_a_row": 99})
+    margins = {failure_excess: limits.failure_margin, latency_excess: math.log1p(limits.latency_margin)}
+    champion, candidate = ArmSamples(), ArmSamples()
+    for _ in range(400):
+        champion.add(*request(rng, {}, judged=cost))
+    bounds = []
+    while conclude({"champion": champion, "candidate": candidate}, limits) is None:
+        candidate.add(*request(rng, planted, judged=cost))
+        planned = limits.probes if cost else limits.requests
+        bounds.append(measure(candidate, champion).lower(limits.error_level / 3, planned))
+    margin = margins.get(measure, math.log1p(limits.cost_margin))
+    assert bounds[-1] > margin >= max(bounds[:-1])
 
 
 def arms(requests: int, make: Callable[[int], tuple[bool, float, float, bool | None]]) -> dict[Arm, ArmSamples]:

@@ -79,7 +79,7 @@ def test_only_the_last_groups_count_and_keys_are_apart() -> None:
 
 
 def test_what_was_counted_is_taken_up_again_through_json() -> None:
-    means = filled(50)
-    again = ChoiceMeans(50, 0.0)
+    means, again = filled(50), ChoiceMeans(50, 0.0)
+    again.add(KEY, {"best": 9.0, "cheapest": -9.0})
     again.restore(json.loads(json.dumps(means.state())))
     assert again.means(KEY) == means.means(KEY)
