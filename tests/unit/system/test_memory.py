@@ -61,6 +61,32 @@ def test_under_zero_one_backward_pass_leaves_the_whole_gradient_until_it_ends() 
     assert training(EIGHT, plan_of(grpo_of("qwen3-8b"), "sft")).parts["gradients"] == share + head
 
 
+def test_of_a_short_pass_the_peak_is_after_it_with_every_gradient() -> None:
+    """Beside them are what the first layer keeps, or what the optimizer's step needs, whichever is more."""
+    short = TrainingPlan(rows=2, tokens=4)
+    kept = training(SMALL, short).parts
+    assert kept["gradients"] == SMALL.weights * 4 and kept["last of the step"] == 8 * SMALL.saved * 4
+    muon = training(SMALL, replace(short, muon=True)).parts
+    matrices = SMALL.layers * SMALL.layer
+    # Muon has one state of each matrix, AdamW two of every other weight.
+    assert muon["optimizer"] == 4 * (matrices + 2 * (SMALL.weights - matrices))
+    assert muon["last of the step"] == 4 * 5 * 28 * 2 * 1024 * 3072
+    zero = training(SMALL, replace(short, strategy="zero2", ranks=4, gpu=True)).parts
+    assert zero["last of the step"] == SMALL.weights * 4 // 4
+    assert "last of the step" not in training(SMALL, replace(short, tokens=4096)).parts
+
+
+def test_rows_that_share_a_beginning_gather_keys_and_values_in_every_layer_that_is_kept() -> None:
+    """Keys, values and their gradients of 8 heads, and on the way those of the 16 heads of queries."""
+    plan = TrainingPlan(tokens=4096)
+    for checkpointing, layers in ((True, 0), (False, 27)):
+        made = [
+            training(SMALL, replace(plan, checkpointing=checkpointing, keys=keys)).parts["activations"]
+            for keys in (0, 1000)
+        ]
+        assert made[1] - made[0] == 1000 * 2 * 128 * (2 * 8 + 16 + layers * 8) * 4
+
+
 def test_bfloat16_weights_of_zero_are_there_beside_the_masters() -> None:
     plan = TrainingPlan(ranks=8, strategy="zero3", bfloat16=True)
     gathered = max(2 * EIGHT.layer, EIGHT.embedding) * 2

@@ -42,6 +42,22 @@ def test_a_share_of_the_examples_is_told_a_budget_between_the_cheapest_and_the_m
     assert all(usd is None or usd == round(usd, 4) for usd in budgets)
 
 
+def test_budgets_reach_from_the_cheapest_of_several_experts_to_the_most_expensive() -> None:
+    (spec,) = [one for one in example().toolbox if one.name == "gpt-5"]
+
+    def drawn(*usd: str) -> list[Decimal | None]:
+        box = [spec.model_copy(update={"name": f"x{one}", "call_usd": Decimal(one)}) for one in usd]
+        return [
+            one.budget_usd
+            for one in with_budgets([example(f"e{i}", toolbox=box) for i in range(300)], 1.0, 0, LIMITS, PRICE)
+        ]
+
+    calls = [(float(usd - OWN) / 1.5) for usd in drawn("0.4", "0.1", "0.2") if usd is not None]
+    assert len(calls) == 300 and min(calls) + 1e-4 >= 0.1 and min(calls) < 0.105 and 0.38 < max(calls) <= 0.4 + 1e-4
+    # An expert that costs nothing leaves no lower end.
+    assert drawn("0", "0.1") == drawn() == [None] * 300
+
+
 def test_the_draw_depends_on_seed_and_example_alone_and_0_changes_nothing() -> None:
     assert told(20, 0.5) == told(40, 0.5)[:20]
     assert told(20, 0.5) != told(20, 0.5, seed=1)
