@@ -8,7 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.training.choices import ANSWER, NAMED, ORDER, OTHER, SEARCH, WORDS, Candidate, Mark, carried_out, drawn
+from orchestra.training.choices import (
+    ANSWER,
+    CHOICES,
+    NAMED,
+    ORDER,
+    OTHER,
+    OTHERS,
+    SEARCH,
+    WORDS,
+    Candidate,
+    Mark,
+    carried_out,
+    drawn,
+)
 from orchestra.types import ToolKind
 from tests.support.worlds import catalogue
 
@@ -63,6 +76,34 @@ def test_every_choice_is_about_as_likely() -> None:
     assert all(count / 6000 == pytest.approx(1 / 6, abs=0.02) for count in drawn_ones.values())
     later = Counter(drawn(rng, FOUR, strongest=0.0, search=False, answer=0.5) for _ in range(2000))
     assert later[ANSWER] / 2000 == pytest.approx(0.5, abs=0.04)
+
+
+def shares(marks: str, *, strongest: float = 0.0) -> dict[str, float]:
+    """How often each choice is drawn where the experts with an x are named by the preference."""
+    rng = random.Random(2)
+    left = [Candidate(e.spec, e.grade, "like" if mark == "x" else "") for e, mark in zip(FOUR, marks, strict=True)]
+    found = Counter(drawn(rng, left, strongest=strongest, search=False) for _ in range(4000))
+    return {choice: count / 4000 for choice, count in found.items()}
+
+
+def test_habits_have_their_shares() -> None:
+    habit = shares("....", strongest=0.5)
+    assert habit.keys() == set(WORDS)
+    assert all(share == pytest.approx(0.5 if word == "strongest" else 0.125, abs=0.03) for word, share in habit.items())
+    some = shares(".x..")
+    assert some.keys() == {NAMED, *WORDS, *OTHERS}
+    assert some[NAMED] == pytest.approx(0.2, abs=0.03)
+    assert sum(some[one] for one in OTHERS) == pytest.approx(0.6, abs=0.03)
+    # Where all are named there is no other to ask.
+    assert shares("xxxx").keys() == {NAMED, *WORDS}
+
+
+def test_where_nobody_is_left_it_searches_or_answers() -> None:
+    rng = random.Random(0)
+    assert {drawn(rng, (), strongest=0.5, search=True) for _ in range(9)} == {SEARCH}
+    assert {drawn(rng, (), strongest=0.5, search=False) for _ in range(9)} == {ANSWER}
+    assert {drawn(rng, (), strongest=0.5, search=True, answer=0.1) for _ in range(9)} == {ANSWER}
+    assert all(carried_out(choice, ()) is None for choice in CHOICES)
 
 
 @pytest.mark.parametrize("mark", ["like", "not"])
