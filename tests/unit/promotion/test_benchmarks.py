@@ -53,6 +53,6 @@ def test_results_stand_by_benchmark_then_version_then_model() -> None:
         summary(benchmark=benchmark, model=model, checkpoint=checkpoint)
         for benchmark, model, checkpoint in [("tau2", "a", ""), ("hle", "b", "2"), ("hle", "c", "1"), ("hle", "a", "")]
     ]
-    rows = results_table(made, {"1": "version 1", "2": "version 2"})[1]
+    rows = results_table(made, {"1": "version 2", "2": "version 1"})[1]
     assert [row[1] for row in rows] == ["a", "version 1", "version 2", "a"] and rows[-1][0].startswith("tau2")
     assert "None was measured yet" in section(results_table([], {}))

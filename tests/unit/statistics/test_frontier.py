@@ -1,5 +1,6 @@
 """The frontier holds what no coin between two others beats."""
 
+import random
 from itertools import permutations
 
 import pytest
@@ -30,6 +31,19 @@ def test_the_hull_leaves_out_what_lies_below_a_line() -> None:
 )
 def test_a_mixture_costs_what_it_may(cost: float, shares: dict[str, float]) -> None:
     assert mixture(POINTS, cost) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_hull_is_what_no_coin_between_two_others_reaches(seed: int) -> None:
+    draw = random.Random(seed)
+    points = [(draw.uniform(2, 9), draw.uniform(0, 1)) for _ in range(7)]
+
+    def beaten(x: float, y: float) -> bool:
+        better = any(a <= x and b > y for a, b in points)
+        pairs = [(left, right) for left in points for right in points if left[0] < x < right[0]]
+        return better or any(b + (d - b) * (x - a) / (c - a) > y for (a, b), (c, d) in pairs)
+
+    assert hull(points) == sorted((n for n, one in enumerate(points) if not beaten(*one)), key=points.__getitem__)
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), min_size=1, max_size=8), st.floats(0, 10))

@@ -79,6 +79,9 @@ def log_ratio_variance(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def test_what_has_no_variance_says_nothing() -> None:
+    for few in (samples(), samples((False, 1.0, 0.1, True))):
+        for measure in (failure_excess, latency_excess, cost_excess):
+            assert measure(few, few).lower(0.05, 100) == -math.inf
     free = samples(*[(False, 1.0, 0.0, True)] * 40)
     assert free.log_cost() == (0.0, 0.0)
     assert cost_excess(free, free).lower(0.05, 100) == Excess(0.5, 0.0, 50).lower(0.05, 100) == -math.inf
