@@ -1,5 +1,6 @@
 """Checkpoints: the hash sees every byte and name, the manifest every change, and the store loses nothing."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,16 @@ def test_links_to_files_hash_as_their_content(tmp_path: Path) -> None:
     (tmp_path / "cached").unlink()
     with pytest.raises(DataError, match="neither a file"):
         hash_dir(folder)
+
+
+def test_what_is_neither_a_file_nor_a_folder_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    """What lies behind a link to a folder would be in no hash."""
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("linked", "pipe"):
+        folder = checkpoint(tmp_path / name)
+        (folder / "more").symlink_to(tmp_path / "elsewhere") if name == "linked" else os.mkfifo(folder / "more")
+        with pytest.raises(DataError, match="more: neither a file nor a directory"):
+            hash_dir(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"base": null}', '{"unknown": 1}'])

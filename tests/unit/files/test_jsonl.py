@@ -43,8 +43,9 @@ def test_records_are_read_one_after_another(tmp_path: Path) -> None:
         more.write("{}\n")
     found = stream_jsonl(file, Charge)
     assert [next(found), next(found)] == [charge, charge], "what follows is not read yet"
-    with pytest.raises(DataError, match=r"x\.jsonl:3: "):
-        next(found)
+    for read in (lambda: next(found), lambda: read_jsonl(file, Charge)):
+        with pytest.raises(DataError, match=r"x\.jsonl:3: "):
+            read()
 
 
 @pytest.mark.parametrize("text", ["", "a\n", "a\nb", "abcdefgh", "a\n" + "b" * 50, "\n\nabc"])
