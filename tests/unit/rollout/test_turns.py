@@ -74,6 +74,12 @@ def test_after_a_failure_no_turn_begins_and_those_under_way_come_to_their_end(to
     assert sum(map(len, world.batches)) == 3
 
 
+def test_those_that_wait_for_a_batch_when_another_fails_get_none() -> None:
+    world = World([5, 5, 5], [40, 0, 0], together=True, fails=0)
+    assert [str(error) for error in world.run()] == ["a tool broke"] * 3
+    assert world.batches == [[0, 1, 2]] and world.done == [1, 1, 1]
+
+
 def test_a_batch_that_fails_fails_its_episodes() -> None:
     world = World([2, 2], [0, 0], together=True)
 
