@@ -328,6 +328,15 @@ def test_where_all_spending_counts_it_is_a_loss_solved_or_not(
         )
 
 
+def test_a_part_that_nobody_earned_adds_nothing() -> None:
+    """Of a group that is all failed, dollars alone tell the episodes apart."""
+    rows: list[dict[str, Any]] = [{"solved": False, "cost_usd": cost} for cost in (1, 3)]
+    shape = RewardParams(unit="example", spent="all", among="solved", scale="none")
+    wish = LIKE.model_copy(update={"compute": 0.5})
+    plain = of_group(rows, wish.model_copy(update={"tools": {}}), shape, min_std=0, tools=OFFERED)
+    assert of_group(rows, wish, shape, min_std=0, tools=OFFERED) == plain and plain[0] > 0 > plain[1]
+
+
 def test_a_loss_has_no_bound() -> None:
     rows: list[dict[str, Any]] = [{"cost_usd": cost, "solved": cost != 3} for cost in (1, 2, 3, 5)]
     tools, shape = (spec("one", 1, 1), spec("other", 2, 1)), RewardParams(unit="example", unit_ceiling=1, spent="all")

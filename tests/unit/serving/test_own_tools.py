@@ -163,6 +163,8 @@ def test_a_streamed_call_has_openai_s_form(tmp_path: Path) -> None:
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] > 0
     assert [chunk for chunk in chunks if "usage" in chunk] == chunks[-1:]
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    body["stream_options"] = {"include_usage": True}
+    assert "reasoning_content" not in call(backend(tmp_path, both), tmp_path, "POST", PATH, json=body).text
 
 
 def test_without_a_choice_of_tools_ours_alone_are_offered(tmp_path: Path) -> None:

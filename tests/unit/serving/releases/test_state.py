@@ -72,11 +72,11 @@ def test_everything_that_decides_an_answer_is_in_the_fingerprint(tmp_path: Path)
         prints.add(serving_fingerprint(root, "x", "in_process", wanted))
     assert len(prints) == 8
     server = wanted.deploy.model_copy(update={"vllm": wanted.deploy.vllm.model_copy(update={"dtype": "bfloat16"})})
-    other = wanted.model_copy(update={"deploy": server})
-    assert other != wanted and serving_fingerprint(root, "x", "in_process", other) == (
+    served = wanted.model_copy(update={"deploy": server})
+    assert served != wanted and serving_fingerprint(root, "x", "in_process", served) == (
         serving_fingerprint(root, "x", "in_process", params())
     )
-    assert serving_fingerprint(root, "x", "vllm", other) not in {
+    assert serving_fingerprint(root, "x", "vllm", served) not in {
         *prints,
         serving_fingerprint(root, "x", "vllm", wanted),
     }

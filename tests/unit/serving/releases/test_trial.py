@@ -105,19 +105,20 @@ def test_a_candidate_is_worse_from_its_margin_on(below: Steps, above: Steps, sai
     assert conclude({"champion": made(above), "candidate": champion}, MARGINS) is None
 
 
-@pytest.mark.parametrize("measure", [failure_excess, latency_excess, cost_excess])
+@pytest.mark.parametrize(
+    ("measure", "planted", "margin"),
+    [
+        (failure_excess, BAD[0], SETTINGS.failure_margin),
+        (latency_excess, BAD[1], math.log1p(SETTINGS.latency_margin)),
+        (cost_excess, BAD[2], math.log1p(SETTINGS.cost_margin)),
+    ],
+)
 def test_each_of_three_measures_has_a_third_of_the_error_level(
-    measure: Callable[[ArmSamples, ArmSamples], Excess],
+    measure: Callable[[ArmSamples, ArmSamples], Excess], planted: Planted, margin: float
 ) -> None:
     """The verdict comes with the first request at which the measure's bound lies above its margin."""
     cost, rng = measure is cost_excess, random.Random(3)
-    planted: Planted = {
-        failure_excess: {"failures": 0.15},
-        latency_excess: {"seconds": 2.0},
-        cost_excess: {"usd": 2.5},
-    }[measure]
     limits = SETTINGS.model_copy(update={"failures_in_a_row": 99})
-    margins = {failure_excess: limits.failure_margin, latency_excess: math.log1p(limits.latency_margin)}
     champion, candidate = ArmSamples(), ArmSamples()
     for _ in range(400):
         champion.add(*request(rng, {}, judged=cost))
@@ -126,7 +127,6 @@ def test_each_of_three_measures_has_a_third_of_the_error_level(
         candidate.add(*request(rng, planted, judged=cost))
         planned = limits.probes if cost else limits.requests
         bounds.append(measure(candidate, champion).lower(limits.error_level / 3, planned))
-    margin = margins.get(measure, math.log1p(limits.cost_margin))
     assert bounds[-1] > margin >= max(bounds[:-1])
 
 

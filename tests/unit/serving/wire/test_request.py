@@ -32,6 +32,18 @@ def test_a_misspelt_field_is_refused_with_the_right_name() -> None:
     assert refused(messages=[{"role": "user", "content": "hi", "colour": "red"}]).param == "messages.0.colour"
 
 
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({"role": "assistant", "content": "hi"}, "the last message must be the user's or a tool's"),
+        ({"role": "system", "content": "hi"}, "the last message must be the user's or a tool's"),
+        ({"role": "user", "content": " "}, "the last message is empty"),
+    ],
+)
+def test_a_request_ends_with_a_question(last: dict[str, Any], said: str) -> None:
+    assert said in refused(messages=[*ASKED["messages"], last]).message
+
+
 def test_a_wrong_value_is_named_by_its_field_alone() -> None:
     assert refused(preference="x" * 501).message == "preference: String should have at most 500 characters"
     assert refused(tool_choice=4).message == "tool_choice: Input should be 'auto' or 'none'"
