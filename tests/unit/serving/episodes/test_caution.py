@@ -100,6 +100,7 @@ def test_an_answer_to_a_failed_call_is_replaced(observation: str, then: str, dom
         ("I work 6 hours a day, 5 days a week at 11 an hour. My pay?", "6*6", False),
         ("3 metres of rope in pieces of 0.25 metres, how many?", "0.25*12", False),
         ("what is 18 times 4", "18*45", False),
+        ("what is 18 times 4", "18*4+99", False),
         ("what is 9 times 8", "9 �ase 8", True),  # It cannot be read, so that the request is.
     ],
 )
@@ -115,7 +116,7 @@ def test_a_sum_of_its_own_has_the_numbers_of_the_request(request_: str, expressi
 
 
 def test_another_tools_numbers_are_its_own_affair() -> None:
-    call = format_call(ToolCall(name="search", arguments={"query": "9"}))
+    call = format_call(ToolCall(name="search", arguments={"expression": "9"}))
     policy = CautiousPolicy(ScriptedPolicy("asks", lambda _: call, codec().turn), -0.1, codec().turn("no"), codec())
     conversation = Conversation(example("e", instruction="Who founded it in 1911?"), [5] * 10)
     policy.begin([conversation])
