@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.accounting.budget import Budget
-from orchestra.accounting.ledger import Spending, by_component, cost_of, parts, phase, total
+from orchestra.accounting.ledger import Spending, at_price, by_component, cost_of, parts, phase, total
 from orchestra.errors import BudgetError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.types import Charge, Component, Price, Usage, add_up
@@ -36,7 +36,7 @@ seconds = st.floats(0, 1e6)
 charges = st.lists(
     st.builds(
         Charge, component=st.sampled_from(Component), name=st.just("x"), cost_usd=dollars, usage=usages,
-        latency_s=seconds,
+        latency_s=seconds, simulated=st.booleans(),
     ),
     max_size=8,
 )  # fmt: skip
@@ -66,6 +66,17 @@ def test_more_cached_than_input_tokens_cannot_make_a_refund() -> None:
     assert cost_of(price, Usage(input_tokens=5, cached_input_tokens=50)) == cost_of(
         price, Usage(input_tokens=5, cached_input_tokens=5)
     )
+
+
+def test_under_another_price_a_call_that_the_tool_refused_costs_a_call_alone() -> None:
+    """Its seconds are noted, and were charged to nobody."""
+    drawn, other = (Price(per_call=Decimal(usd), per_second=Decimal(usd)) for usd in ("0.01", "0.02"))
+    refused = Charge(component=Component.EXPERT, name="x", cost_usd=drawn.per_call, latency_s=3.0)
+    assert at_price(refused, other, drawn) == Decimal("0.02")
+    ran, wrote = {"cost_usd": Decimal("0.04")}, {"usage": Usage(output_tokens=1)}
+    for worked in (refused.model_copy(update=ran), refused.model_copy(update=wrote)):
+        assert at_price(worked, other, drawn) == Decimal("0.08")
+    assert at_price(refused, other) == Decimal("0.08"), "at which price it was drawn is not known"
 
 
 @given(prices, usages, st.integers(0, 100), st.floats(0, 1e5))
@@ -125,6 +136,7 @@ def test_every_way_to_group_a_ledger_makes_the_same_total_and_so_does_the_file(
         assert Fraction(whole.seconds) == sum(map(microseconds, every), Fraction(0))
         names = {"/".join(filter(None, (root, name))) for name, some in spent if some}
         assert set(budget.by_phase()) == names
+        assert whole.simulated == sum(c.simulated for c in every)
         assert whole.cache_hits == sum(c.usage.cached_input_tokens > 0 for c in every)
         assert whole.calls == len(every) and whole.input_tokens == sum(c.usage.input_tokens for c in every)
         again = Budget(path, None)
