@@ -84,8 +84,12 @@ def list_keys(as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as shown by `orchestra keys list`.")],
 ) -> None:
-    """Revoke a key: the next request with it is refused."""
-    key = _open().keys.revoke(key_id)
+    """Revoke a key: the next request with it is refused. The workspace's own key is replaced."""
+    from orchestra.serving.shared.keys import operator_key
+
+    opened = _open()
+    key = opened.keys.revoke(key_id)
+    operator_key(opened.root, opened.keys)
     print(f"revoked {key.id} ({shortened(key.name)})")
 
 

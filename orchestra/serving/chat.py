@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import MALFORMED, Called, charged, model_card
+from orchestra.serving.client import MALFORMED, Called, charged, model_card, refused
 from orchestra.system.progress import while_waiting
 from orchestra.text import one_line, plain
 
@@ -164,7 +164,7 @@ class TerminalChat:
             ) as reply:
                 if reply.status_code != 200:
                     message = json.loads(reply.read())["error"]["message"]
-                    raise (ConfigError if reply.status_code < 500 else ServiceError)(message, where=self.url)
+                    raise refused(reply.status_code, message, self.url)
                 for line in reply.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
                         yield json.loads(line.removeprefix("data: "))

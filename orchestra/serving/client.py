@@ -14,7 +14,7 @@ import httpx
 from pydantic import ConfigDict, JsonValue
 
 from orchestra.config.deploy import GatewayLimits
-from orchestra.errors import ConfigError, ServiceError
+from orchestra.errors import ConfigError, OrchestraError, ServiceError
 from orchestra.serving.releases.control_channel import gateways
 from orchestra.serving.shared.checks import mark
 from orchestra.serving.shared.keys import own_key
@@ -27,6 +27,7 @@ TIMEOUT_S = GatewayLimits().patience_s
 CONNECT_S = 10.0
 """Seconds until a gateway takes a connection."""
 CARD_TIMEOUT_S = 10.0
+KEY_FIX = "set ORCHESTRA_API_KEY; in the gateway's own workspace: orchestra keys create NAME"
 MALFORMED = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 """What a body raises where it is read as what it is not; pydantic's error is a ValueError."""
 
@@ -110,6 +111,13 @@ def charged(body: dict[str, Any]) -> str:
     """The end of a failure's message where the account beside the error has dollars."""
     spent = (body.get("orchestra") or {}).get("cost_usd")
     return f"; ${spent:.6f} was charged" if spent else ""
+
+
+def refused(status: int, message: str, base: str) -> OrchestraError:
+    """The failure of a request that a gateway answered with an error."""
+    if status >= 500:
+        return ServiceError(message, where=base, fix="try again; if it stays, see .state/logs/gateway.log")
+    return ConfigError(message, where=base, fix=KEY_FIX if status == 401 else "")
 
 
 def gateway_url(root: Path) -> str:
@@ -232,6 +240,4 @@ def _read(question: str, base: str, answer: httpx.Response) -> AskResponse:
     except MALFORMED:
         what = f"HTTP {answer.status_code} with a body that is no chat completion"
         raise ServiceError(what, where=base, fix="is it the orchestra gateway?") from None
-    if answer.status_code < 500:
-        raise ConfigError(message, where=base)
-    raise ServiceError(message, where=base, fix="try again; if it stays, see .state/logs/gateway.log")
+    raise refused(answer.status_code, message, base)

@@ -100,6 +100,15 @@ class Keys:
             raise ConfigError(f"no valid key {key_id[:40]}", where="keys revoke", fix="orchestra keys list")
         return self._find(key_id)
 
+    def opens(self, secret: str) -> bool:
+        """Whether it is that of a valid key; no request is counted."""
+        found = _KEY.match(f"Bearer {secret}")
+        if found is None:
+            return False
+        with self._database.look() as store:
+            row = store.execute("SELECT digest FROM keys WHERE id = ? AND revoked IS NULL", (found[1],)).fetchone()
+        return row is not None and hmac.compare_digest(row[0], _digest(found[2]))
+
     def admit(self, authorization: str) -> str:
         """The id of the key in an Authorization header, one request counted; raises `ApiError` 401 or 429."""
         found = _KEY.match(authorization.strip())
@@ -138,10 +147,9 @@ class Keys:
 
 
 def operator_key(root: Path, keys: Keys) -> None:
-    """Have a key for this workspace's own commands, in a file that its user alone may read."""
-    file = root / OPERATOR_FILE
-    if not file.is_file():
-        atomic.write_private(file, keys.create(OPERATOR)[1] + "\n")
+    """Have a valid key for this workspace's own commands, in a file that its user alone may read."""
+    if not keys.opens(own_key(root) or ""):
+        atomic.write_private(root / OPERATOR_FILE, keys.create(OPERATOR)[1] + "\n")
 
 
 def own_key(root: Path) -> str | None:

@@ -164,6 +164,16 @@ def test_an_owner_s_name_steers_no_terminal(workspace: Path) -> None:
     assert "\x1b" not in line and "…" in line and len(line) < 160
 
 
+def test_the_workspaces_own_key_is_replaced_once_it_is_revoked(workspace: Path) -> None:
+    assert orchestra(workspace, "keys", "create", "bob").returncode == 0
+    own = workspace / ".state/operator.key"
+    secret = own.read_text()
+    assert orchestra(workspace, "keys", "revoke", secret.split("_")[1]).returncode == 0
+    assert own.read_text() != secret
+    states = [line.split()[-1] for line in orchestra(workspace, "keys", "list").stdout.splitlines()[1:]]
+    assert states == ["revoked", "valid", "valid"]
+
+
 def test_a_backup_names_no_password_of_a_server(workspace: Path) -> None:
     (workspace / ".state").mkdir()
     Database(workspace / STORE).close()

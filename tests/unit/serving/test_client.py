@@ -31,7 +31,8 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (502, {"error": {"message": "a tool failed", "type": "tool_error"}}, ServiceError, "a tool failed"),
         (502, {"error": {"message": "unreadable", "type": "model_error"}}, ServiceError, "no chat completion"),
         (400, {"error": {"message": "m", "type": "t"}, "orchestra": "x"}, ServiceError, "no chat completion"),
-        (400, {"error": {"message": "no domain x", "type": "invalid_request_error"}}, ConfigError, "no domain x"),
+        (400, {"error": {"message": "no domain x", "type": "invalid_request_error"}}, ConfigError, "no domain x$"),
+        (401, {"error": {"message": "no key", "type": "x"}}, ConfigError, "no key — set ORCHESTRA_API_KEY; .* NAME$"),
     ],
 )
 def test_what_is_no_answer_is_an_error(status: int, body: dict[str, object], kind: type, words: str) -> None:

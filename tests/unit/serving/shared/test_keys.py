@@ -119,6 +119,20 @@ def test_the_operator_s_key_is_private(keys: Keys, tmp_path: Path) -> None:
     assert (tmp_path / ".state/operator.key").stat().st_mode & 0o777 == 0o600
 
 
+def test_an_operators_key_that_opens_nothing_is_replaced(keys: Keys, tmp_path: Path) -> None:
+    operator_key(tmp_path, keys)
+    secret = own_key(tmp_path)
+    assert secret and keys.opens(secret) and not keys.opens(secret[:-1]) and not keys.opens("")
+    keys.revoke(keys.list()[0].id)
+    assert not keys.opens(secret)
+    operator_key(tmp_path, keys)
+    renewed = own_key(tmp_path)
+    assert renewed and renewed != secret and keys.admit(f"Bearer {renewed}")
+    (tmp_path / ".state/operator.key").write_text("ork_000000000000_" + "a" * 43, encoding="ascii")
+    operator_key(tmp_path, keys)
+    assert keys.opens(own_key(tmp_path) or "")
+
+
 def test_periods() -> None:
     now = 1_700_000_000.0
     assert [period_of(period, now) for period in ("day", "month", "total")] == ["2023-11-14", "2023-11", ""]
