@@ -62,9 +62,12 @@ def parse_date(text: str) -> date:
 def can_be_written(path: Path | None) -> Path | None:
     """Callback of every option that names an output: raises `ConfigError`, before any work, where none can be made.
 
-    What is there already is left to the writer.
+    A file or a folder that is there already is left to the writer.
     """
     try:
+        if path is not None and _is_device(path):
+            what = "it is a device or a pipe, and a new file would take its place"
+            raise ConfigError(what, where=str(path), fix="name a file")
         if path is not None and not path.exists():
             nearest = next(one for one in path.absolute().parents if one.exists())
             if not nearest.is_dir():
@@ -75,6 +78,12 @@ def can_be_written(path: Path | None) -> Path | None:
         what = f"nothing can be written there: {error.strerror}"
         raise ConfigError(what, where=str(path), fix="name another path") from None
     return path
+
+
+def _is_device(path: Path) -> bool:
+    """Whether it is neither a file nor a folder; /dev/stdout is neither, also where it leads to a file."""
+    to_process = path.is_symlink() and str(path.readlink()).startswith("/proc/")
+    return to_process or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
 def workspace(*, checked: bool = True) -> Path:

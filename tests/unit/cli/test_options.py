@@ -1,5 +1,6 @@
 """What a user types counts, or is refused; paths are those of the folder in which it is typed."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -171,6 +172,15 @@ def test_an_output_that_cannot_be_made_is_refused_before_any_work(workspace: Pat
     with pytest.raises(ConfigError, match=f"^{place}: nothing can be written there: .* — name another path"):
         orchestra(*command.replace("OUT", place).split())
     assert sorted(workspace.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_output_takes_the_place_of_no_device(workspace: Path, command: str) -> None:
+    os.mkfifo(workspace / "pipe")
+    (workspace / "link").symlink_to("/proc/self/fd/1")
+    for place in (workspace / "pipe", workspace / "link"):
+        with pytest.raises(ConfigError, match=f"^{place}: it is a device or a pipe, .* — name a file"):
+            orchestra(*command.replace("OUT", str(place)).split())
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "99999999"])
