@@ -7,11 +7,12 @@ from orchestra.errors import DataError
 from orchestra.evaluation import run as running
 from orchestra.evaluation.analyses import adherence, changes
 from orchestra.evaluation.baselines.base import STRONGEST
+from orchestra.evaluation.report import REFERENCE
 from orchestra.files.checkpoint import hash_dir
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode, Example
 from tasks.analyses.sets import AnalysedSet
-from tasks.evaluate import check_names, contender, data_hash, on_progress, players, rules
+from tasks.evaluate import check_names, contender, data_hash, is_checkpoint, on_progress, players, rules
 from tasks.platform.ledger import open_budget
 from tasks.platform.stage import Stage
 
@@ -29,12 +30,23 @@ def identity(stage: Stage, policies: Sequence[str], sets: Sequence[list[Example]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+def check_policies(stage: Stage, policies: Sequence[str]) -> None:
+    """Raises `ConfigError` for a policy that does not exist, and `DataError` for a checkpoint that no run made yet."""
+    named = stage.params.evaluate.model_copy(update={"policies": list(policies)})
+    check_names(stage.params.model_copy(update={"evaluate": named}), stage.root)
+    for name in policies:
+        # A policy without a checkpoint has the tokenizer of the reference.
+        folder = stage.root / "models" / (name if is_checkpoint(name, stage.root) else REFERENCE)
+        if not folder.is_dir():
+            fix = "orchestra run makes it; where a run works, wait for its end"
+            raise DataError("no such checkpoint", where=str(folder), fix=fix)
+
+
 def attempted(found: AnalysedSet, policies: Sequence[str], conditions: Mapping[str, list[Example]]) -> Found:
     """Every policy and always-strongest at the examples of each condition."""
     stage = found.stage
     params, root = stage.params, stage.root
-    named = params.evaluate.model_copy(update={"policies": list(policies)})
-    check_names(params.model_copy(update={"evaluate": named}), root)
+    check_policies(stage, [*policies, REFERENCE])
     # The stage's own work folder would not do: opening it removes every folder beside it, attempts and all.
     folder = root / "work" / "analyse" / identity(stage, policies, list(conditions.values()))
     toolkit = found.with_answers(Toolkit.from_params(params, root, budget=open_budget(stage, folder)))

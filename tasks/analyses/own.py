@@ -11,8 +11,8 @@ from orchestra.rollout.policies.chat import PREFIX
 from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Episode
-from tasks.analyses.attempts import identity
-from tasks.evaluate import check_names, contender, heldout, is_checkpoint, on_progress, players
+from tasks.analyses.attempts import check_policies, identity
+from tasks.evaluate import contender, heldout, is_checkpoint, on_progress, players
 from tasks.platform.ledger import open_budget
 from tasks.platform.stage import Stage
 
@@ -50,8 +50,7 @@ def over_settings(
     """
     stage = Stage.open("analyse", root)
     params, examples = stage.params, heldout(stage)[:count]
-    one = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": [policy]})})
-    check_names(one, root)
+    check_policies(stage, [policy])
     folder = root / "work" / "analyse" / identity(stage, [policy], [examples])
     toolkit = Toolkit.from_params(params, root, budget=open_budget(stage, folder))
     kinds = frontier.by_kind(examples)

@@ -1,6 +1,7 @@
 """`orchestra analyse` on a real evaluation of small random models."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ def test_the_frontier_goes_on_after_a_kill_and_is_the_same(here: Path, monkeypat
     assert (last["setting"]["series"], last["setting"]["budget_usd"], last["accuracy"]["value"]) == ("budget", 1e-6, 0)
     with pytest.raises(ConfigError, match="no policy named nobody"):
         analyse.main(["frontier", "--policy", "nobody"])
+
+
+@pytest.mark.parametrize("asked", [["frontier", "--examples", "2"], ["unseen-prices", "--examples", "2"]])
+def test_a_checkpoint_that_a_run_makes_at_this_moment_is_named(here: Path, asked: list[str]) -> None:
+    shutil.rmtree(here / "models/grpo")
+    with pytest.raises(DataError, match=r"models/grpo: no such checkpoint — orchestra run makes it"):
+        analyse.main(asked)
 
 
 def test_an_analysis_keeps_the_attempts_of_others(here: Path) -> None:
