@@ -136,7 +136,7 @@ def snapshot(database: Path, copy: Path) -> None:
 def check_used_database(root: Path, name: str) -> bool:
     """`check_database` of one that others write to meanwhile: the pages of a copy are read.
 
-    Returns whether every page was: not where a copy has no room.
+    Returns whether every page was: not where no copy can be made.
     """
     file, state = root / name, root / ".state"
     check_database(root, name, beside=True)
@@ -155,6 +155,8 @@ def check_used_database(root: Path, name: str) -> bool:
             (copy := Path(folder) / name).parent.mkdir(parents=True)
             snapshot(file, copy)
             return check_database(Path(folder), name)
+    except OSError:  # A disk that is full or read-only says nothing of the database.
+        return False
     except sqlite3.DatabaseError as error:
         if _primary(error) in UNWRITTEN:
             return False

@@ -282,6 +282,19 @@ def test_the_pages_of_a_database_in_use_are_read_in_a_copy(
     assert not check_used_database(root, MLFLOW), "a copy has no room"
 
 
+def test_a_disk_that_takes_no_copy_says_nothing_of_a_database_in_use(
+    database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = workspace_with(tmp_path, database)
+
+    def read_only(*_: object, **__: object) -> str:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(storage.tempfile, "TemporaryDirectory", read_only)
+    monkeypatch.setattr(doctor, "services", lambda _root: ["prefect"])
+    assert {one.level for one in doctor._databases(root)} == {"ok"}
+
+
 @pytest.mark.parametrize("works", [True, False])
 @pytest.mark.parametrize("serves", [True, False])
 def test_doctor_and_up_read_every_page_only_where_nobody_writes(
