@@ -25,7 +25,7 @@ from orchestra.system.ending import told
 from orchestra.system.environment import quiet
 from orchestra.system.processes import all_remembered
 from orchestra.system.retraining import unanswered
-from orchestra.system.runs import RUNNING, RunRecord, in_short, newest_by_flow, runs
+from orchestra.system.runs import RUNNING, RunRecord, StageRecord, in_short, newest_by_flow, runs
 from orchestra.system.servers import state
 from tasks.platform import dvc
 from tasks.platform.aliases import aliases
@@ -33,6 +33,8 @@ from tasks.platform.aliases import aliases
 ALIASES = ("champion", "candidate", "previous")
 AFTER = ("promote", "deploy")
 """What the flow does when every stage is current."""
+ANSWER = "answer"
+"""The flow of a person's answer, and its first stage."""
 BY_HAND = "where it was started"
 """The log of a gateway that no release started."""
 SERVERS_S, REGISTRY_S, STAGES_S = 2.0, 3.0, 10.0
@@ -104,11 +106,17 @@ def request_lines(root: Path) -> list[str]:
     return [f"  {one.id}  {one.line}" + (f": {one.needs}" if one.needs else "") for one in unanswered(root)]
 
 
+def _done(record: RunRecord, name: str) -> StageRecord | None:
+    """That stage of a run; as promote's, a person's answer that was carried out."""
+    given = record.stages.get(ANSWER) if name == "promote" and record.flow == ANSWER else None
+    return record.stages.get(name) if given is None or given.unfinished else given
+
+
 def release_lines(root: Path, records: list[RunRecord]) -> list[str]:
-    """What promote and deploy last did, and what is served now."""
+    """What promote, or a person's answer after it, and deploy last did."""
     lines = []
     for name in AFTER:
-        last = next((one.stages[name] for one in records if name in one.stages), None)
+        last = next((found for one in records if (found := _done(one, name)) is not None), None)
         lines.append(f"  {name:<12}{'did not run yet' if last is None else f'{last.state}, {moment(last.began)}'}")
     return lines
 

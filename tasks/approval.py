@@ -7,12 +7,12 @@ from pydantic import ValidationError
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.promotion.approval import Answer, Approval
-from orchestra.promotion.parts import renewed_description
+from orchestra.promotion.parts import renewed_description, renewed_summary
 from orchestra.types import Record
 from tasks.platform.pages import renew_verdict
 from tasks.platform.registry import CHAMPION, DECISION, ModelVersion, Registry
 from tasks.platform.stage import Stage
-from tasks.platform.tracking import said
+from tasks.platform.tracking import LONGEST_NAME, said
 from tasks.rollback import take_over
 
 STATE = "approval"
@@ -145,8 +145,23 @@ def complete(registry: Registry, number: int) -> None:
     renew_verdict(registry, version, name, given)
     described = renewed_description(registry.description(number), given, name)
     registry.describe(number, described)
-    _tag_run(registry, given.mlflow_run, {DECISION: name, "mlflow.note.content": described})
+    _tell_run(registry, given, name, described)
     registry.tag(version, {DECISION: name})
+
+
+def _tell_run(registry: Registry, given: Approval, name: str, described: str) -> None:
+    """Put the decision into the MLflow run that asked, its name and its reasons too; nothing where none did."""
+    if not given.mlflow_run:
+        return
+    run = registry.client.get_run(given.mlflow_run)
+    called = run.info.run_name.partition(" · ")[0]
+    told = {
+        DECISION: name,
+        "decision.reasons": said(renewed_summary(run.data.tags.get("decision.reasons", ""), given, name)),
+        "mlflow.note.content": described,
+        "mlflow.runName": said(f"{called} · version {given.version} {name.lower()}", LONGEST_NAME),
+    }
+    _tag_run(registry, given.mlflow_run, told)
 
 
 def _is_open(version: ModelVersion, given: Approval) -> bool:

@@ -14,6 +14,8 @@ from orchestra.text import in_markdown
 NAME = re.compile(r'data-part="(\w+)"')
 SAID = re.compile(r"^`?(A person must answer|Nobody answered|Approved|Refused) .*$", re.MULTILINE)
 """An approval's line, in whichever state it was; as code where its words could become a link."""
+WHILE_ASKED = re.compile(r"^\w+\.(.*?) (?:A person must answer|Nobody answered|Approved|Refused) .*")
+"""The first line of a decision as lines of text, with an approval's line at its end."""
 TITLE = '<title data-part="title">{{ title }}: {{ name }}</title>'
 BADGE = """<span data-part="badge" class="badge{{ ' yes' if promoted }}">{{ name }}</span>"""
 ANSWER = '<p data-part="approval">{{ line }}</p>'
@@ -40,6 +42,11 @@ def renewed_description(text: str, answered: Approval, name: str) -> str:
     """The decision in Markdown that was written when a person was asked, with the answer; a later one replaces it."""
     text = re.sub(r"^\*\*\w+\*\*", f"**{name}**", text)
     return SAID.sub(lambda _: in_markdown(answered.line), text, count=1)
+
+
+def renewed_summary(text: str, answered: Approval, name: str) -> str:
+    """The same of the decision as lines of text, of which the first says what was decided and asked."""
+    return WHILE_ASKED.sub(lambda found: f"{name}.{found[1]} {answered.line}", text, count=1)
 
 
 def lineage(node: Node | None) -> Markup:

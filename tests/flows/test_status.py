@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from flows import status
 from orchestra.system.processes import LOCALHOST, Service, remember, started_at
+from orchestra.system.runs import RunRecord, StageRecord
 from tests.flows.workspace import ROOT
 
 SILENT, SLOW = "silent", "a byte at a time"
@@ -79,6 +81,24 @@ def test_no_server_registry_or_dvc_holds_status_back(
         assert "does not answer within" in line and f"see log{number}" in line
     assert "Registry\n  does not answer within 1 s" in said
     assert "Stages\n  not known within 1 s" in said and "deploy      did not run yet" in said
+
+
+def test_a_persons_answer_takes_the_place_of_the_gates_decision(tmp_path: Path) -> None:
+    """A monitor asks the served model in a stage of the same name."""
+
+    def record(flow: str, minute: int, **stages: str) -> RunRecord:
+        at = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+        made = {name: StageRecord(state=state, began=at, ended=at) for name, state in stages.items()}
+        return RunRecord(id=str(minute), name=flow, flow=flow, began=at, stages=made)
+
+    monitor = record("monitor", 4, answer="as at its release")
+    late = record("answer", 3, answer="Failed")
+    given = record("answer", 2, answer="version 2 approved", deploy="version 2 released")
+    ran = record("retrain", 1, promote="version 2 waiting", deploy="version 1 unchanged")
+    promote, deploy = status.release_lines(tmp_path, [monitor, late, given, ran])
+    assert "promote     version 2 approved, " in promote and "deploy      version 2 released, " in deploy
+    promote, _ = status.release_lines(tmp_path, [monitor, late, ran])
+    assert "version 2 waiting" in promote
 
 
 def test_the_process_ends_though_a_part_still_waits(workspace: Path) -> None:

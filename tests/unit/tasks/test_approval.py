@@ -1,5 +1,6 @@
 """A person approves or refuses over a real MLflow registry: who, when, until when, and what it moves."""
 
+import re
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,7 +43,7 @@ def later(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
 
 def test_a_version_waits_for_a_person_and_serves_when_approved(root: Path) -> None:
     client = connect(root)
-    run_id = client.create_run(experiment(client, root)).info.run_id
+    run_id = client.create_run(experiment(client, root), run_name="silky-seal · version 1 waiting").info.run_id
     waits = asked(root, run_id, "flow-1")
     assert (waits.name, waits.promoted, waits.champion, waits.failed) == ("Waiting", False, None, ())
     assert aliases(root) == {CANDIDATE: 1, CHAMPION: None, PREVIOUS: None}
@@ -56,6 +57,9 @@ def test_a_version_waits_for_a_person_and_serves_when_approved(root: Path) -> No
     assert (told["approval"], told["approval.by"], told["approval.reason"]) == ("approved", "Ada", "read it")
     assert told["approval.at"] < told["approval.expires"] and told["decision"] == run["decision"] == "Promoted"
     assert run["approval.by"] == "Ada" and "Approved by Ada" in run["mlflow.note.content"]
+    assert run["mlflow.runName"] == "silky-seal · version 1 promoted"
+    first, *checks = run["decision.reasons"].splitlines()
+    assert re.fullmatch(r"Promoted\. All \d+ checks passed\. Approved by Ada on .* UTC: read it", first) and checks
     page = (root / PAGE).read_text()
     assert "Approved by Ada" in page and "Waiting" not in page and "version 1 Promoted, by Ada" in page
     assert page == (root / PAGES / "1.html").read_text()
