@@ -228,10 +228,9 @@ def _add(archive: tarfile.TarFile, file: Path, name: str) -> str:
 
 def _unpack(source: Path, folder: Path, allowed: Sequence[str]) -> BackupContents:
     """Unpack a backup and check every file against its list; nothing of it can leave the folder."""
-    if source.is_dir():
-        raise DataError(
-            "it is a folder and no backup", where=str(source), fix="name a file that orchestra backup wrote"
-        )
+    if source.is_dir() or not source.exists():
+        what = "it is a folder and no backup" if source.is_dir() else "no such file"
+        raise DataError(what, where=str(source), fix="name a file that orchestra backup wrote")
     try:
         with tarfile.open(source, "r:") as archive:
             for entry in archive:
@@ -243,7 +242,7 @@ def _unpack(source: Path, folder: Path, allowed: Sequence[str]) -> BackupContent
             raise DataError("its list of contents is too long", where=str(source), fix=ANOTHER)
         contents = BackupContents.model_validate(json.loads(listed.read_bytes()))
     except FileNotFoundError:
-        what = "it is cut off: its list of contents is missing" if source.is_file() else "no such file"
+        what = "it is cut off: its list of contents is missing"
         raise DataError(what, where=str(source), fix=ANOTHER) from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         what = f"it holds a file where it also holds a folder: {type(error).__name__}"

@@ -279,7 +279,7 @@ def test_a_damaged_or_cut_file_changes_nothing(workspace: Path, tmp_path: Path) 
             restore(workspace, file)
         after = {path: path.read_bytes() for path in sorted((workspace / ".state").rglob("*")) if path.is_file()}
         assert after == before, name
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="no such file — name a file that orchestra backup wrote"):
         restore(workspace, tmp_path / "none.tar")
 
 
