@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -41,6 +42,14 @@ def make_folder(folder: Path) -> None:
                     state.chmod(closed)
             break
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def try_writing(folder: Path) -> None:
+    """Raises `OSError` where a disk takes no files. The file has no name, so that others may try at the same moment."""
+    make_folder(folder)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\0" * 4096)
+        os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str) -> None:

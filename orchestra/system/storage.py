@@ -83,10 +83,8 @@ def check_storage(root: Path, room: int = ROOM) -> None:
     if free < room:
         what = f"{free / 1e6:.0f} MB are free; a run needs {room / 1e6:.0f} MB"
         raise ServiceError(what, where=f"the disk of {root}", fix=FREE_ROOM)
-    probe = root / ".state" / "probe"
     with storage_named(root):
-        atomic.write_bytes(probe, b"\0" * 4096)
-        probe.unlink()
+        atomic.try_writing(root / ".state")
 
 
 def opened(file: Path, mode: Literal["ro", "rw"], wait_s: float = 5.0) -> contextlib.closing[sqlite3.Connection]:

@@ -6,7 +6,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -98,6 +100,12 @@ def test_a_limit_on_the_size_of_files_is_blamed(workspace: Path, name: str) -> N
 def test_a_workspace_that_takes_files_is_left_as_it_was(tmp_path: Path) -> None:
     check_storage(tmp_path)
     assert [file.name for file in tmp_path.rglob("*")] == [".state"]
+
+
+def test_several_may_look_at_the_same_workspace_at_once(tmp_path: Path) -> None:
+    """A monitor and a retraining whose schedules meet at a full hour do."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(check_storage, [tmp_path] * 200))
 
 
 @pytest.mark.parametrize("code", REASONS)
@@ -290,7 +298,7 @@ def test_a_disk_that_takes_no_copy_says_nothing_of_a_database_in_use(
     def read_only(*_: object, **__: object) -> str:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(storage.tempfile, "TemporaryDirectory", read_only)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", read_only)
     monkeypatch.setattr(doctor, "services", lambda _root: ["prefect"])
     assert {one.level for one in doctor._databases(root)} == {"ok"}
 
