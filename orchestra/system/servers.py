@@ -151,8 +151,12 @@ def start(
     for service in all_remembered(root):
         if service.name in wanted and service.name not in there:
             service.end()  # What a killed server left behind has its port.
-    for name, (_, port, _) in wanted.items():
-        if name not in there and port_busy(port, LOCALHOST):
+    given: dict[int, str] = {}
+    for name, port in ((name, port) for name, (_, port, _) in wanted.items() if name not in there):
+        if port and (first := given.setdefault(port, name)) != name:
+            fix = f"give each its own: orchestra up --{name}-port {port + 1}"
+            raise ServiceError(f"port {port} is that of {first} too", where=name, fix=fix)
+        if port_busy(port, LOCALHOST):
             fix = f"end it, or take another: orchestra up --{name}-port {port + 1}"
             raise ServiceError(f"port {port} is taken by another program", where=name, fix=fix)
     for name, (command, port, extra) in wanted.items():

@@ -141,6 +141,15 @@ def test_the_next_start_has_the_ports_of_the_last_one(root: Path, started: dict[
     assert last_ports(root)["prefect"] == first, "it runs, and stays where it is"
 
 
+def test_two_servers_on_one_port_are_refused_before_either_starts(root: Path, started: dict[str, list[str]]) -> None:
+    port = free_port()
+    with pytest.raises(
+        ServiceError, match=rf"^mlflow: port {port} is that of prefect too — .* --mlflow-port {port + 1}"
+    ):
+        list(servers.start(root, prefect_port=port, mlflow_port=port, metrics_port=free_port()))
+    assert not started
+
+
 def test_a_worker_asks_the_server_that_there_is_now_unless_it_plays_a_run(
     root: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
