@@ -92,7 +92,9 @@ class TrialRun:
                         return found
                     if time.monotonic() - said >= SAY_EVERY_S:
                         said = time.monotonic()
-                        self._say(f"{self._trial.mode}: {_counts(arms)} ({said - began:.0f} s)")
+                        settings = self._trial.settings
+                        ends = f"ends at {settings.requests} or {settings.minutes:g} min"
+                        self._say(f"{self._trial.mode}: {_counts(arms)} ({said - began:.0f} s; {ends})")
             finally:
                 # Nobody waits for what is not answered yet: the gateway ends the work of who hangs up.
                 for one in asked:

@@ -52,6 +52,16 @@ def test_an_answer_without_a_verdict_is_no_failure_and_the_log_says_why(
     assert [record.message for record in caplog.records] == ["JudgeError: e1: no expected answer to compare with"]
 
 
+def test_a_trial_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without requests of users it lasts for its minutes once all probes are answered."""
+    monkeypatch.setattr(module, "SAY_EVERY_S", 0.0)
+    with trial(tmp_path, [(200, answer("888"), 0)], PROBES, requests=400, minutes=0.02) as (run, _):
+        assert run.run().verdict == "passed"
+    assert "candidate 30 requests, 0 failed (1 s; ends at 400 or 0.02 min)" in capsys.readouterr().out
+
+
 def test_both_are_asked_several_probes_at_once(tmp_path: Path) -> None:
     with trial(tmp_path, [(200, answer("888"), 0.1)], PROBES, probes_at_once=3) as (run, double):
         found = run.run()
