@@ -29,12 +29,14 @@ from orchestra.tools.catalogue.catalogue import read_catalogue
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.rate_limits import limiter_of
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Episode, Example, Record, StopReason, Usd
+from orchestra.types import Component, Episode, Example, Record, StopReason, Usd
 from tasks.platform.evidence import HELDOUT, ReferenceEpisode
 
 JUDGED = ".state/judged"
 """Verdicts of each release, what the judge cost each day, and the latest figures; private files."""
 FIGURES, EVALUATION = "figures.json", "evaluation/"
+RULED = ("exact", "numeric")
+"""Verifiers that need an answer alone."""
 EVALUATED = 200
 """Evaluated answers that the judge judges too: it may be milder than the rule, and then is so on both sides."""
 AT_ONCE = 20
@@ -157,9 +159,13 @@ class Sampler:
 
     def evaluated_by_rule(self) -> Judged:
         """The evaluated answers to questions that a rule judges where they are served: a domain's tasks are none, cost
-        little, and would make every served request look expensive beside them."""
-        rules = self._rules({one.question for one in self.evaluated})
-        return judged(one.episode for one in self.evaluated if one.question in rules)
+        little, and would make every served request look expensive beside them. The held-out set may be another by now:
+        then its tools' charges show a domain's task."""
+        asked = {one.question for one in self.evaluated}
+        others = {one.instruction for one in self._heldout(asked) if one.verifier.kind not in RULED}
+        return judged(
+            one.episode for one in self.evaluated if one.question not in others and not _of_domain(one.episode)
+        )
 
     def _keep(self, verdicts: Sequence[ServedVerdict]) -> None:
         """Those of the evaluation, and more of the served than one window: none is asked for twice."""
@@ -169,11 +175,14 @@ class Sampler:
         atomic.write_private(self.file, "".join(f"{line}\n" for line in lines))
 
     def _rules(self, asked: Collection[str]) -> dict[str, Example]:
-        """The held-out examples whose rule can judge one of these questions, by it: never the whole set in memory."""
+        """The held-out examples whose rule can judge one of these questions, by it."""
+        return {one.instruction: one for one in self._heldout(asked) if one.verifier.kind in RULED}
+
+    def _heldout(self, asked: Collection[str]) -> Iterator[Example]:
+        """The held-out examples of these questions: never the whole set in memory."""
         file = self.root / HELDOUT
         heldout = stream_jsonl(file, Example) if asked and file.is_file() else ()
-        ruled = (one for one in heldout if one.verifier.kind in ("exact", "numeric"))
-        return {one.instruction: one for one in ruled if one.instruction in asked}
+        return (one for one in heldout if one.instruction in asked)
 
     def _due(self, known: set[str]) -> Iterator["_Question"]:
         """Evaluated answers first, where a judge is there, then the latest requests: what nobody judged yet."""
@@ -239,6 +248,10 @@ class _Question:
 
     def verdict(self, by: By, solved: bool) -> ServedVerdict:
         return ServedVerdict(id=self.id, by=by, solved=solved, cost_usd=self.cost_usd)
+
+
+def _of_domain(episode: Episode) -> bool:
+    return any(charge.component is Component.DOMAIN for charge in episode.charges)
 
 
 def drawn(trace_id: str, share: float) -> bool:

@@ -23,7 +23,7 @@ from orchestra.files.jsonl import write_jsonl
 from orchestra.serving.records.telemetry import TRACES, served
 from orchestra.serving.releases.state import Serving, write
 from orchestra.tools.chat.client import Chat
-from orchestra.types import Episode
+from orchestra.types import Charge, Component, Episode
 from tasks.platform.evidence import HELDOUT, ReferenceEpisode, keep_reference
 from tasks.records import judged
 from tasks.records.judged import EVALUATION, JUDGED, Sampler, Spent, drawn, figures
@@ -145,6 +145,24 @@ def test_a_rule_is_compared_with_what_it_judged_of_the_evaluation(root: Path) ->
     found = figures(root)
     assert found is not None and found.evaluated_usd_per_solved == pytest.approx(1 / 75)
     assert spent.signals == [] and not found.rose
+
+
+def _of_a_domain(name: str) -> Episode:
+    task = episode(cost_usd="0.0001")
+    called = task.turns[0].model_copy(update={"charges": (Charge(component=Component.DOMAIN, name="ship"),)})
+    return task.model_copy(update={"example_id": name, "turns": (called, *task.turns)})
+
+
+def test_another_held_out_set_does_not_end_the_comparison(root: Path) -> None:
+    """A later run may replace the set, and its candidate be refused: the champion serves on."""
+    known(root, 200, lambda number: bool(number % 4), "0.01")
+    tasks = [ReferenceEpisode(question=f"ship order {n}", episode=_of_a_domain(f"d{n}")) for n in range(100)]
+    look(root, *tasks)
+    (root / HELDOUT).write_text(example("new", instruction="what is 7*7?", answer="49").model_dump_json() + "\n")
+    assert look(root, *tasks).signals == []
+    found = figures(root)
+    assert found is not None and found.by == "rule"
+    assert found.evaluated_usd_per_solved == pytest.approx(1 / 75)
 
 
 def test_a_rise_is_told_with_both_figures(root: Path) -> None:
