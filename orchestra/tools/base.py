@@ -16,7 +16,8 @@ from orchestra.types import Charge, Component, Price, Record, Seconds, Turn, Usa
 UNSURE = "I am not sure."
 """What an expert says when it does not know (simulated experts say exactly this)."""
 
-
+IN_CALL = "in a call of "
+"""How the note on an error that no tool should raise begins."""
 MAX_OBSERVATION = 100_000
 """Characters of one observation: a longer one is cut, so that no reply can cost the loop unbounded time."""
 
@@ -122,7 +123,9 @@ async def result_of(tool: Tool, arguments: dict[str, JsonValue], context: ToolCo
     except (CallError, OrchestraError, OSError):
         raise
     except Exception as error:
-        error.add_note(f"in a call of {context.name}: correct the tool, or raise ToolError where it fails")
+        # Where this tool called another, that one is named already.
+        if not any(note.startswith(IN_CALL) for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{IN_CALL}{context.name}: correct the tool, or raise ToolError where it fails")
         raise
     if not isinstance(result, ToolResult):
         what = f"the tool's call gave back {type(result).__name__}"

@@ -225,26 +225,38 @@ def test_a_tool_of_the_caller_has_an_entry(tmp_path: Path) -> None:
 def test_a_tool_without_an_answer_fails_its_call_at_the_deadline_of_its_entry(tmp_path: Path, taped: bool) -> None:
     class Waiting(Counting):
         async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+            self.calls += 1
             await asyncio.sleep(60)
             return ToolResult(text="late")
 
     shipped = catalogue()
     entry = shipped.entry("python").model_copy(update={"deadline_s": 0.05})
     found = replace(shipped, entries={**shipped.entries, "python": entry})
-    tape = Cassette(tmp_path / "tape", "auto") if taped else None
-    kit = Toolkit(found, {}, tmp_path, tools={"python": Waiting()}, cassette=tape)
-    for _ in range(2):  # Of a cassette the second is the record of the first.
+    own, modes = Waiting(), ("auto", "replay")
+    for mode in modes if taped else (None, None):
+        tape = Cassette(tmp_path / "tape", mode) if mode else None
+        kit = Toolkit(found, {}, tmp_path, tools={"python": own}, cassette=tape)
         with pytest.raises(ToolError, match=r"python: no answer within 0.05 s — see deadline_s of its entry") as late:
             call(kit, example(toolbox=[found.spec("python")]), "python", {"code": "print(1)"})
         assert [charge.cost_usd for charge in late.value.charges] == [found.prices["python"].per_call]
+    assert own.calls == (1 if taped else 2)
 
 
-def test_an_error_that_a_tool_of_the_caller_never_meant_names_the_tool(tmp_path: Path) -> None:
+def test_the_sandbox_has_limits_of_its_own(tmp_path: Path) -> None:
+    shipped = catalogue()
+    entry = shipped.entry("python").model_copy(update={"deadline_s": 0.001})
+    kit = Toolkit(replace(shipped, entries={**shipped.entries, "python": entry}), {}, tmp_path)
+    made = call(kit, example(toolbox=[shipped.spec("python")]), "python", {"code": "print(6 * 7)"})
+    assert made.text == "42"
+
+
+@pytest.mark.parametrize("taped", [False, True])
+def test_an_error_that_a_tool_of_the_caller_never_meant_names_the_tool_once(tmp_path: Path, taped: bool) -> None:
     class Broken(Counting):
         async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
             return ToolResult(text=str(arguments["txt"]))
 
-    kit = toolkit(tmp_path, tools={"python": Broken()})
+    kit = toolkit(tmp_path, tools={"python": Broken()}, cassette=Cassette(tmp_path / "tape", "auto") if taped else None)
     with pytest.raises(KeyError) as error:
         call(kit, example(toolbox=[catalogue().spec("python")]), "python", {"code": "print(1)"})
     said = "KeyError: 'txt' — in a call of python: correct the tool, or raise ToolError where it fails"
