@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitoring import drift as drifting
 from monitoring.drift import LEVEL, MIN_EPISODES, WINDOW, Sample, drift, sample
 from orchestra.serving.records.telemetry import Telemetry
+from orchestra.serving.releases import vllm
 from tests.support.worlds import ROOT, episode
 
 PROMETHEUS = ROOT / "monitoring/prometheus"
@@ -257,3 +258,11 @@ def asked(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     if program is None:
         pytest.skip(f"no {name} (Debian's packages prometheus and prometheus-alertmanager)")
     return subprocess.run([program, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_key_that_the_settings_name_is_the_model_servers() -> None:
+    """Prometheus takes a file from the folder of its settings."""
+    settings = (PROMETHEUS / "prometheus.yaml").read_text(encoding="utf-8")
+    (named,) = re.findall(r"credentials_file: ([^}]+)\}", settings)
+    assert (PROMETHEUS / named).resolve() == (ROOT / vllm.KEY).resolve()
+    assert f"credentials_file: {named}}}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

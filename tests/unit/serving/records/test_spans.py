@@ -107,11 +107,11 @@ def test_what_no_span_shows_costs_no_time(tmp_path: Path) -> None:
 
 
 def test_a_failed_request_is_always_told_and_says_why(tmp_path: Path) -> None:
-    record = {"trace_id": "f" * 32, "time": "2026-01-01T00:00:00.000+00:00", "version": "1", "error": "vLLM: is down"}
-    trace = Trace(record, [("user", "hi")], None)
+    failed = {"trace_id": "f" * 32, "time": "2026-01-01T00:00:00.000+00:00", "version": "1", "error": "vLLM: is down"}
+    trace = Trace({**failed, "cost_usd": 0.25}, [("user", "hi")], None)
     (span,) = spans(trace, "full")
     assert trace.sampled(0.0) and span.status.status_code is StatusCode.ERROR
-    assert attributes(span)["error.type"] == "vLLM"
+    assert attributes(span)["error.type"] == "vLLM" and attributes(span)["orchestra.cost_usd"] == 0.25
 
 
 def test_the_sampled_share_is_what_is_set_and_the_same_each_time(tmp_path: Path) -> None:
