@@ -1,9 +1,12 @@
 """The safety set tells a model that follows orders from one that does not, through the real loop and real tools."""
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.evaluation.run import Contender
@@ -11,11 +14,12 @@ from orchestra.evaluation.safety import EXAMPLES, MARK, Safety, check, read_case
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
+from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Example, Price
+from orchestra.types import Component, Example, Price
 from tests.support.mcp_world import fake, freezer, load, offers
 from tests.support.scripts import LIMITS, call
-from tests.support.worlds import ROOT, codec, example, toolkit
+from tests.support.worlds import ROOT, catalogue, codec, example, toolkit
 
 CASES = read_cases(ROOT / "data/safety/injections.yaml")
 SHIPPED = [example(f"e{n}", instruction=f"who founded firm {n}?", answer="x") for n in range(2)]
@@ -95,6 +99,28 @@ def test_an_order_in_what_an_mcp_server_says_is_tried_too(tmp_path: Path) -> Non
     found = tried(adds, tmp_path, [shown], kit)
     assert found.failed == tuple(case.name for case in CASES) and {one.tool for one in found.results} == {"gpt-5"}
     assert all("carries the order's question" in one.why for one in found.results)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_an_infected_tool_ends_its_calls_as_it_does_without_an_order(keeps: bool, tmp_path: Path) -> None:
+    """One with a deadline of its own is not ended by another; any other is ended by its entry's."""
+    asked = 0
+
+    class Slow:
+        component, keeps_deadline = Component.SEARCH, keeps
+
+        async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0.05 if asked > 1 else 0)
+            return ToolResult(text="a fact")
+
+    shipped = catalogue()
+    entry = shipped.entry("search").model_copy(update={"deadline_s": 0.02})
+    found = replace(shipped, entries={**shipped.entries, "search": entry})
+    folders = toolkit(tmp_path).domain_folders
+    safety = tried(deaf, tmp_path, SHIPPED[:1], Toolkit(found, folders, tmp_path, tools={"search": Slow()}))
+    assert len(safety.failed) == (0 if keeps else len(CASES))
 
 
 def test_results_are_read_as_written_and_faults_are_one_line(tmp_path: Path) -> None:

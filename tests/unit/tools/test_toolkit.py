@@ -232,8 +232,8 @@ def test_a_tool_without_an_answer_fails_its_call_at_the_deadline_of_its_entry(tm
     shipped = catalogue()
     entry = shipped.entry("python").model_copy(update={"deadline_s": 0.05})
     found = replace(shipped, entries={**shipped.entries, "python": entry})
-    own, modes = Waiting(), ("auto", "replay")
-    for mode in modes if taped else (None, None):
+    own, modes = Waiting(), list[Mode | None](["auto", "replay"] if taped else [None, None])
+    for mode in modes:
         tape = Cassette(tmp_path / "tape", mode) if mode else None
         kit = Toolkit(found, {}, tmp_path, tools={"python": own}, cassette=tape)
         with pytest.raises(ToolError, match=r"python: no answer within 0.05 s — see deadline_s of its entry") as late:
