@@ -10,6 +10,7 @@ import pytest
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import BudgetError, ToolError
+from orchestra.tools.failures import DeadlineError
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
@@ -63,6 +64,17 @@ def test_a_cap_keeps_the_bill_under_it_where_examples_drew_a_fifth_of_the_price(
                 call(kit, "real", 0.2)
         bill = len(double.asked) * cost_of(kit.catalogue.prices["real"], LARGE_USAGE)
     assert Decimal("0.0015") < bill == budget.spent_usd <= Decimal("0.02")
+
+
+def test_a_reply_that_comes_too_late_is_booked_at_its_worst(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The session's own deadline would know only of a price per call, and an expert has none."""
+    budget = Budget(tmp_path / "ledger.jsonl", None)
+    with serving([(200, LARGE, 1.0)]) as double:
+        limits = ProviderLimits(attempts=1)
+        kit = real(monkeypatch, toolkit(tmp_path), double, limits, None, budget, real=expert(deadline_s=0.3))
+        with pytest.raises(DeadlineError):
+            call(kit, "real", 1.0)
+    assert budget.spent_usd >= cost_of(kit.catalogue.prices["real"], Usage(output_tokens=500)) > 0
 
 
 def test_a_search_that_fails_is_booked_at_its_list_price_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
