@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ConfigError, JudgeError, ToolError
 from orchestra.rewards.rubrics import Rubric, rubric
 from orchestra.tools.experts.metered import PaidChat
@@ -53,7 +52,7 @@ class Judge:
             raise JudgeError(error.what, where=f"the judge {self.model}", fix="run the same command again") from None
         said = self.rubric.ruling(reply.text)
         # What it costs at its price, be it replayed: a repeated evaluation is the same to the byte.
-        spent = cost_of(self.chat.price, reply.usage)
+        spent = self.chat.listed_usd(reply.attempts, messages, max_tokens=self.max_tokens, settings=settings)
         return Judged(
             judge=self.model,
             rubric=self.rubric.name,

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from orchestra.accounting.budget import Budget
-from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ConfigError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.rewards.outcome import verify
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
-from orchestra.tools.experts.metered import PaidChat, ask_held, worst_usage
+from orchestra.tools.experts.metered import PaidChat, ask_held
 from orchestra.tools.failures import EndpointError
 from orchestra.types import Charge, Component, Example, Price, Usage, add_up
 
@@ -55,18 +55,12 @@ class EndpointModel:
         await self.chat.aclose()
 
     async def _plain(self, question: Question, price: Price) -> Attempt:
-        asked = {"messages": [message.model_dump(mode="json") for message in question.messages]}
-        worst = worst_usage({**asked, "max_completion_tokens": self.max_tokens}, self.max_tokens)
-
-        def usd(*usages: Usage | None) -> Decimal:
-            """What is billed, as the ledger has it: the worst case where the tokens are unknown."""
-            return add_up(cost_of(price, worst if usage is None else usage) for usage in usages)
-
         paid = PaidChat(self.chat, price, self.budget, Component.POLICY)
+        usd = partial(paid.listed_usd, messages=question.messages, max_tokens=self.max_tokens)
         try:
             reply, _ = await paid.ask(question.messages, max_tokens=self.max_tokens)
         except EndpointError as error:
-            error.charges = (self._charge(usd(*error.lost)),)
+            error.charges = (self._charge(usd(error.lost)),)
             raise
         return Attempt(
             item=question.id,
@@ -74,7 +68,7 @@ class EndpointModel:
             group=question.group,
             answer=reply.text,
             stop="token_limit" if reply.cut else "answered",
-            cost_usd=usd(*reply.lost, reply.usage if reply.counted else None),
+            cost_usd=usd(reply.attempts),
             latency_s=reply.seconds,
             steps=(Step(text=reply.text),),
         )

@@ -68,7 +68,7 @@ class ChatPolicy(KeepsNothing):
             except EndpointError as error:
                 usage, seconds = _sum(error.lost, worst), error.seconds
                 return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=any(asked), failure=error)
-        usage = _sum((*reply.lost, reply.usage if reply.counted else None), worst)
+        usage = _sum(reply.attempts, worst)
         ended: Literal["stop", "length"] = "length" if reply.cut else "stop"
         ids = self._encode(turn_text(reply))
         return Generation(ids, [], ended, usage=usage, seconds=reply.seconds, replayed=reply.replayed)

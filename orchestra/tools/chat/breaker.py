@@ -14,6 +14,8 @@ class Breaker:
     ) -> None:
         self._name, self._failures, self._open_s, self._clock = name, failures, open_s, clock
         self._row = 0
+        self._why = ""
+        """What the last failure said."""
         self._until: float | None = None
         """When it may be tried again; None while it is closed."""
         self._probing = False
@@ -25,7 +27,8 @@ class Breaker:
         wait_s = self._until - self._clock()
         if wait_s > 0 or self._probing:
             when = f"in {wait_s:.1f} s" if wait_s > 0 else "once the probe under way succeeds"
-            what = f"not asked after {self._row} failures in a row; it is asked again {when}"
+            last = f", the last: {self._why}" if self._why else ""
+            what = f"not asked after {self._row} failures in a row{last}; it is asked again {when}"
             raise CircuitError(what, wait_s=max(0.0, wait_s), where=self._name)
 
     def admit(self) -> bool:
@@ -41,11 +44,11 @@ class Breaker:
         """It works: closed."""
         self._row, self._until, self._probing = 0, None, False
 
-    def failed(self, probe: bool) -> None:
+    def failed(self, probe: bool, why: str = "") -> None:
         """Count a failure; what fails that was let through before it opened changes nothing."""
         if self._until is not None and not probe:
             return
-        self._row += 1
+        self._row, self._why = self._row + 1, why
         if probe or self._row >= self._failures:
             self._until, self._probing = self._clock() + self._open_s, False
 

@@ -8,14 +8,15 @@ protocol, and it sees every key of an installation: its releases 1.82.7 and 1.82
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from orchestra.text import credentials, without
+from orchestra.text import credentials, one_line, without
 from orchestra.tools.chat.breaker import Breaker
-from orchestra.tools.chat.reply import ChatReply, read_reply
+from orchestra.tools.chat.reply import SPEAKS, ChatReply, is_of, read_reply
 from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
 from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
 from orchestra.tools.rate_limits import PerLoop, RateLimiter
@@ -25,8 +26,20 @@ from orchestra.types import Usage
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
+log = logging.getLogger("orchestra.tools")
+
 OURS = frozenset({400, 413, 422})
 """HTTP statuses that say that the request is wrong, not that the endpoint is down."""
+NO_CREDIT = '"insufficient_quota"'
+"""How OpenAI says, with status 429, that no wait helps."""
+FIXES = {
+    401: "check its key",
+    402: "add credit at the provider",
+    403: "check its key, and what the provider lets it do",
+    404: "check the model's name, and the address, which ends with /v1",
+    429: "ask less at once: the catalogue's providers, concurrency and requests_per_minute",
+}
+"""What to do about an HTTP status."""
 CONNECT_S = 10.0
 OnAttempt = Callable[[], None]
 OnLost = Callable[[Usage | None], None]
@@ -62,6 +75,8 @@ class Chat:
         """How often one request is sent at most."""
         self._breaker = Breaker(name, limits.failures, limits.open_s)
         self._deadline_s, self._backoff_s, self._cassette = deadline_s, backoff_s, cassette
+        self._answered = {""}
+        """Models that answered, as they name themselves."""
         self._client: PerLoop[Any] = PerLoop(self._connect)
 
     async def ask(
@@ -122,7 +137,7 @@ class Chat:
                 if _is_up(error):
                     self._breaker.succeeded()
                 else:
-                    self._breaker.failed(probe)
+                    self._breaker.failed(probe, error.what)
                 raise
             except BaseException:
                 self._breaker.ended(probe)
@@ -137,7 +152,7 @@ class Chat:
             return await retry(self._once, body, attempt, lost)
         except PassingError as error:
             what = f"{error} {attempts_made(retry)}"
-            raise EndpointError(what, where=self.name, fix="see the endpoint's log") from None
+            raise EndpointError(what, where=self.name, fix=FIXES.get(error.status, "see the endpoint's log")) from None
 
     async def _pace(self, state: "RetryCallState") -> None:
         """Another attempt is another request to the provider."""
@@ -170,8 +185,7 @@ class Chat:
             raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
         except BodyError as error:
             lost(None)
-            fix = "check that the endpoint speaks OpenAI chat completions"
-            raise ReplyError(str(error), unusable=Unusable.SHAPE, where=self.name, fix=fix) from None
+            raise ReplyError(str(error), unusable=Unusable.SHAPE, where=self.name, fix=SPEAKS) from None
         except (ValueError, httpx2.InvalidURL) as error:  # A key or an address that no request can carry.
             what = f"{type(error).__name__}: {error}"
             raise RequestError(what, where=self.name, fix="check the key and the address") from None
@@ -181,17 +195,29 @@ class Chat:
             lost(None)
             raise PassingError("the reply is not JSON") from None
         try:
-            return read_reply(raw, self.name, tools="tools" in body)
+            reply = read_reply(raw, self.name, tools="tools" in body)
         except ReplyError as error:
             lost(error.usage)
             raise
+        self._note_model(raw.get("model"))
+        return reply
+
+    def _note_model(self, answered: Any) -> None:
+        """Warn, once for each, of a model that answers in place of the one that is asked for."""
+        if isinstance(answered, str) and answered not in self._answered:
+            self._answered.add(answered)
+            if not is_of(answered, self.model):
+                other = without(one_line(answered), self._secrets)[:80]
+                log.warning("%s: %s answers in place of %s — check the model's name", self.name, other, self.model)
 
     def _refusal(self, status: int, response: Any) -> Exception:
         """What an HTTP status other than 200 means; a provider bills no such request."""
-        if status in RETRIED:
-            return PassingError(f"HTTP {status}", retry_after_s(response.headers.get("retry-after", "")))
-        said = without(response.text, self._secrets)[:200]
-        return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name)
+        said, no_credit = without(response.text, self._secrets)[:200], NO_CREDIT in response.text
+        if status in RETRIED and not no_credit:
+            told = f"HTTP {status}: {said}" if '"message"' in said else f"HTTP {status}"
+            return PassingError(told, retry_after_s(response.headers.get("retry-after", "")), status)
+        fix = FIXES.get(402 if no_credit else status, "")
+        return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name, fix=fix)
 
     def _connect(self) -> Any:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout

@@ -1,5 +1,6 @@
 """The reply in a chat completion: its text and tokens, or the reason why it holds no answer."""
 
+import re
 from typing import Any
 
 from pydantic import Field, JsonValue
@@ -8,6 +9,8 @@ from orchestra.text import as_text
 from orchestra.tools.failures import ReplyError, Unusable
 from orchestra.types import Record, Usage
 
+SPEAKS = "check that the endpoint speaks OpenAI chat completions"
+AGAIN = "ask again later, or see the provider's status"
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -37,15 +40,28 @@ class ChatReply(Record):
     orchestra: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda value: value is None)
     """What a gateway of ours adds: dollars, seconds, the tools that it called."""
 
+    @property
+    def attempts(self) -> tuple[Usage | None, ...]:
+        """The usage of every attempt that may be billed, this reply's own last."""
+        return (*self.lost, self.usage if self.counted else None)
 
-def tokens_of(raw: Any) -> Usage:
-    """The tokens of a chat completion; 0 where it does not say."""
+
+def tokens_of(raw: Any) -> Usage | None:
+    """The tokens of a chat completion; None where it does not say both those read and those written.
+
+    Some providers leave thoughts out of `completion_tokens` and bill them: only `total_tokens` counts them.
+    """
     counts = raw.get("usage") or {}
-    return Usage(
+    said = Usage(
         input_tokens=counts.get("prompt_tokens") or 0,
         cached_input_tokens=(counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
         output_tokens=counts.get("completion_tokens") or 0,
     )
+    if not (said.input_tokens and said.output_tokens):
+        return None
+    total = counts.get("total_tokens")
+    written = total - said.input_tokens if isinstance(total, int) else 0
+    return said.model_copy(update={"output_tokens": max(said.output_tokens, written)})
 
 
 def read_reply(raw: Any, where: str, *, tools: bool = False) -> ChatReply:
@@ -58,15 +74,26 @@ def read_reply(raw: Any, where: str, *, tools: bool = False) -> ChatReply:
         choice = raw["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         content = _content(message.get("content"))
-        usage = tokens_of(raw)
-        counted = bool(usage.output_tokens)
+        counts = tokens_of(raw)
+        broken = choice.get("error") or (finish == "error" and finish)
         calls, refusal = message.get("tool_calls") or message.get("function_call"), message.get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         said = raw.get("error") if isinstance(raw, dict) else None
-        what = f"an error instead of a reply: {said!r:.200}" if said else f"a reply of another shape ({error!r:.200})"
-        fix = "check that the endpoint speaks OpenAI chat completions"
+        what, fix = (
+            f"a reply of another shape ({error!r:.200})",
+            "check that the endpoint speaks OpenAI chat completions",
+        )
+        if said:
+            what, fix = f"an error instead of a reply: {said!r:.200}", AGAIN
         raise ReplyError(what, unusable=Unusable.SHAPE, where=where, fix=fix) from None
+    if broken:
+        what = f"a reply that an error ended: {broken!r:.200}"
+        raise ReplyError(what, unusable=Unusable.SHAPE, usage=counts, where=where, fix=AGAIN)
     text = _without_thoughts(content)
+    if finish == "content_filter":
+        what = f"{'a part of an' if text else 'an empty'} answer, which the provider's filter ended"
+        raise ReplyError(what, unusable=Unusable.REFUSED, usage=counts, where=where)
+    usage, counted = counts or Usage(), counts is not None
     if calls and tools and (asked := _calls(calls)):
         return ChatReply(text=text, calls=asked, usage=usage, counted=counted, cut=finish == "length")
     if text:
@@ -75,14 +102,22 @@ def read_reply(raw: Any, where: str, *, tools: bool = False) -> ChatReply:
         return ChatReply(text=text, usage=usage, counted=counted, cut=finish == "length", orchestra=orchestra)
     if calls:
         unusable, what = Unusable.TOOL_CALLS, "it calls tools instead of answering"
-    elif refusal or finish == "content_filter":
-        unusable, what = Unusable.REFUSED, f"an empty answer, since it refuses: {refusal or finish!s:.200}"
+    elif refusal:
+        unusable, what = Unusable.REFUSED, f"an empty answer, since it refuses: {refusal!s:.200}"
     elif finish == "length" or (content and _CLOSE not in content):
         unusable, what = Unusable.TRUNCATED, f"an empty answer: its thoughts did not end (finish_reason {finish})"
     else:
         unusable, what = Unusable.EMPTY, f"an empty answer (finish_reason {finish})"
     fix = "raise max_output_tokens or lower its reasoning effort" if unusable is Unusable.TRUNCATED else ""
-    raise ReplyError(what, unusable=unusable, usage=usage if counted else None, where=where, fix=fix)
+    raise ReplyError(what, unusable=unusable, usage=counts, where=where, fix=fix)
+
+
+def is_of(answered: str, asked: str) -> bool:
+    """Whether a model's name as a reply says it is the one that was asked for: its folder, its date (gpt-5-2025-08-07)
+    or the mark of a revision may differ."""
+    names = [name.rpartition("/")[2].lower().removesuffix("-latest") for name in (answered, asked)]
+    short, long = sorted(names, key=len)
+    return re.fullmatch(re.escape(short) + r"([@:].*|-v?\d[\d.-]*)?", long) is not None
 
 
 def _calls(calls: Any) -> tuple[RequestedCall, ...]:

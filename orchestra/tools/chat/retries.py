@@ -18,9 +18,10 @@ MAX_BACKOFF_S = 30.0
 class PassingError(Exception):
     """An attempt failed in a way that may pass."""
 
-    def __init__(self, what: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, what: str, retry_after_s: float = 0.0, status: int = 0) -> None:
+        """`status`: of HTTP, 0 without one."""
         super().__init__(what + (f", it asks to wait {retry_after_s:g} s," if retry_after_s else ""))
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.status = retry_after_s, status
 
 
 def retrying(attempts: int, backoff_s: float, deadline_s: float, before_sleep: Any = None) -> AsyncRetrying:

@@ -1,7 +1,7 @@
 """Calls of a chat endpoint under a cap of dollars; every one is in the ledger."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
@@ -11,7 +11,7 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
-from orchestra.types import Charge, Component, Message, Price, Usage
+from orchestra.types import Charge, Component, Message, Price, Usage, add_up
 
 
 class PaidChat:
@@ -29,11 +29,7 @@ class PaidChat:
         self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
     ) -> tuple[ChatReply, Charge]:
         """The reply and what it cost; raises `BudgetError` (nothing was sent) or `ToolError`."""
-        body: dict[str, Any] = {
-            "messages": [message.model_dump(mode="json") for message in messages],
-            "max_completion_tokens": max_tokens,
-            **(settings or {}),
-        }
+        body = self._body(messages, max_tokens, settings)
         worst = worst_usage(body, max_tokens)
         worst_usd = cost_of(self.price.model_copy(update={"cached_input_per_million": None}), worst)
         costliest = self._charge(worst, worst_usd)
@@ -48,9 +44,26 @@ class PaidChat:
 
         return await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
 
+    def listed_usd(
+        self,
+        attempts: Iterable[Usage | None],
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Decimal:
+        """What attempts of a request cost, be they replayed; None, whose tokens are not known, at the worst case."""
+        worst = worst_usage(self._body(messages, max_tokens, settings), max_tokens)
+        return add_up(cost_of(self.price, worst if usage is None else usage) for usage in attempts)
+
     async def aclose(self) -> None:
         """Close the pooled connections."""
         await self.chat.aclose()
+
+    @staticmethod
+    def _body(messages: Sequence[Message], max_tokens: int, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+        said = [message.model_dump(mode="json") for message in messages]
+        return {"messages": said, "max_completion_tokens": max_tokens, **(settings or {})}
 
     def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
         return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)

@@ -57,6 +57,17 @@ def test_a_rule_decides_before_anything_is_paid(tmp_path: Path, monkeypatch: pyt
     assert episode.verdict is not None and episode.verdict.judged is None
 
 
+def test_a_verdict_tells_what_the_ledger_holds_where_the_judge_says_no_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving([(200, b"<html>", 0), (200, {**answer("Decision: TRUE"), "usage": None}, 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        tools = judged(tmp_path)
+        episode = attempt(tools, "its western pillar had sunk")
+    assert episode.verdict is not None and episode.verdict.judged is not None and tools.budget is not None
+    assert episode.verdict.judged.cost_usd == tools.budget.by_component()[Component.JUDGE].cost_usd > 0
+
+
 def test_an_answer_that_contains_the_reference_is_judged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving([(200, answer("Decision: TRUE"), 0)]) as double:
         monkeypatch.setenv(URL, double.url)

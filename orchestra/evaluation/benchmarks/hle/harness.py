@@ -23,7 +23,7 @@ from orchestra.system.environment import foreign, required
 from orchestra.text import one_line
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.judging import URL
-from orchestra.types import Judged, Price
+from orchestra.types import Judged, Price, Usage
 
 PYTHON = ".venv-inspect/bin/python"
 SCORER = "inspect_evals {inspect_evals}, run_configs/original.yaml, run by inspect_ai {inspect_ai}"
@@ -125,7 +125,7 @@ def attempt_of(sample: Mapping[str, Any], judge: JudgeSettings, judge_price: Pri
     failure = ""
     if solved is None:
         failure = one_line(sample["error"] or "the judge's reply cannot be read")[:500]
-    spent = Decimal(str(told.get("cost_usd") or 0)) if price is None else cost_of(price, tokens_of(sample))
+    spent = Decimal(str(told.get("cost_usd") or 0)) if price is None else cost_of(price, tokens_of(sample) or Usage())
     return Attempt(
         item=sample["id"],
         trial=0,
@@ -152,7 +152,7 @@ def _judged(sample: Mapping[str, Any], solved: bool | None, judge: JudgeSettings
         rubric=judge.rubric,
         prompt=sample["prompt"],
         reply=sample["reply"],
-        cost_usd=cost_of(price, tokens_of({"usage": sample["judge_usage"]})),
+        cost_usd=cost_of(price, tokens_of({"usage": sample["judge_usage"]}) or Usage()),
         solved=solved,
         extracted=sample["extracted"],
         confidence=sample["confidence"],

@@ -27,7 +27,7 @@ from orchestra.text import one_line, without
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.replay.cassette import Cassette, scope
-from orchestra.types import EXACT, Charge, Component, Price, Record
+from orchestra.types import EXACT, Charge, Component, Price, Record, Usage
 
 MAX_TOKENS = 4096
 """Of one reply, where the request names no limit."""
@@ -145,10 +145,10 @@ class Proxy(ThreadingHTTPServer):
             usage = tokens_of(said)
             if self.price is None:
                 told = Decimal(str(said["orchestra"]["cost_usd"]))
-                return Charge(component=self.component, name=worst.name, usage=usage, cost_usd=told)
+                return Charge(component=self.component, name=worst.name, usage=usage or Usage(), cost_usd=told)
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
             return worst
-        if not usage.output_tokens:
+        if usage is None:
             return worst
         return worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
 

@@ -60,6 +60,31 @@ def test_retry_after_is_waited_for_and_not_beyond_the_deadline() -> None:
         assert "HTTP 429, it asks to wait 60 s, after 1 attempt" in str(error)
 
 
+def test_a_refusal_says_why_and_one_that_no_wait_helps_is_not_asked_again() -> None:
+    limits = ProviderLimits(failures=2, attempts=2)
+    with serving([(429, {"error": {"message": "Rate limit reached"}}, 0)]) as double:
+        (error,) = run(chat(double.url, limits))
+        assert "HTTP 429: " in str(error) and "Rate limit reached" in str(error) and len(double.asked) == 2
+        assert "after 2 attempts — ask less at once" in str(error)
+    quota = {"error": {"message": "You exceeded your current quota. " * 9, "code": "insufficient_quota"}}
+    with serving([(429, quota, 0)]) as double:
+        asked = chat(double.url, limits)
+        errors = [str(run(asked)[0]) for _ in range(3)]
+        assert len(double.asked) == 2 and errors[0].endswith("— add credit at the provider")
+        assert "not asked after 2 failures in a row, the last: HTTP 429: " in errors[2]
+    with serving([(401, {"error": {"message": "Incorrect API key"}}, 0)]) as double:
+        assert str(run(chat(double.url))[0]).endswith("— check its key")
+
+
+def test_another_model_that_answers_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with serving([(200, {**answer(), "model": "m-1-mini"}, 0), (200, {**answer(), "model": "m-1"}, 0)]) as double:
+        asked = chat(double.url)
+        assert all(isinstance(run(asked)[0], ChatReply) for _ in range(3))
+    assert [line.getMessage() for line in caplog.records] == [
+        "one: m-1-mini answers in place of m-1 — check the model's name"
+    ]
+
+
 def test_retry_after_may_be_a_date_or_nonsense() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     assert 90 < retry_after_s(soon) <= 100 and retry_after_s("2.5") == 2.5

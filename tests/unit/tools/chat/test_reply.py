@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.tools.chat.reply import ChatReply, read_reply
+from orchestra.tools.chat.reply import ChatReply, is_of, read_reply
 from orchestra.tools.failures import ReplyError, Unusable
 from orchestra.types import Usage
 from tests.support.endpoint import answer
@@ -48,6 +48,7 @@ def test_the_answer_is_what_follows_the_thoughts(content: Any, text: str) -> Non
         (finished("tool_calls", None, tool_calls=CALL), Unusable.TOOL_CALLS),
         (finished("stop", None, refusal="I cannot help"), Unusable.REFUSED),
         (finished("content_filter", ""), Unusable.REFUSED),
+        (finished("content_filter", "The first step is"), Unusable.REFUSED),
         ({"error": {"message": "overloaded"}}, Unusable.SHAPE),
         ({"choices": [{"message": {"content": 5}}]}, Unusable.SHAPE),
         ({**answer(), "usage": {"prompt_tokens": -4}}, Unusable.SHAPE),
@@ -65,8 +66,41 @@ def test_an_answer_that_the_limit_cut_is_marked() -> None:
     assert read_reply(finished("length", "Kel"), "x").cut
 
 
-def test_usage_that_is_not_said_is_not_counted() -> None:
-    assert not read_reply({**answer(), "usage": None}, "x").counted
+@pytest.mark.parametrize("usage", [None, {"completion_tokens": 7}, {"prompt_tokens": 7, "total_tokens": 7}])
+def test_usage_that_is_not_said_is_not_counted(usage: Any) -> None:
+    assert not read_reply({**answer(), "usage": usage}, "x").counted
+
+
+@pytest.mark.parametrize(("total", "written"), [(107, 7), (5107, 5007), (None, 7), (0, 7), ("5107", 7)])
+def test_thoughts_that_only_the_total_counts_are_billed(total: Any, written: int) -> None:
+    said = answer()
+    said["usage"]["total_tokens"] = total
+    assert read_reply(said, "x").usage == Usage(input_tokens=100, cached_input_tokens=40, output_tokens=written)
+
+
+@pytest.mark.parametrize("reason", ["error", "stop"])
+def test_a_reply_that_an_error_ended_is_no_answer(reason: str) -> None:
+    said = finished(reason, "The answer is")
+    if reason == "stop":
+        said["choices"][0]["error"] = {"code": 502, "message": "upstream"}
+    with pytest.raises(ReplyError, match="a reply that an error ended") as error:
+        read_reply(said, "x")
+    assert error.value.usage is not None, "it is charged for what it says"
+
+
+@pytest.mark.parametrize(
+    ("answered", "asked", "same"),
+    [
+        ("gpt-5-2025-08-07", "gpt-5", True),
+        ("mistral-large-2411", "mistral-large-latest", True),
+        ("Qwen3-32B", "Qwen/Qwen3-32B", True),
+        ("gpt-4o-mini", "gpt-4o", False),
+        ("gpt-4.1", "gpt-4", False),
+        ("llama-3-8b", "llama-3-70b", False),
+    ],
+)
+def test_a_models_name_may_have_a_date(answered: str, asked: str, same: bool) -> None:
+    assert is_of(answered, asked) is same
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
