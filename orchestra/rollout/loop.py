@@ -203,7 +203,7 @@ def _allowed(live: _Live, run: _Run) -> int:
     conversation, limits = live.conversation, run.options.limits
     left = _room(conversation, run.options)
     most, cap = min(left, limits.max_turn_tokens), run.options.cap_of(conversation.example)
-    worst = worst_turn_usd(conversation, most, run.options.price) if left >= 1 else Decimal(0)
+    worst = worst_turn_usd(conversation, most, run.options.price, run.policy) if left >= 1 else Decimal(0)
     if left < 1:
         live.stop = StopReason.TOKEN_LIMIT
     elif cap is not None and add_up([spent_usd(conversation), worst]) > cap:

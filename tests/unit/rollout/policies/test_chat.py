@@ -123,6 +123,14 @@ def test_lost_replies_do_not_cross_a_cap(tmp_path: Path) -> None:
     assert Decimal("0.01") < budget.spent_usd <= Decimal("0.03")
 
 
+def test_lost_replies_do_not_cross_an_episodes_cap(tmp_path: Path) -> None:
+    with serving([(0, None, 0)]) as server:
+        failed = attempt(tmp_path, server, attempts=2)
+        assert failed.stop is StopReason.TOOL_FAILURE
+        poor = attempt(tmp_path, server, attempts=2, budget_usd=failed.cost_usd * Decimal("0.9"))
+        assert poor.stop is StopReason.BUDGET and poor.cost_usd == 0 and len(server.asked) == 2
+
+
 @pytest.mark.parametrize("second", [(200, answer("888"), 0), (400, {}, 0)])
 def test_what_is_replayed_is_not_booked_again(tmp_path: Path, second: Any) -> None:
     budget, tape = Budget(tmp_path / "ledger.jsonl", None), tmp_path / "tape.jsonl"
