@@ -171,6 +171,7 @@ def describe(
     earlier, most = ended(), len(files) * len(drawn)  # Fewer where an earlier command asked some already.
     with while_waiting(lambda: f"{ended() - earlier} of at most {most} calls have ended"):
         found = asyncio.run(measured())
+    print(f"booked in {folder.name}/{budget.path.name}, lost replies too: {budget.summary()}")
     if write:  # First, since they were paid for and need no line to be found.
         file = write_measured(catalogue, toolkit.catalogue.entries, {name: known for name, (known, _) in found.items()})
         print(f"measurements written to {file.relative_to(root)}")

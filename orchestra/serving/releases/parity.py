@@ -71,7 +71,7 @@ class Proof:
         del model, policy
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        _usable(proof.episodes)
+        _usable(proof.episodes, toolkit)
         return proof
 
     def check(self, root: Path, url: str, name: str) -> str:
@@ -83,7 +83,7 @@ class Proof:
         if why is not None:
             fix = "the server does not serve this checkpoint's weights: see its log"
             raise ServiceError(f"the canary failed: {why}", where=name, fix=fix)
-        _usable(episodes)
+        _usable(episodes, self.toolkit)
         same = sum(a.stop == b.stop and a.answer == b.answer for a, b in zip(self.episodes, episodes, strict=True))
         # A near tie between two tokens may fall the other way once.
         if len(episodes) - same > tolerance.allowed(len(episodes)):
@@ -139,8 +139,9 @@ def _numbers(canaries: Sequence[Generation], folder: Path) -> None:
         raise DataError(what, where=str(folder), fix="train it again, and promote that one")
 
 
-def _usable(episodes: Sequence[Episode]) -> None:
+def _usable(episodes: Sequence[Episode], toolkit: "Toolkit") -> None:
     lost = [episode for episode in episodes if episode.stop in LOST]
     if lost:
-        what = f"{len(lost)} of {len(episodes)} smoke examples were lost to infrastructure ({lost[0].stop.value})"
+        reason = toolkit.resources.failures.most_frequent or lost[0].stop.value
+        what = f"{len(lost)} of {len(episodes)} smoke examples were lost to infrastructure ({reason})"
         raise ServiceError(what, where="smoke set", fix="see that every tool of the catalogue can be used")

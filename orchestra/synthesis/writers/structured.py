@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from orchestra.errors import DataError
 from orchestra.synthesis.writers.prompts import REPAIR, SYSTEM, Prompt
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.failures import ReplyError, Unusable
 from orchestra.types import Message
 
 T = TypeVar("T", bound=BaseModel)
@@ -40,8 +41,8 @@ class Writer:
     ) -> T:
         """An object of `kind` that `check` does not refuse.
 
-        Raises `DataError` with the last reason when neither the first reply nor its repairs will do, `BudgetError`
-        when the next call could cross the cap, and `ToolError` when the endpoint fails.
+        Raises `DataError` with the last reason when neither the first reply nor its repairs will do, or a reply holds
+        no answer, `BudgetError` when the next call could cross the cap, and `ToolError` when the endpoint fails.
         """
         messages = [
             Message(role="system", content=SYSTEM.text),
@@ -53,9 +54,14 @@ class Writer:
             "seed": seed,
             "temperature": self._temperature,
         }
-        reason = ""
+        reason, name = "", f"{kind.__name__} by {self.chat.chat.model}"
         for _ in range(REPAIRS + 1):
-            reply, _charge = await self.chat.ask(messages, max_tokens=MAX_TOKENS, settings=settings)
+            try:
+                reply, _charge = await self.chat.ask(messages, max_tokens=MAX_TOKENS, settings=settings)
+            except ReplyError as error:
+                if error.unusable is Unusable.SHAPE:
+                    raise
+                raise DataError(error.what, where=name, fix=error.fix) from None  # It refuses this prompt alone.
             try:
                 made = parse(kind, reply.text)
                 if check is not None:
@@ -67,7 +73,7 @@ class Writer:
                 Message(role="assistant", content=reply.text),
                 Message(role="user", content=REPAIR.fill(reason=reason)),
             ]
-        raise DataError(reason, where=f"{kind.__name__} by {self.chat.chat.model}, after {REPAIRS} repairs")
+        raise DataError(reason, where=f"{name}, after {REPAIRS} repairs")
 
 
 def parse(kind: type[T], text: str) -> T:

@@ -27,7 +27,7 @@ from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Example, Price
 from orchestra.validation.gate.decontamination import Gate
-from tests.support.endpoint import serving
+from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT
 
 PRICE = Price(input_per_million=Decimal(1), output_per_million=Decimal(1))
@@ -177,6 +177,17 @@ def test_an_endpoint_that_fails_ends_the_run_too(tmp_path: Path) -> None:
     with serving([(401, {"error": "who are you"}, 0)]) as double:
         made = maker(tmp_path, double.url).examples(DOMAIN, "train", 3)
     assert kept(made) == [] and "HTTP 401" in str(made.ended)
+
+
+def test_a_prompt_that_the_model_refuses_is_dropped_and_the_others_are_written(tmp_path: Path) -> None:
+    rest = in_turn(good())
+
+    def script(request: dict[str, Any]) -> Any:
+        return (200, answer(None, refusal="I cannot help"), 0) if len(double.asked) == 2 else rest(request)
+
+    with serving(script) as double:
+        made = maker(tmp_path, double.url).examples(DOMAIN, "train", 3)
+    assert len(kept(made)) == 2 and made.ended is None and len(double.asked) == 3
 
 
 def evolving(request: dict[str, Any]) -> Any:
