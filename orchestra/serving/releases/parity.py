@@ -139,7 +139,7 @@ def _numbers(canaries: Sequence[Generation], folder: Path) -> None:
         raise DataError(what, where=str(folder), fix="train it again, and promote that one")
 
 
-def _usable(episodes: Sequence[Episode], toolkit: "Toolkit") -> None:
+def _usable(episodes: Sequence[Episode], toolkit: Toolkit) -> None:
     lost = [episode for episode in episodes if episode.stop in LOST]
     if lost:
         reason = toolkit.resources.failures.most_frequent or lost[0].stop.value

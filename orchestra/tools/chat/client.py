@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.text import credentials, one_line, without
 from orchestra.tools.chat.breaker import Breaker
 from orchestra.tools.chat.reply import SPEAKS, ChatReply, is_of, read_reply
-from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
+from orchestra.tools.chat.retries import RETRIED, TIMED_OUT, PassingError, attempts_made, retry_after_s, retrying
 from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
 from orchestra.tools.rate_limits import PerLoop, RateLimiter
 from orchestra.tools.replay.cassette import Cassette, Slot
@@ -175,7 +175,7 @@ class Chat:
             lost(None)
             raise
         except APIStatusError as error:
-            if error.status_code in self._billed:
+            if error.status_code in self._billed | TIMED_OUT:
                 lost(None)
             raise self._refusal(error.status_code, error.response) from None
         except APIConnectionError as error:
@@ -211,7 +211,7 @@ class Chat:
                 log.warning("%s: %s answers in place of %s — check the model's name", self.name, other, self.model)
 
     def _refusal(self, status: int, response: Any) -> Exception:
-        """What an HTTP status other than 200 means; a provider bills no such request."""
+        """What an HTTP status other than 200 means."""
         said, no_credit = without(response.text, self._secrets)[:200], NO_CREDIT in response.text
         if status in RETRIED and not no_credit:
             told = f"HTTP {status}: {said}" if '"message"' in said else f"HTTP {status}"

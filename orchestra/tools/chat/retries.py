@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tenacity import AsyncRetrying, RetryCallState
 
-RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""HTTP statuses that may pass by themselves."""
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, *range(520, 531)})
+"""HTTP statuses that may pass by themselves; those from 520 on are of Cloudflare, which many providers are behind."""
+TIMED_OUT = frozenset({504, 524})
+"""Those of a proxy that waited no longer: the model behind it may have answered, and be billed."""
 MAX_BACKOFF_S = 30.0
 
 

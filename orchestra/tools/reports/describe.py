@@ -130,9 +130,8 @@ async def measure(
     for expert, tried in await at_once((one(expert) for expert in experts), len(experts)):
         say("\n".join([f"{expert}: {summary(tried)[0]}", *summary(tried)[1:]]))
         if not skills(tried):
-            say(
-                f"{expert}: every call failed, so nothing is known of it ({tried[0].failure}): see {folder / expert}.jsonl"
-            )
+            why = tried[0].failure
+            say(f"{expert}: every call failed, so nothing is known of it ({why}): see {folder / expert}.jsonl")
             continue
         if writer is None:
             description = template(tried)

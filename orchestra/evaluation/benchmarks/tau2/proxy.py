@@ -25,6 +25,7 @@ from orchestra.evaluation.benchmarks.endpoint import SPENT, check_release
 from orchestra.evaluation.benchmarks.served import ANY, Served
 from orchestra.text import one_line, without
 from orchestra.tools.chat.reply import tokens_of
+from orchestra.tools.chat.retries import TIMED_OUT
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.replay.cassette import Cassette, scope
 from orchestra.types import EXACT, Charge, Component, Price, Record, Usage
@@ -155,7 +156,7 @@ class Proxy(ThreadingHTTPServer):
     def _billed(self, error: BaseException) -> bool:
         """Whether a request without a reply may be billed: not one that was refused, or was never sent whole."""
         if isinstance(error, urllib.error.HTTPError):
-            return self.price is None and error.code in SPENT
+            return error.code in (SPENT if self.price is None else TIMED_OUT)
         return not isinstance(error, urllib.error.URLError)
 
     def _book(self, name: str, charge: Charge) -> None:

@@ -76,6 +76,13 @@ def test_a_refusal_says_why_and_one_that_no_wait_helps_is_not_asked_again() -> N
         assert str(run(chat(double.url))[0]).endswith("— check its key")
 
 
+@pytest.mark.parametrize(("status", "lost"), [(500, 0), (503, 0), (504, 1), (520, 0), (522, 0), (524, 1)])
+def test_a_status_that_may_pass_is_tried_again_and_one_that_may_be_billed_is_noted(status: int, lost: int) -> None:
+    with serving([(status, b"<html>", 0), (200, answer(), 0)]) as double:
+        (reply,) = run(chat(double.url))
+    assert isinstance(reply, ChatReply) and len(double.asked) == 2 and reply.lost == (None,) * lost
+
+
 def test_another_model_that_answers_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with serving([(200, {**answer(), "model": "m-1-mini"}, 0), (200, {**answer(), "model": "m-1"}, 0)]) as double:
         asked = chat(double.url)
