@@ -120,13 +120,14 @@ def test_an_endpoint_that_is_down_is_no_reply(tmp_path: Path) -> None:
     "status, reply",
     [
         (0, None),
+        (504, b"<html>"),
         (200, b"{"),
         (200, [1]),
         (200, {"choices": [{"message": {"content": "x"}}]}),
         (200, answer("x") | {"usage": {"prompt_tokens": -1, "completion_tokens": 5}}),
         (200, answer("x") | {"usage": [3]}),
     ],
-    ids=["lost", "cut", "a list", "no tokens", "negative tokens", "another form"],
+    ids=["lost", "a proxy's timeout", "cut", "a list", "no tokens", "negative tokens", "another form"],
 )
 def test_what_a_reply_cost_is_the_worst_case_where_it_is_not_known(tmp_path: Path, status: int, reply: Any) -> None:
     body = {name: value for name, value in BODY.items() if name != "max_completion_tokens"}
