@@ -79,10 +79,7 @@ def read_reply(raw: Any, where: str, *, tools: bool = False) -> ChatReply:
         calls, refusal = message.get("tool_calls") or message.get("function_call"), message.get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         said = raw.get("error") if isinstance(raw, dict) else None
-        what, fix = (
-            f"a reply of another shape ({error!r:.200})",
-            "check that the endpoint speaks OpenAI chat completions",
-        )
+        what, fix = f"a reply of another shape ({error!r:.200})", SPEAKS
         if said:
             what, fix = f"an error instead of a reply: {said!r:.200}", AGAIN
         raise ReplyError(what, unusable=Unusable.SHAPE, where=where, fix=fix) from None
