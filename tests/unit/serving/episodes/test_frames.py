@@ -143,11 +143,3 @@ def test_another_releases_price_is_in_its_prompts(tmp_path: Path) -> None:
         prompts.append(frames.prompt(asked, box, "", None))
         assert prompts[-1] == codec().messages_prompt(asked, box)
     assert "$0.7500" in codec().decode(prompts[1]) and "$0.7500" not in codec().decode(prompts[0])
-
-
-def test_a_domains_tool_of_a_catalogue_tools_name_stands_in_its_place(tmp_path: Path) -> None:
-    tools = toolkit(tmp_path)
-    known = tools.domain("mock").tools
-    known["calculator"] = known["get_book"]
-    box = Shelf(tools, PromptFrames(codec())).toolbox("which books are there", "mock", 3)
-    assert box == toolbox(tools, "which books are there", "mock", 3)
