@@ -166,13 +166,14 @@ def command(python: Path, port: int, max_len: int, settings: VllmServer, extra: 
     ]
 
 
-def environment(root: Path, settings: VllmServer) -> dict[str, str]:
-    """The server's environment, with its key: everybody may read a command line."""
+def environment(root: Path, settings: VllmServer, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The server's environment, `more` in it, with its key: everybody may read a command line."""
     own = ON_CPU if settings.device == "cpu" else {}
     if settings.devices is not None:
         own = own | {"CUDA_VISIBLE_DEVICES": settings.devices}
-    paths = os.pathsep.join(filter(None, (str(INSIDE), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, **SETTINGS, **own, "PYTHONPATH": paths, "VLLM_API_KEY": api_key(root)}
+    given = {**os.environ, **SETTINGS, **own, **(more or {})}
+    paths = os.pathsep.join(filter(None, (str(INSIDE), given.get("PYTHONPATH", ""))))
+    return {**given, "PYTHONPATH": paths, "VLLM_API_KEY": api_key(root)}
 
 
 def api_key(root: Path) -> str:
@@ -202,7 +203,7 @@ def launch(
         port=port,
         url=f"http://{LOCALHOST}:{port}",
         cwd=working_folder(root / ".state/served" / name, model_dir),
-        env={**environment(root, settings), **(env or {})},
+        env=environment(root, settings, env),
     )
 
 

@@ -72,11 +72,12 @@ def test_vllm_finds_it_without_anything_of_ours(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "theirs.py").touch()
     rollout: dict[str, Any] = own_settings(tmp_path, PlayServer(), adapters=False)
     release: dict[str, Any] = vllm.environment(tmp_path, VllmServer())
+    more = vllm.environment(tmp_path, VllmServer(), {"PYTHONPATH": str(tmp_path)})
     assert rollout["VLLM_SERVER_DEV_MODE"] == "1" and "VLLM_SERVER_DEV_MODE" not in release
     line = vllm.command(tmp_path / "python", 8123, 64, VllmServer())
     module, _, name = line[line.index("--middleware") + 1].rpartition(".")
     code = f"import sys, theirs; from {module} import {name}; print('orchestra' in sys.modules)"
-    for env in (rollout, release):
+    for env in (rollout, release, more):
         done = subprocess.run(
             [sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True
         )
