@@ -120,7 +120,9 @@ class Machine:
 
     @classmethod
     async def now(cls, http: aiohttp.ClientSession, vllm_url: str, gateway: int, servers: Sequence[int]) -> Machine:
-        async with http.get(f"{vllm_url}/metrics") as reply:
+        headers = {"Authorization": f"Bearer {vllm.api_key(Path.cwd())}"}
+        async with http.get(f"{vllm_url}/metrics", headers=headers) as reply:
+            reply.raise_for_status()
             counted = counted_seconds(await reply.text())
         return cls(process_cpu_s(gateway), waited_s(gateway), sum(map(process_cpu_s, servers)), counted)
 
