@@ -107,11 +107,11 @@ def test_the_server_gets_every_weight_and_after_a_failure_files(
     # Amid an update: vLLM counts the weights that it has, and would count those of a file on top.
     parts: list[str] = []
 
-    def post(self: OwnServer, path: str, body: dict[str, Any]) -> Any:
+    def post(self: OwnServer, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
         parts.extend([path] * (path == "/update_weights"))
         if path == "/update_weights" and len(parts) == 2:
             body["update_info"]["tensor_sizes"][0] += 4
-        return posted(self, path, body)
+        return posted(self, path, body, timeout_s)
 
     posted = OwnServer.post
     monkeypatch.setattr(OwnServer, "post", post)
