@@ -24,22 +24,20 @@ from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.report import TRAINED
+from orchestra.promotion.parts import description_taken_back
 from orchestra.system.environment import machine
 from orchestra.system.runs import AWAITING, CAPPED, PARTIAL, SHORT, TAKEN_BACK, ZERO, RunFailure, RunJournal, in_short
 from orchestra.system.workspace import Screen
-from orchestra.text import in_markdown, plain
+from orchestra.text import plain
 from tasks.approval import now
 from tasks.platform import dvc
 from tasks.platform.ledger import LedgerTail, by_stage, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.registry import COMMIT, DECISION, git_commit
 from tasks.platform.stage import Stage
-from tasks.platform.tracking import ASKED_TAG, Recorder
+from tasks.platform.tracking import ASKED_TAG, NOTE, Recorder
 from tasks.promote import answered, promote, told
 from tasks.records.models import costs, link
-
-NOTE = "mlflow.note.content"
-"""Tag of a run: its description in MLflow."""
 
 screen = Screen()
 
@@ -260,8 +258,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     if taken_back and decision.promoted:
         verdict = "rolled back"
         recorder.tag(DECISION, TAKEN_BACK)
-        told = f"**Rolled back by its canary**\n\n{in_markdown(deployment.trial)}\n\nThe gate's decision before that:"
-        recorder.tag(NOTE, f"{told}\n\n{recorder.tagged(NOTE)}")
+        recorder.tag(NOTE, description_taken_back(recorder.tagged(NOTE), deployment.trial))
     recorder.headline(params.model_dump(mode="json", by_alias=True), f"version {decision.version} {verdict}", TRAINED)
     if decision.name == "Unchanged" and set(outcomes.values()) == {"unchanged"}:
         recorder.nothing_done()

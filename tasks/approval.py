@@ -7,12 +7,13 @@ from pydantic import ValidationError
 
 from orchestra.errors import ConfigError, DataError
 from orchestra.promotion.approval import Answer, Approval
-from orchestra.promotion.parts import renewed_description, renewed_summary
+from orchestra.promotion.parts import description_taken_back, renewed_description, renewed_summary
+from orchestra.system.runs import TAKEN_BACK
 from orchestra.types import Record
 from tasks.platform.pages import renew_verdict
 from tasks.platform.registry import CHAMPION, DECISION, ModelVersion, Registry
 from tasks.platform.stage import Stage
-from tasks.platform.tracking import LONGEST_NAME, said
+from tasks.platform.tracking import LONGEST_NAME, NOTE, said
 from tasks.rollback import take_over
 
 STATE = "approval"
@@ -145,11 +146,25 @@ def complete(registry: Registry, number: int) -> None:
     renew_verdict(registry, version, name, given)
     described = renewed_description(registry.description(number), given, name)
     registry.describe(number, described)
-    _tell_run(registry, given, name, described)
+    _tell_run(registry, given, name, name.lower(), described)
     registry.tag(version, {DECISION: name})
 
 
-def _tell_run(registry: Registry, given: Approval, name: str, described: str) -> None:
+def taken_back(stage: Stage, given: Approval, found: str) -> None:
+    """Tell in the MLflow run that asked what a canary found of the approved version; nothing where none did.
+
+    Safe to repeat.
+    """
+    if not given.mlflow_run:
+        return
+    registry = Registry(stage.root, stage.params.promote.model_name)
+    tags = registry.client.get_run(given.mlflow_run).data.tags
+    if tags.get(DECISION) != TAKEN_BACK:
+        described = description_taken_back(tags.get(NOTE, ""), found)
+        _tell_run(registry, given, TAKEN_BACK, "rolled back", described)
+
+
+def _tell_run(registry: Registry, given: Approval, name: str, verdict: str, described: str) -> None:
     """Put the decision into the MLflow run that asked, its name and its reasons too; nothing where none did."""
     if not given.mlflow_run:
         return
@@ -158,8 +173,8 @@ def _tell_run(registry: Registry, given: Approval, name: str, described: str) ->
     told = {
         DECISION: name,
         "decision.reasons": said(renewed_summary(run.data.tags.get("decision.reasons", ""), given, name)),
-        "mlflow.note.content": described,
-        "mlflow.runName": said(f"{called} · version {given.version} {name.lower()}", LONGEST_NAME),
+        NOTE: described,
+        "mlflow.runName": said(f"{called} · version {given.version} {verdict}", LONGEST_NAME),
     }
     _tag_run(registry, given.mlflow_run, told)
 

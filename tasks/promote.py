@@ -32,7 +32,7 @@ from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
 from tasks.platform.registry import CANDIDATE, CHAMPION, DECIDED, DECISION, ModelVersion, Registry
 from tasks.platform.stage import Stage, run
-from tasks.platform.tracking import said
+from tasks.platform.tracking import NOTE, said
 from tasks.records.models import Training, link_version, training
 from tasks.rollback import take_over
 
@@ -234,7 +234,7 @@ def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry:
         "model.version": str(promotion.version),
         "model.champion": str(promotion.champion or ""),
         "model.checkpoint_hash": subject.comparison.checkpoints.get(TRAINED, ""),
-        "mlflow.note.content": markdown(subject),
+        NOTE: markdown(subject),
     }
     for key, value in tags.items():
         client.set_tag(run_id, key, value)

@@ -49,6 +49,11 @@ def renewed_summary(text: str, answered: Approval, name: str) -> str:
     return WHILE_ASKED.sub(lambda found: f"{name}.{found[1]} {answered.line}", text, count=1)
 
 
+def description_taken_back(text: str, found: str) -> str:
+    """The decision in Markdown under what a canary found of the version afterwards."""
+    return f"**Rolled back by its canary**\n\n{in_markdown(found)}\n\nThe gate's decision before that:\n\n{text}"
+
+
 def lineage(node: Node | None) -> Markup:
     """The tree of what the version was made of."""
     return rendered(LINEAGE, lines="not known" if node is None else "\n".join(tree(node)))

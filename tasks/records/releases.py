@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestra.text import in_markdown
 from orchestra.types import Record
-from tasks.platform.tracking import LONGEST_NAME, connect, experiment, said
+from tasks.platform.tracking import LONGEST_NAME, NOTE, connect, experiment, said
 
 EXPERIMENT = "orchestra-releases"
 ACTOR = "ORCHESTRA_ACTOR"
@@ -52,7 +52,7 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float], ledger
     client: Any = connect(root)
     where = experiment(client, root, EXPERIMENT)
     tags = {f"release.{key}": said(str(value)) for key, value in made.model_dump(exclude={"seconds"}).items()}
-    tags |= {"release.who": said(actor(), LONGEST_NAME), "mlflow.note.content": note(made)}
+    tags |= {"release.who": said(actor(), LONGEST_NAME), NOTE: note(made)}
     name = said(f"{made.kind} {made.before or 'nothing'} → {made.wanted}", LONGEST_NAME)
     run_id = str(client.create_run(where, tags=tags, run_name=name).info.run_id)
     now_ms = int(1000 * time.time())
@@ -72,7 +72,7 @@ def record_drain(root: Path, run_id: str, made: ReleaseRecord, figures: Mapping[
     for key, value in figures.items():
         client.log_metric(run_id, key, value, now_ms, 0)
     client.set_tag(run_id, "release.drained", said(made.drained))
-    client.set_tag(run_id, "mlflow.note.content", note(made))
+    client.set_tag(run_id, NOTE, note(made))
 
 
 def note(made: ReleaseRecord) -> str:

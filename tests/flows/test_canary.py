@@ -22,7 +22,7 @@ from orchestra.promotion.approval import Answer, request
 from orchestra.serving.releases.deployment import Deployment
 from orchestra.system.runs import RunJournal, runs
 from tasks.approval import Answered
-from tasks.platform.tracking import Recorder
+from tasks.platform.tracking import NOTE, Recorder
 from tests.support.worlds import ROOT
 
 FOUND = "version 2 did not pass its canary: 1.40 times as long"
@@ -68,7 +68,7 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
     recorder = SimpleNamespace(
         parent="p",
         root=root,
-        tagged=lambda key: "**Promoted**" if key == module.NOTE else "",
+        tagged=lambda key: "**Promoted**" if key == NOTE else "",
         tag=told.__setitem__,
         artifacts=lambda *_: None,
         finish=lambda *_: None,
@@ -92,8 +92,8 @@ def test_a_run_whose_version_its_canary_takes_back_ends_as_rolled_back(
     state = module.retrain.fn()
     assert (state.name, state.is_completed(), state.message) == ("RolledBack", True, FOUND)
     assert told["decision"] == "RolledBack" and told["headline"] == "version 2 rolled back"
-    assert told[module.NOTE].startswith(f"**Rolled back by its canary**\n\n{FOUND}")
-    assert told[module.NOTE].endswith("The gate's decision before that:\n\n**Promoted**")
+    assert told[NOTE].startswith(f"**Rolled back by its canary**\n\n{FOUND}")
+    assert told[NOTE].endswith("The gate's decision before that:\n\n**Promoted**")
     assert wishes == [{"why": "run n: version 2 promoted"}]
     (record,) = runs(root)
     assert (record.state, record.message) == ("RolledBack", FOUND)
@@ -110,7 +110,10 @@ def test_an_approved_version_that_its_canary_takes_back_ends_the_answer_as_rolle
     RunSummary({}, False, 2, [], "", "", "", "", "", waits=True).save(root)
     monkeypatch.setattr("tasks.approval.check_asked", lambda *_: None)
     monkeypatch.setattr(answering, "run_answer", returns(Answered(approval=approved, changed=True)))
+    told: list[Any] = []
+    monkeypatch.setattr("tasks.approval.taken_back", lambda _stage, *said: told.extend(said))
     state = answering.answer.fn(by="Ada")
+    assert told == [approved, FOUND]
     assert (state.name, state.is_completed(), state.message) == ("RolledBack", True, FOUND)
     (record,), last = runs(root), RunSummary.load(root)
     assert record.state == "RolledBack" and FOUND in record.message

@@ -69,6 +69,15 @@ def test_a_version_waits_for_a_person_and_serves_when_approved(root: Path) -> No
 
     again = approval.answer(stage(root), 1, YES)
     assert (again.changed, again.approval.by) == (False, "Ada"), "a release that failed is tried again"
+
+    for _ in range(2):
+        approval.taken_back(stage(root), done.approval, "1.40 times as long")
+        run = client.get_run(run_id).data.tags
+        assert run["decision"] == "RolledBack" and run["mlflow.runName"] == "silky-seal · version 1 rolled back"
+        assert run["decision.reasons"].startswith(f"RolledBack.{first.removeprefix('Promoted.')}")
+        assert run["mlflow.note.content"] == (
+            "**Rolled back by its canary**\n\n1.40 times as long\n\nThe gate's decision before that:\n\n" + described
+        )
     assert asked(root).name == "Unchanged"
     with pytest.raises(DataError, match=r"already serves — orchestra release --rollback"):
         approval.answer(stage(root), 1, NO)
