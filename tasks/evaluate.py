@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,8 @@ def players(stage: Stage, work: Path | None = None) -> Iterator[Build]:
         yield ruled if settings.by_rule else in_process
         return
     folder = work or stage.work_dir()
-    with CheckpointServers(stage.root, folder, settings.server, max_len=limits.max_tokens, say=stage.say) as servers:
+    servers = CheckpointServers(stage.root, folder, settings.server, max_len=limits.max_tokens, say=stage.say)
+    with closing(servers):
         yield servers
 
 

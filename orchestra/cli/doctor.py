@@ -16,7 +16,7 @@ from orchestra.config.schema import load_params
 from orchestra.errors import OrchestraError
 from orchestra.serving.releases.control_channel import started_by_hand
 from orchestra.system.artifacts import check_place
-from orchestra.system.environment import cores
+from orchestra.system.environment import cores, memory_free
 from orchestra.system.processes import port_busy, services
 from orchestra.system.servers import last_ports
 from orchestra.system.storage import DATABASES, check_database, check_storage, check_used_database
@@ -190,11 +190,7 @@ def _store(root: Path) -> Iterator[CheckResult]:
 
 
 def _memory(_root: Path) -> Iterator[CheckResult]:
-    file = Path("/proc/meminfo")
-    if not file.is_file():
-        return
-    fields = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines() if ":" in line)
-    free_gb = int(fields.get("MemAvailable", "0 kB").split()[0]) / 1e6
+    free_gb = memory_free() / 1e9
     good = free_gb >= MIN_MEMORY_GB
     fix = "" if good else "end other programs: training and vLLM need about 3 GB"
     yield CheckResult("ok" if good else "warning", "memory", f"{free_gb:.1f} GB free, {cores()} cores", fix)

@@ -1,20 +1,13 @@
 """`orchestra evaluate`: a model on a published benchmark. `orchestra learn`: the claims over training seeds."""
 
 import os
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from orchestra.cli.common import RunnerOption, all_but, hand_over, parse_usd, refuse_unused, words, workspace
 from orchestra.errors import ConfigError
-
-
-class Player(StrEnum):
-    MODEL = "model"
-    SCRIPTED = "scripted"
-    SOLO = "solo"
 
 
 def evaluate(
@@ -39,8 +32,9 @@ def evaluate(
         list[str] | None, typer.Option(metavar="GROUP", help="Only this subject or domain, such as retail.")
     ] = None,
     user: Annotated[
-        Player, typer.Option(help="tau2: the user's part: model, scripted, or solo (only tasks without a user).")
-    ] = Player.MODEL,
+        Literal["model", "scripted", "solo"],
+        typer.Option(help="tau2: the user's part: model, scripted, or solo (only tasks without a user)."),
+    ] = "model",
     price: Annotated[
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="A chat endpoint's row in the price book.")
     ] = None,
@@ -92,7 +86,7 @@ def evaluate(
             parse_usd(text, option)
     options = words(
         benchmark=benchmark, model=_named(model, here, root), limit=limit, trials=trials,
-        user=user.value, price=price, judge=judge, judge_price=judge_price, agreement=agreement, cap_usd=cap_usd,
+        user=user, price=price, judge=judge, judge_price=judge_price, agreement=agreement, cap_usd=cap_usd,
         question_usd=question_usd, deadline=deadline, concurrency=concurrency, harness=harness,
         data=[here / file for file in data or []], only=only, retry_failures=retry_failures,
     )  # fmt: skip

@@ -3,9 +3,8 @@
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,12 +20,6 @@ app = typer.Typer(help="Create, list and revoke API keys of the gateway.", no_ar
 
 NAME_LENGTH = 40
 """Characters of an owner's name that a table shows."""
-
-
-class Every(StrEnum):
-    DAY = "day"
-    MONTH = "month"
-    TOTAL = "total"
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ def create(
     budget: Annotated[
         str | None, typer.Option(metavar="USD", help="The most dollars per period; default: no limit.")
     ] = None,
-    period: Annotated[Every, typer.Option(help="The period of the budget.")] = Every.TOTAL,
+    period: Annotated[Literal["day", "month", "total"], typer.Option(help="The period of the budget.")] = "total",
 ) -> None:
     """Create a key and print it, only this once. From the first key on, every caller needs one."""
     from orchestra.serving.shared.keys import operator_key
@@ -65,7 +58,7 @@ def create(
     opened = _open()
     operator_key(opened.root, opened.keys)
     usd = None if budget is None else parse_usd(budget, "--budget")
-    _, secret = opened.keys.create(name, per_minute=per_minute, budget_usd=usd, period=period.value)
+    _, secret = opened.keys.create(name, per_minute=per_minute, budget_usd=usd, period=period)
     print(secret)
 
 

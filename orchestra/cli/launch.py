@@ -1,26 +1,19 @@
 """`orchestra launch`: training on several machines as a job of a cluster's scheduler."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from orchestra.cli.common import can_be_written, refuse_unused, workspace
 from orchestra.errors import ConfigError, ServiceError
 
-
-class Cluster(StrEnum):
-    SLURM = "slurm"
-    KUBERNETES = "kubernetes"
-
-
-SUBMIT = {Cluster.SLURM: ["sbatch"], Cluster.KUBERNETES: ["kubectl", "create", "-f"]}
+SUBMIT = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "create", "-f"]}
 
 
 def launch(
     context: typer.Context,
-    on: Annotated[Cluster, typer.Option(help="The scheduler.")],
+    on: Annotated[Literal["slurm", "kubernetes"], typer.Option(help="The scheduler.")],
     nodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
     gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs per machine.")] = 8,
     hours: Annotated[int, typer.Option(min=1, help="The time limit of the job, in hours.")] = 24,
@@ -43,7 +36,7 @@ def launch(
 
     here, root, machines = Path.cwd(), workspace(), Machines(nodes, gpus, hours)
     params = load_params(params_file(root))
-    if on is Cluster.SLURM:
+    if on == "slurm":
         refuse_unused(context, ["image", "claim", "secret"], "with --on slurm")
         text = sbatch_script(params, machines)
     else:
@@ -55,16 +48,15 @@ def launch(
     if out is not None:
         out = here / out
     elif submit:
-        out = root / ("work/launch.sbatch" if on is Cluster.SLURM else "work/launch.yaml")
+        out = root / ("work/launch.sbatch" if on == "slurm" else "work/launch.yaml")
     if out is None:
         typer.echo(text, nl=False)
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(out, text)
         typer.echo(f"{out}: written")
         if submit:
             _submit([*SUBMIT[on], str(out)])
-    for stage in spread(params, machines)[1:] if on is Cluster.KUBERNETES else ():
+    for stage in spread(params, machines)[1:] if on == "kubernetes" else ():
         typer.echo(f"{stage} waits: once the stage before it has ended, {resume_command(params, stage)}", err=True)
 
 

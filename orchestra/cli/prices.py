@@ -3,9 +3,8 @@
 import json
 import sys
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,18 +16,7 @@ from orchestra.text import aligned
 app = typer.Typer(help="Check the dated price book.", no_args_is_help=True)
 
 
-class Forecasted(StrEnum):
-    SFT = "sft"
-    GRPO = "grpo"
-    EVALUATE = "evaluate"
-
-
 AsOf = Annotated[str | None, typer.Option("--as-of", metavar="DATE", help="The day, YYYY-MM-DD; default: today.")]
-
-
-@app.callback()
-def prices() -> None:
-    """Check the dated price book."""
 
 
 @app.command()
@@ -101,13 +89,13 @@ def reprice(
 
 
 def forecast(
-    stage: Annotated[Forecasted, typer.Argument(help="The stage to sample.")],
+    stage: Annotated[Literal["sft", "grpo", "evaluate"], typer.Argument(help="The stage to sample.")],
     sample: Annotated[int, typer.Option(min=2, help="Number of batches (evaluate, sft) or steps (grpo) to run.")] = 4,
 ) -> None:
     """Estimate dollars and time of a stage, with 95 % intervals, from a sample that is run and paid for."""
 
     workspace()
-    hand_over("tasks.experiments.forecast", stage.value, sample=sample)
+    hand_over("tasks.experiments.forecast", stage, sample=sample)
 
 
 def ledger(

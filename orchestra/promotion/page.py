@@ -212,7 +212,7 @@ def _compared(subject: PageSubject, found: Mapping[str, Results]) -> sections.Ta
 
 
 def _frontier(subject: PageSubject, found: Mapping[str, Results]) -> str:
-    kinds = {label(TRAINED): "trained", label(ORACLE): "oracle"}
+    kinds = {label(TRAINED): "trained"}
     kinds |= {label(name): "rule" for name in subject.comparison.policies if name.split("@")[0] in BASELINES}
     kinds |= {label(ORACLE): "oracle"}
     if subject.champion is not None:

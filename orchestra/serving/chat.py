@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-import httpx
-
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import MALFORMED, Called, charged, model_card, refused
+from orchestra.serving.client import MALFORMED, PATH, Called, charged, connected, model_card, refused
 from orchestra.system.progress import while_waiting
 from orchestra.text import one_line, plain
 
@@ -43,7 +41,6 @@ class TerminalChat:
     preference: str | None = None
     budget_usd: str | None = None
     verify: bool = True
-    timeout_s: float = 300.0
     goes_on: bool = True
     """After a failure, which a person sees; where nobody types, it ends the conversation."""
     messages: list[dict[str, str]] = field(default_factory=list)
@@ -152,22 +149,13 @@ class TerminalChat:
 
     def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Raises `ConfigError` for what the user can put right, `ServiceError` for all else."""
-        try:
-            with httpx.stream(
-                "POST",
-                f"{self.url}/v1/chat/completions",
-                json=body,
-                headers=self.headers,
-                timeout=self.timeout_s,
-                trust_env=False,
-                verify=self.verify,
-            ) as reply:
-                if reply.status_code != 200:
-                    message = json.loads(reply.read())["error"]["message"]
-                    raise refused(reply.status_code, message, self.url)
-                for line in reply.iter_lines():
-                    if line.startswith("data: ") and line != "data: [DONE]":
-                        yield json.loads(line.removeprefix("data: "))
-        except httpx.HTTPError as error:
-            what = f"the gateway does not answer: {type(error).__name__}"
-            raise ServiceError(what, where=self.url, fix="orchestra release") from None
+        with (
+            connected(self.url, self.verify) as http,
+            http.stream("POST", self.url + PATH, json=body, headers=self.headers) as reply,
+        ):
+            if reply.status_code != 200:
+                message = json.loads(reply.read())["error"]["message"]
+                raise refused(reply.status_code, message, self.url)
+            for line in reply.iter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    yield json.loads(line.removeprefix("data: "))

@@ -165,9 +165,7 @@ def ask(
     if check:
         headers |= mark(root, question)
     body = _body(question, preference, budget_usd, max_turns, domain)
-    # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names another
-    # host.
-    with _reached(base), httpx.Client(timeout=_timeout(timeout_s), trust_env=False, verify=verify) as http:
+    with connected(base, verify, timeout_s) as http:
         answer = http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
 
@@ -193,7 +191,7 @@ async def ask_async(
 
 def model_card(base: str, headers: dict[str, str], verify: bool) -> ModelCard:
     """What serves there, for the three parts of `access`; raises `ServiceError`."""
-    with _reached(base), httpx.Client(timeout=CARD_TIMEOUT_S, trust_env=False, verify=verify) as http:
+    with connected(base, verify, CARD_TIMEOUT_S) as http:
         answer = http.get(f"{base}/v1/models", headers=headers)
     try:
         return ModelCard.model_validate(answer.json()["data"][0])
@@ -204,6 +202,15 @@ def model_card(base: str, headers: dict[str, str], verify: bool) -> ModelCard:
 
 def _timeout(answer_s: float) -> httpx.Timeout:
     return httpx.Timeout(answer_s, connect=CONNECT_S)
+
+
+@contextlib.contextmanager
+def connected(base: str, verify: bool, timeout_s: float = TIMEOUT_S) -> Iterator[httpx.Client]:
+    """A client of the gateway; raises `ServiceError` where the request inside finds no server."""
+    # Not through a proxy that the environment names: the gateway is on this machine. Its own certificate names another
+    # host.
+    with _reached(base), httpx.Client(timeout=_timeout(timeout_s), trust_env=False, verify=verify) as http:
+        yield http
 
 
 def _body(

@@ -91,18 +91,6 @@ CODE: dict[Result, tuple[str, ...]] = {
 }
 """Files and folders by result, relative to the repository. dvc.yaml names those of each stage; a contract test compares
 both with the imports."""
-INDIFFERENT = (
-    "orchestra/config",
-    "orchestra/errors.py",
-    "orchestra/files/atomic.py",
-    "orchestra/files/base_model.py",
-    "orchestra/files/yaml.py",
-    "orchestra/register.py",
-    "orchestra/system",
-    "tasks/platform/ledger.py",
-    "tasks/platform/stage.py",
-)
-"""How a result is read, written and reported: editing these changes no result and makes no stage stale."""
 
 ROOT = Path(orchestra.__file__).parents[1]
 

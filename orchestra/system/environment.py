@@ -142,6 +142,15 @@ def memory_limit(proc: Path = Path("/proc/self")) -> int | None:
     return min((limit for limit, _ in _memory_groups(proc)), default=None)
 
 
+def memory_free() -> int:
+    """Bytes that this process may take now: of the machine, and of what its groups leave it."""
+    import psutil
+
+    free: int = psutil.virtual_memory().available
+    left = memory_left()
+    return free if left is None else min(free, left)
+
+
 def memory_left(proc: Path = Path("/proc/self")) -> int | None:
     """Bytes that its groups would still give this process, which the kernel ends beyond them; None without a limit."""
     left = min((limit - used for limit, used in _memory_groups(proc)), default=None)

@@ -306,12 +306,12 @@ def told(need: Need) -> str:
 
 def _helps(params: Params, stage: str, shape: ModelShape, plan: TrainingPlan, room: int) -> str:
     """The first settings that together make it fit; those that change nothing are left out."""
-    fields, options = type(compute_of(params, stage)).model_fields, list[str]()
+    options = list[str]()
     for name, value, change in HELPS:
         changed = replace(plan, **change)
-        if name not in fields or changed == plan or (name == "strategy" and plan.ranks == 1):
+        if changed == plan or (name == "strategy" and plan.ranks == 1):
             continue
-        if name == "lora" and "strategy" in fields:
+        if name == "lora":
             options = [option for option in options if ".strategy=" not in option]
         plan, options = changed, [*options, f"--set {stage}.{name}={value}"]
         if peak(params, stage, shape, plan).total <= room:

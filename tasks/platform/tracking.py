@@ -50,8 +50,7 @@ HEADLINE = {
     "dollars to the strongest": "cost_ratio",
 }
 """The metrics that a stakeholder reads first, by the trained model's name for them in the evaluation."""
-NOTE = "mlflow.note.content"
-"""Tag: the description in MLflow, in Markdown."""
+NOTE = "mlflow.note.content"  # The description in MLflow, in Markdown.
 LONGEST_KEY, LONGEST_VALUE, LONGEST_NAME = 250, 4000, 200
 """Characters of a name of a tag, parameter or metric (MLflow's limit), of a value, and of a name for people."""
 DATABASES = ("postgresql", "mysql", "mssql")

@@ -13,12 +13,24 @@ import yaml
 
 from flows._workspace import PREFECT_SETTINGS
 from orchestra.config.schema import Params, load_params, parse_params
-from orchestra.system.code_hash import CODE, INDIFFERENT, Result
+from orchestra.system.code_hash import CODE, Result
 from tasks.experiments.sealed import NO_YARDSTICK
 
 ROOT = Path(__file__).parents[2]
 STAGES = ["synthesize", "validate", "sft", "grpo", "evaluate"]
 RELEASE = ["promote", "deploy"]
+INDIFFERENT = (
+    "orchestra/config",
+    "orchestra/errors.py",
+    "orchestra/files/atomic.py",
+    "orchestra/files/base_model.py",
+    "orchestra/files/yaml.py",
+    "orchestra/register.py",
+    "orchestra/system",
+    "tasks/platform/ledger.py",
+    "tasks/platform/stage.py",
+)
+"""How a result is read, written and reported: editing these changes no result and makes no stage stale."""
 
 
 def read_yaml(name: str) -> Any:

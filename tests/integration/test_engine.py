@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -295,7 +296,8 @@ def test_a_checkpoint_is_measured_alike_by_either_engine(tools: Toolkit, root: P
         found = evaluate(contenders, items, tools, LIMITS, file=tmp_path / file)
         return [[(e.completion_ids, e.stop, e.answer, e.cost_usd) for e in each] for each in found.values()]
 
-    with CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print) as opened:
+    opened = CheckpointServers(root, tmp_path / "work", settings, max_len=LIMITS.max_tokens, say=print)
+    with closing(opened):
         served = measured(opened, "served.jsonl")
         assert len(servers()) == 1, "the first checkpoint's server ended before the second's began"
     assert served == measured(in_process, "own.jsonl")

@@ -11,7 +11,6 @@ import typer
 from orchestra.cli.common import refuse_unused, tell_beside_run, workspace
 from orchestra.cli.data.writer import (
     Cap,
-    CassetteMode,
     Licence,
     Model,
     PriceKey,
@@ -42,7 +41,7 @@ def subjects(
     count: Count = 5,
     version: VersionFolder = None,
     cap_usd: Cap = "1",
-    cassette: Recording = CassetteMode.AUTO,
+    cassette: Recording = "auto",
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
 ) -> None:
     """Ask a model for subjects of new domains."""
@@ -65,7 +64,7 @@ def write(
     price: PriceKey,
     version: VersionFolder = None,
     cap_usd: Cap = "1",
-    cassette: Recording = CassetteMode.AUTO,
+    cassette: Recording = "auto",
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
@@ -119,7 +118,7 @@ def examples(
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The model's row in the price book.")
     ] = None,
     cap_usd: Cap = "1",
-    cassette: Recording = CassetteMode.AUTO,
+    cassette: Recording = "auto",
     solver: Annotated[
         str, typer.Option(help="known (the solution, with mistakes), none, a checkpoint's folder, or chat:EXPERT.")
     ] = "known",

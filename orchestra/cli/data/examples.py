@@ -4,9 +4,8 @@ import json
 import os
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,7 +19,6 @@ from orchestra.cli.common import (
 )
 from orchestra.cli.data.writer import (
     Cap,
-    CassetteMode,
     Licence,
     Recording,
     VersionFolder,
@@ -35,21 +33,15 @@ from orchestra.types import Split
 app = typer.Typer(help="Import and export data, and describe a file.", no_args_is_help=True)
 
 
-class Format(StrEnum):
-    GENERAL_THOUGHT = "general-thought"
-    QUESTIONS = "questions"
-    TOOLSCALE = "toolscale"
-    CORPUS = "corpus"
-
-
-NAMES = {Format.GENERAL_THOUGHT: "GeneralThought-430K", Format.TOOLSCALE: "nvidia/ToolScale", Format.CORPUS: "corpus"}
+Format = Literal["general-thought", "questions", "toolscale", "corpus"]
+NAMES = {"general-thought": "GeneralThought-430K", "toolscale": "nvidia/ToolScale", "corpus": "corpus"}
 """The source where none is named."""
-LICENCES = {Format.TOOLSCALE: "other", Format.CORPUS: "Apache-2.0"}
+LICENCES = {"toolscale": "other", "corpus": "Apache-2.0"}
 """The licence of rows that state none, where the data set has one."""
 OF_FORMATS = {
-    **dict.fromkeys(("question", "answer", "id_", "licence_field", "topic"), (Format.QUESTIONS,)),
-    "tools": (Format.TOOLSCALE,),
-    **dict.fromkeys(("judged", "lenient"), (Format.GENERAL_THOUGHT, Format.QUESTIONS, Format.TOOLSCALE)),
+    **dict.fromkeys(("question", "answer", "id_", "licence_field", "topic"), ("questions",)),
+    "tools": ("toolscale",),
+    **dict.fromkeys(("judged", "lenient"), ("general-thought", "questions", "toolscale")),
 }
 """Options of an import that only these formats read."""
 
@@ -93,7 +85,7 @@ def import_(
     from orchestra.validation.gate.decontamination import Gate
 
     unread = [option for option, formats in OF_FORMATS.items() if format_ not in formats]
-    refuse_unused(context, unread, f"with --format {format_.value}")
+    refuse_unused(context, unread, f"with --format {format_}")
     here = Path.cwd()
     root = workspace()
     # From here on the workspace is where we are; what is written names no path of this machine.
@@ -109,17 +101,17 @@ def import_(
         fix = f"--format {format_} needs it: it begins the examples' ids"
         raise ConfigError("the data set has no name", where="--source", fix=fix)
     match format_:
-        case Format.TOOLSCALE:
+        case "toolscale":
             known, here_too = read_tools(tools) if tools else {}, frozenset(world.domains)
             loader = ToolScale(terms, name, known, judged or world.judge is not None, here_too, lenient)
             rows = loader.load(files, importer)
-        case Format.CORPUS:
+        case "corpus":
             rows = corpus_questions(files, importer, name, terms)
         case _:
             own = Fields(question, answer, id_, licence_field, topic=topic)
-            fields = GENERAL_THOUGHT if format_ is Format.GENERAL_THOUGHT else own
+            fields = GENERAL_THOUGHT if format_ == "general-thought" else own
             rows = Questions(fields, name, terms, judged or world.judge is not None, lenient).load(files, importer)
-    documents = records(files) if format_ is Format.CORPUS else None
+    documents = records(files) if format_ == "corpus" else None
     card = take(rows, Gate.open(root), to, _say, known=importer.entry, documents=documents)
     print(plain("\n".join(lines(card))))
     if (count := card["verifiers"].get("judge")) and world.judge is None:
@@ -164,7 +156,7 @@ def measure(
     tell_beside_run(root, to)
     name, toolkit = named(solver, here), measuring.toolkit_for(file, params, root)
     if is_billed(name, toolkit):
-        toolkit = toolkit.with_budget(*paid_by(root / "work/measure", cap_usd, CassetteMode.AUTO))
+        toolkit = toolkit.with_budget(*paid_by(root / "work/measure", cap_usd, "auto"))
     with open_solver(name, params, toolkit, root, screen) as found:
         if found is None:
             raise ConfigError("no solver is named", where="--solver", fix="known, or a checkpoint's folder")
@@ -189,7 +181,7 @@ def preferences(
     ] = None,
     version: VersionFolder = None,
     cap_usd: Cap = "1",
-    cassette: Recording = CassetteMode.AUTO,
+    cassette: Recording = "auto",
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,9 +53,10 @@ def open_solver(
         return
     folder = Path(name)
     codec = Codec.load(folder)
-    with CheckpointServers(
+    servers = CheckpointServers(
         root, root / LOGS, settings.server, max_len=limits.max_tokens, temperature=params.grpo.temperature, say=say
-    ) as servers:
+    )
+    with closing(servers):
         yield Solver(servers(folder.name, folder), codec, toolkit, limits, user=user)
 
 

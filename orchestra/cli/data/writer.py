@@ -1,9 +1,8 @@
 """Options of the model that writes data, and its endpoint under a cap of dollars."""
 
 import os
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,12 +19,7 @@ URL, KEY = "ORCHESTRA_WRITER_URL", "ORCHESTRA_WRITER_KEY"
 VERSION = Path("data/versions/default")
 
 
-class CassetteMode(StrEnum):
-    AUTO = "auto"
-    RECORD = "record"
-    REPLAY = "replay"
-
-
+CassetteMode = Literal["auto", "record", "replay"]
 Model = Annotated[str, typer.Option(help=f"The model that writes; its address is ${URL}, its key ${KEY}.")]
 PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="The model's row in the price book.")]
 Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="The most dollars for the whole version.")]
@@ -50,7 +44,7 @@ def paid_by(version: Path, cap_usd: str, cassette: CassetteMode) -> "tuple[Budge
     from orchestra.synthesis.dataset.versions import CASSETTE, LEDGER
     from orchestra.tools.replay.cassette import Cassette
 
-    return Budget(version / LEDGER, parse_usd(cap_usd, "--cap-usd")), Cassette(version / CASSETTE, cassette.value)
+    return Budget(version / LEDGER, parse_usd(cap_usd, "--cap-usd")), Cassette(version / CASSETTE, cassette)
 
 
 def paid_chat(

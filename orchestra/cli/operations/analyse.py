@@ -46,40 +46,33 @@ def frontier(
     hand_over(MODULE, "frontier", policy=policy, turns=turns, budget=budgets, examples=examples)
 
 
-@app.command("unseen-tools")
-def unseen_tools(
+OF_A_SET = {
+    "unseen-tools": "Compare known experts with renamed ones in unseen words; "
+    "after a kill, the same command continues.",
+    "unseen-prices": "Compare known prices with prices beyond training's range; "
+    "after a kill, the same command continues.",
+    "preferences": "Score preference adherence (Eq. 5-6) with and without the users' words; continues after a kill.",
+}
+"""Analyses of a set of examples, each with its help."""
+
+
+def _of_set(
+    context: typer.Context,
     policy: Policies = None,
     reference: Reference = "sft",
     examples: Count = None,
     benchmark: Set = "own",
     data: Files = None,
 ) -> None:
-    """Compare known experts with renamed ones in unseen words; after a kill, the same command continues."""
-    _of_set("unseen-tools", policy, reference, examples, benchmark, data)
+    here = Path.cwd()
+    workspace()
+    files = [here / file for file in data or []]
+    kind = str(context.info_name)
+    hand_over(MODULE, kind, reference=reference, benchmark=benchmark, policy=policy, data=files, examples=examples)
 
 
-@app.command("unseen-prices")
-def unseen_prices(
-    policy: Policies = None,
-    reference: Reference = "sft",
-    examples: Count = None,
-    benchmark: Set = "own",
-    data: Files = None,
-) -> None:
-    """Compare known prices with prices beyond training's range; after a kill, the same command continues."""
-    _of_set("unseen-prices", policy, reference, examples, benchmark, data)
-
-
-@app.command()
-def preferences(
-    policy: Policies = None,
-    reference: Reference = "sft",
-    examples: Count = None,
-    benchmark: Set = "own",
-    data: Files = None,
-) -> None:
-    """Score preference adherence (Eq. 5-6) with and without the users' words; continues after a kill."""
-    _of_set("preferences", policy, reference, examples, benchmark, data)
+for name, text in OF_A_SET.items():
+    app.command(name, help=text)(_of_set)
 
 
 @app.command()
@@ -96,17 +89,3 @@ def judges(
     if cap_usd is not None:
         parse_usd(cap_usd, "--cap-usd")
     hand_over(MODULE, "judges", benchmark=benchmark, judge=judge, judge_price=judge_price, cap_usd=cap_usd)
-
-
-def _of_set(
-    kind: str,
-    policies: list[str] | None,
-    reference: str,
-    examples: int | None,
-    benchmark: str,
-    data: list[Path] | None,
-) -> None:
-    here = Path.cwd()
-    workspace()
-    files = [here / file for file in data or []]
-    hand_over(MODULE, kind, reference=reference, benchmark=benchmark, policy=policies, data=files, examples=examples)

@@ -13,11 +13,6 @@ from orchestra.system.runs import runs
 app = typer.Typer(help="Ask for a retraining, and let drift, prices and data ask for one.", no_args_is_help=True)
 
 
-@app.callback()
-def retraining() -> None:
-    """Ask for a retraining, and let drift, prices and data ask for one."""
-
-
 @app.command("list")
 def list_requests() -> None:
     """List the requests for a retraining, the runs that answered them, and why the next one does or does not start."""

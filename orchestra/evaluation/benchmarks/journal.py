@@ -1,13 +1,12 @@
 """The attempts of an evaluation on disk while it runs: a line each, in shards, so that a killed run continues."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.evaluation.benchmarks.base import Attempt
 from orchestra.files import atomic
-from orchestra.files.jsonl import parse_line
+from orchestra.files.jsonl import end_with_a_line, parse_line, read_lines
 
 Key = tuple[str, int]
 """A question's id, and the trial."""
@@ -66,11 +65,7 @@ class Journal:
 def _attempts(file: Path) -> Iterator[Attempt]:
     if not file.exists():
         return
-    data = file.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    for line in whole.split(b"\n")[:-1]:
-        attempt = parse_line(line.decode("utf-8", "surrogateescape"), Attempt)
-        if isinstance(attempt, Attempt):
+    end_with_a_line(file)
+    for line in read_lines(file, lenient=True):
+        if isinstance(attempt := parse_line(line, Attempt), Attempt):
             yield attempt
-    if len(whole) < len(data):
-        os.truncate(file, len(whole))

@@ -1,6 +1,5 @@
 """What an evaluation found: figures, failures, the protocol, and a table with every evaluation beside the others."""
 
-import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +12,7 @@ from orchestra.errors import DataError
 from orchestra.evaluation.benchmarks.agreement import Agreement
 from orchestra.evaluation.benchmarks.base import Attempt, Benchmark, Protocol, by_group
 from orchestra.files import atomic
+from orchestra.files.jsonl import write_jsonl
 from orchestra.statistics.intervals import Interval, mean_interval
 from orchestra.statistics.trials import PassRates, pass_rates
 from orchestra.text import aligned
@@ -152,8 +152,7 @@ def write(folder: Path, summary: Summary, protocol: Protocol, attempts: Sequence
         (made / SUMMARY).write_text(summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
         (made / PROTOCOL).write_text(yaml.safe_dump(protocol.model_dump(mode="json"), sort_keys=False))
         for name, some in ((ATTEMPTS, attempts), (FAILURES, failed)):
-            lines = "".join(attempt.model_dump_json() + "\n" for attempt in some)
-            (made / name).write_text(lines, encoding="utf-8")
+            write_jsonl(made / name, some)
 
 
 def results(root: Path) -> list[Summary]:
@@ -188,7 +187,3 @@ def table(summaries: Sequence[Summary]) -> list[str]:
         made = (one.benchmark, one.model, counted, accuracy, f"{one.cost_usd:.4f}", f"{one.latency_s:.1f}")
         rows.append((*made, str(one.failures), "yes" if one.whole else "no"))
     return aligned(rows)
-
-
-def as_json(summaries: Sequence[Summary]) -> str:
-    return json.dumps([one.model_dump(mode="json") for one in summaries], indent=2)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from orchestra.config.engine import PlayServer
 from orchestra.rollout.policies.base import Policy
@@ -58,11 +56,3 @@ class CheckpointServers:
         if self._open is not None:
             self._open[1].close()
             self._open = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -7,7 +7,6 @@ minutes and cost dollars.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +55,9 @@ class Proof:
         the budget, which books what both players spend, does not allow it."""
         import torch
 
-        from orchestra.rollout.policies.transformers import TransformersPolicy, load_model
+        from orchestra.rollout.policies.transformers import load_model
         from orchestra.rollout.render import Codec
+        from orchestra.serving.engines.finite import FinitePolicy
         from orchestra.tools.toolkit import Toolkit
 
         if not examples:
@@ -66,8 +66,8 @@ class Proof:
         proof = cls(params, Codec.load(folder), toolkit, examples, [], [])
         # In the type that serves: like is compared with like.
         model = load_model(folder, dtype=getattr(torch, params.deploy.vllm.dtype))
-        policy = TransformersPolicy(folder, name=PLAYER, model=model)
-        proof.canaries, proof.episodes = asyncio.run(proof._work(policy, folder))
+        policy = FinitePolicy(folder, PLAYER, model)
+        proof.canaries, proof.episodes = asyncio.run(proof._work(policy, first=True))
         del model, policy
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -77,7 +77,7 @@ class Proof:
     def check(self, root: Path, url: str, name: str) -> str:
         """Put a server to the proof; what it gave, for people. Raises `ServiceError` when it is not the checkpoint."""
         policy = VllmPolicy(url, vllm.SERVED_NAME, name=PLAYER, timeout_s=vllm.TURN_S, api_key=vllm.api_key(root))
-        canaries, episodes = asyncio.run(self._work(policy))
+        canaries, episodes = asyncio.run(self._work(policy, first=False))
         tolerance = vllm.TOLERANCES[self.params.deploy.vllm.dtype]
         why = vllm.disagreement(self.canaries, canaries, tolerance)
         if why is not None:
@@ -116,27 +116,17 @@ class Proof:
             return Cassette(Path(self.kept.name) / "replies.jsonl", exact=not first)
         return Cassette(named.path, "auto" if named.mode == "record" and not first else named.mode, exact=not first)
 
-    async def _work(self, policy: Policy, folder: Path | None = None) -> tuple[list[Generation], list[Episode]]:
-        """`folder`: the checkpoint that plays in this process; None for a server, whose numbers `check` compares."""
+    async def _work(self, policy: Policy, *, first: bool) -> tuple[list[Generation], list[Episode]]:
+        """`first`: the checkpoint plays in this process; else it is a server, which gets the replies of that play."""
         from orchestra.rollout.loop import RolloutOptions, run_episodes
 
         prompts = [Conversation(example, self.codec.prompt(example)) for example in self.examples]
         canaries = await vllm.generate(policy, prompts, CANARY_TOKENS)
-        if folder is not None:
-            _numbers(canaries, folder)
         options = RolloutOptions(self.params.rollout, self.toolkit.catalogue.policy_price)
-        toolkit = self.toolkit.with_cassette(self._replies(first=folder is not None))
+        toolkit = self.toolkit.with_cassette(self._replies(first=first))
         with while_waiting("the smoke set is played"):
             episodes = await run_episodes(self.examples, policy, self.codec, toolkit, options)
         return canaries, episodes
-
-
-def _numbers(canaries: Sequence[Generation], folder: Path) -> None:
-    """Raises `DataError` where a log-probability is no number: a release in process compares nothing, so that nothing
-    else would see it."""
-    if not all(math.isfinite(logprob) for canary in canaries for logprob in canary.logprobs):
-        what = "the model's log-probabilities are not finite: its weights are broken"
-        raise DataError(what, where=str(folder), fix="train it again, and promote that one")
 
 
 def _usable(episodes: Sequence[Episode], toolkit: Toolkit) -> None:

@@ -45,11 +45,6 @@ class KeyBudget:
             row = store.execute("SELECT budget_usd FROM keys WHERE id = ?", (key_id,)).fetchone()
         self.cap_usd = None if row is None or row[0] is None else Decimal(row[0])
 
-    def check(self, worst_usd: Decimal) -> None:
-        """Raises `BudgetError` when a call that costs `worst_usd` at most could cross the cap."""
-        with self._database.change() as store:
-            self._check(store, worst_usd)
-
     @contextlib.contextmanager
     def hold(self, worst_usd: Decimal) -> Iterator[None]:
         """Keep a call's worst case back while it runs; raises `BudgetError`. A call that its caller leaves is booked at
@@ -91,13 +86,6 @@ class KeyBudget:
         """Count a charge."""
         self._paid = True
         self._add(charge.cost_usd)
-
-    def left_usd(self) -> Decimal | None:
-        """Dollars that are left in the period, those held for calls under way among them; None: no limit."""
-        if self.cap_usd is None:
-            return None
-        with self._database.look() as store:
-            return max(Decimal(0), self.cap_usd - self._state(store)[0])
 
     def _add(self, usd: Decimal) -> None:
         with self._database.change() as store:

@@ -25,9 +25,7 @@ class HleRow(Published):
     answer: str
     image: str | None = ""
     """A data URI; empty for the 2,158 text-only questions of 2,500."""
-    answer_type: str = ""
     category: str = ""
-    raw_subject: str = ""
 
 
 def load(files: Sequence[Path]) -> list[Question]:

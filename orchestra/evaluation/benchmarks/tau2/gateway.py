@@ -1,7 +1,6 @@
 """A gateway for one checkpoint, in a thread of this process: what serves callers' tools to a benchmark."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestra.accounting.budget import Budget
 from orchestra.errors import ServiceError
 from orchestra.evaluation.benchmarks.models import ModelSettings
+from orchestra.system.processes import wait_until
 from orchestra.tools.toolkit import Toolkit
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ def hosted(model: ModelSettings, budget: Budget, state: Path) -> Iterator[str]:
 
 
 def _port(server: "uvicorn.Server", thread: threading.Thread) -> int:
-    until = time.monotonic() + START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > until:
-            raise ServiceError("did not start", where="the benchmark's gateway", fix="see the lines above")
-        time.sleep(0.05)
+    if not wait_until(lambda: server.started, START_S, gone=lambda: not thread.is_alive()):
+        raise ServiceError("did not start", where="the benchmark's gateway", fix="see the lines above")
     port: int = server.servers[0].sockets[0].getsockname()[1]
     return port

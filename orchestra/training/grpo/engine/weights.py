@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestra.files import atomic
-from orchestra.system.environment import memory_left
+from orchestra.system.environment import memory_free
 
 if TYPE_CHECKING:
     import torch
@@ -70,14 +70,12 @@ class WholeWeights:
 
     def _share(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Make the file in memory, with a place for each weight, where there is room for it."""
-        import psutil
         import torch
 
         header, counts = _header(weights, self.dtype), [one.numel() for one in weights.values()]
         kind: torch.dtype = getattr(torch, self.dtype)
         size = len(header) + sum(counts) * kind.itemsize
-        free, left = psutil.virtual_memory().available, memory_left()
-        if ROOM * size > (free if left is None else min(free, left)):
+        if ROOM * size > memory_free():
             return
         try:
             self._memory = os.memfd_create(WEIGHTS)

@@ -28,7 +28,7 @@ def test_broken_weights_are_an_error_of_one_line(tmp_path: Path, value: float, s
         norm = model.get_parameter("model.norm.weight")
         (norm if share == "all" else norm[:1]).fill_(value)
     model.save_pretrained(str(tmp_path))
-    with pytest.raises(DataError, match="log-probabilities of grpo are not finite") as told:
+    with pytest.raises(DataError, match="log-probabilities are not finite") as told:
         written(tmp_path)
     assert told.value.where == str(tmp_path) and "\n" not in str(told.value)
 

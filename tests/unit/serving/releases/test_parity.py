@@ -52,7 +52,7 @@ def test_a_server_is_replied_what_the_checkpoint_was(
         box = [tools.catalogue.spec("oracle")]
         examples = [example(f"e{n}", instruction=f"who wrote book {n}?", toolbox=box) for n in range(6)]
         proof = Proof(params(), codec(), tools, examples, [], [])
-        _, proof.episodes = asyncio.run(proof._work(player, tmp_path))
+        _, proof.episodes = asyncio.run(proof._work(player, first=True))
         assert len({one.answer for one in proof.episodes}) == len(double.asked) == 6
         for _ in range(2):
             assert (
@@ -82,7 +82,7 @@ def checked(
     """What the proof of a checkpoint says of a server that played so, and whose canary has that log-probability."""
     proof = Proof(params(), codec(), toolkit(folder), [], [Generation([1], [-1.0], "stop")], ours)
 
-    async def work(*_: object) -> tuple[list[Generation], list[Episode]]:
+    async def work(*_: object, **__: object) -> tuple[list[Generation], list[Episode]]:
         return [Generation([1], [canary], "stop")], theirs
 
     monkeypatch.setattr(proof, "_work", work)

@@ -122,7 +122,7 @@ def test_a_gateway_starts_with_what_a_release_let_pass(
     }
     assert len(turns) == 8
 
-    async def work(*_: object) -> tuple[list[Generation], list[Episode]]:
+    async def work(*_: object, **__: object) -> tuple[list[Generation], list[Episode]]:
         return list(turns.values()), []
 
     async def generate(_: VllmPolicy, asked: list[Conversation], tokens: int) -> list[Generation]:

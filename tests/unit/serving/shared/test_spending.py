@@ -31,6 +31,12 @@ def budgets(tmp_path: Path) -> list[KeyBudget]:
     return [KeyBudget(store, key.id) for store in stores]
 
 
+def left(budget: KeyBudget) -> Decimal:
+    """Dollars of the only key's budget that are not spent."""
+    assert budget.cap_usd is not None
+    return budget.cap_usd - Keys(budget._database).list()[0].spent_usd
+
+
 def test_parallel_calls_of_two_gateways_stay_within(budgets: list[KeyBudget]) -> None:
     refused = 0
 
@@ -48,9 +54,9 @@ def test_parallel_calls_of_two_gateways_stay_within(budgets: list[KeyBudget]) ->
         await asyncio.gather(*(call(number) for number in range(30)))
 
     asyncio.run(go())
-    spent = 10 * CENT - (budgets[0].left_usd() or 0)
+    spent = 10 * CENT - left(budgets[0])
     assert refused and spent <= 10 * CENT and spent == 2 * CENT * (30 - refused)
-    assert budgets[0].left_usd() == budgets[1].left_usd()
+    assert left(budgets[0]) == left(budgets[1])
 
 
 def test_a_call_that_its_caller_leaves_counts_at_its_worst(budgets: list[KeyBudget]) -> None:
@@ -65,7 +71,7 @@ def test_a_call_that_its_caller_leaves_counts_at_its_worst(budgets: list[KeyBudg
         await asyncio.wait([task])
 
     asyncio.run(go())
-    assert budgets[1].left_usd() == 6 * CENT
+    assert left(budgets[1]) == 6 * CENT
 
 
 def test_waiting_for_others_ends_when_they_do(budgets: list[KeyBudget]) -> None:
@@ -92,11 +98,12 @@ def test_waiting_for_others_ends_when_they_do(budgets: list[KeyBudget]) -> None:
 def test_what_a_killed_gateway_held_comes_back(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
     held = budgets[0].hold(9 * CENT)
     held.__enter__()  # and never ends
-    with pytest.raises(BudgetError):
-        budgets[1].check(5 * CENT)
+    with pytest.raises(BudgetError), budgets[1].hold(5 * CENT):
+        pass
     now = time.time() + HOLD_S + 1
     monkeypatch.setattr(time, "time", lambda: now)
-    budgets[1].check(5 * CENT)
+    with budgets[1].hold(5 * CENT):
+        pass
 
 
 def test_what_a_gateway_holds_stays_while_it_says_so(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +113,10 @@ def test_what_a_gateway_holds_stays_while_it_says_so(budgets: list[KeyBudget], m
             monkeypatch.setattr(time, "time", lambda minutes=minutes: began + 30.0 * minutes)
             renew_holds(budgets[0]._database)
             renew_holds(budgets[1]._database)
-            with pytest.raises(BudgetError, match=r"0\.09 are held for calls under way"):
-                budgets[1].check(5 * CENT)
-    budgets[1].check(5 * CENT)
+            with pytest.raises(BudgetError, match=r"0\.09 are held for calls under way"), budgets[1].hold(5 * CENT):
+                pass
+    with budgets[1].hold(5 * CENT):
+        pass
 
 
 def test_waiting_for_others_ends_after_some_seconds(budgets: list[KeyBudget], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +171,7 @@ def test_without_a_budget_it_counts_only(tmp_path: Path) -> None:
     budget = KeyBudget(store, key.id)
     with budget.hold(Decimal(1000)):
         budget.book(charge(CENT))
-    assert budget.left_usd() is None and keys.list()[0].spent_usd == CENT
+    assert budget.cap_usd is None and keys.list()[0].spent_usd == CENT
 
 
 DAY_S = 86_400
@@ -190,7 +198,9 @@ def test_a_budget_is_of_its_period(
     KeyBudget(store, key.id).book(charge(9 * CENT))
     now += later
     spent = Decimal(0) if afresh else 9 * CENT
-    assert keys.list()[0].spent_usd == spent and KeyBudget(store, key.id).left_usd() == 10 * CENT - spent
+    assert keys.list()[0].spent_usd == spent
+    with pytest.raises(BudgetError), KeyBudget(store, key.id).hold(10 * CENT - spent + CENT / 100):
+        pass
     KeyBudget(store, key.id).book(charge(CENT))
     assert keys.list()[0].spent_usd == spent + CENT
 

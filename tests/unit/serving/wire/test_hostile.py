@@ -358,7 +358,7 @@ def test_no_number_of_values_takes_time_or_memory(body: dict[str, Any], told: st
     began = time.thread_time()
     with pytest.raises(ApiError) as refused:
         parse_request(raw)
-    assert time.thread_time() - began < LOOP_S / 2
+    assert time.thread_time() - began < LOOP_S
     tracemalloc.start()
     with pytest.raises(ApiError):
         parse_request(raw)
