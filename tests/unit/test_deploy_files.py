@@ -292,6 +292,21 @@ def test_a_model_server_sees_the_checkpoints_alone() -> None:
         assert disk["mountPath"] == f"/workspace/{disk['subPath']}" == "/workspace/.state/models" and disk["readOnly"]
 
 
+def test_in_kubernetes_only_the_gateway_and_prometheus_reach_a_model_server() -> None:
+    (policy,) = [one for one in kubernetes() if one["kind"] == "NetworkPolicy"]
+    labels = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"]
+        for one in kubernetes()
+        if one["kind"] in ("Deployment", "StatefulSet")
+    }
+    chosen = policy["spec"]["podSelector"]["matchLabels"].items()
+    assert [name for name, has in labels.items() if chosen <= has.items()] == ["orchestra-vllm"]
+    (rule,) = policy["spec"]["ingress"]
+    allowed = [one["podSelector"]["matchLabels"].items() for one in rule["from"]]
+    reached = {name for name, has in labels.items() if any(one <= has.items() for one in allowed)}
+    assert reached == {"orchestra-gateway", "orchestra-prometheus"} and rule["ports"] == [{"port": "http"}]
+
+
 def test_nothing_is_open_beyond_this_machine_and_no_secret_is_written_down() -> None:
     services = compose()["services"]
     # The image's own user could not open the private files of a workspace.
