@@ -86,7 +86,7 @@ def promote(stage: Stage, parent_run_id: str | None = None, flow_run: str = "") 
     failed = None if safety is None else len(safety.failed)
     found = evidence(comparison, TRAINED, episodes.get(TRAINED, ()), failed, of)
     registry = Registry(stage.root, model_name)
-    tags = _tags(stage, folder, training(registry, found.checkpoint_hash))
+    tags = _tags(stage, folder, training(registry, found.checkpoint_hash)) | _evidence_tags(found)
     candidate = registry.add(folder, found.checkpoint_hash, tags, parent_run_id)
     link_version(registry, candidate, TRAINED)
     if not candidate.tags.get("git_commit"):
@@ -202,11 +202,16 @@ def _tags(stage: Stage, folder: Path, trained: Training) -> dict[str, str]:
 
 def _measured(registry: Registry, version: ModelVersion, found: Evidence) -> None:
     """Tag a version with its last evaluation, and with nothing of one before."""
-    metrics = {f"metric.{name}": f"{value:.6g}" for name, value in found.metrics.items() if value is not None}
+    tags = _evidence_tags(found)
     for key in version.tags:
-        if key.startswith("metric.") and key not in metrics:
+        if key.startswith("metric.") and key not in tags:
             registry.untag(version, key)
-    registry.tag(version, {"heldout_hash": found.data_hash, **metrics, EVIDENCE: found.brief.model_dump_json()})
+    registry.tag(version, tags)
+
+
+def _evidence_tags(found: Evidence) -> dict[str, str]:
+    metrics = {f"metric.{name}": f"{value:.6g}" for name, value in found.metrics.items() if value is not None}
+    return {"heldout_hash": found.data_hash, **metrics, EVIDENCE: found.brief.model_dump_json()}
 
 
 def _publish(stage: Stage, subject: PageSubject, promotion: Promotion, registry: Registry, run_id: str | None) -> None:

@@ -1,7 +1,7 @@
 """The model registry: versions of the orchestrator in MLflow, their aliases, and the checkpoints kept for them."""
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +41,10 @@ ARTIFACT = "checkpoint"
 """The folder of a version's files in the artifacts of its run, on a server."""
 STORE = ".state/models"
 """Kept checkpoints by hash, out of reach of `dvc repro`, which deletes models/grpo before it makes a new one."""
+GONE = "RESOURCE_DOES_NOT_EXIST"
+"""MLflow's error code for what it does not have."""
+UNNAMED = (GONE, "INVALID_PARAMETER_VALUE")
+"""Its codes for an alias that names nothing: there is no such model, or the model has no such alias."""
 
 
 class ModelVersion(Record):
@@ -122,9 +126,8 @@ class Registry:
     @_named
     def at(self, alias: str) -> ModelVersion | None:
         """The version that an alias names; None when nothing bears it."""
-        models = self.client.search_registered_models(self._filter)
-        number = models[0].aliases.get(alias) if models else None
-        return None if number is None else self._version(self.client.get_model_version(self.model_name, str(number)))
+        found = known(lambda name: self.client.get_model_version_by_alias(self.model_name, name), alias, UNNAMED)
+        return None if found is None else self._version(found)
 
     @_named
     def of(self, checkpoint_hash: str) -> ModelVersion | None:
@@ -237,15 +240,14 @@ class Registry:
         )
 
 
-def known(get: Callable[[str], T], name: str) -> T | None:
-    """What MLflow's client gets by that name; None for what was removed from MLflow for good."""
+def known(get: Callable[[str], T], name: str, absent: Collection[str] = (GONE,)) -> T | None:
+    """What MLflow's client gets by that name; None where its error is one of `absent`: removed from MLflow for good."""
     from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
     try:
         return get(name)
     except MlflowException as error:
-        if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+        if error.error_code not in absent:
             raise
         return None
 
