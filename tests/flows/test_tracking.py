@@ -22,6 +22,7 @@ from tasks.platform.dvc import Hashes
 from tasks.platform.ledger import LedgerTail
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, flatten, read_metrics, tracking_uri
+from tests.support.databases import make_database
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -32,6 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "reports").mkdir()
     (folder / "reports" / "sft.json").write_text(json.dumps({"loss": 0.5, "by": {"a b": 1}, "name": "x", "ok": True}))
     (folder / "params.yaml").write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    make_database(folder)
     return folder
 
 
@@ -204,6 +206,7 @@ def test_an_error_of_the_database_is_raised_and_not_printed(
     from mlflow.exceptions import MlflowException
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_database(tmp_path)
     recorder = Recorder.open(tmp_path, "flow-1", "calm-cat")
     with opened(tmp_path / MLFLOW, "rw") as database:
         database.execute("DROP TABLE tags")

@@ -4,14 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
 from orchestra.config.schema import Params, load_params
 from orchestra.files.checkpoint import write_manifest
 from tasks import evaluate
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
 from tasks.platform.stage import Stage
-from tasks.platform.tracking import connect
+from tests.support.databases import make_database
 from tests.support.worlds import ROOT, codec, example, tiny_model
 
 CALLS = [{"name": "calculator", "arguments": {"expression": "37*24"}}]
@@ -67,7 +65,7 @@ def evaluated(root: Path, **promotion: float | str | None) -> Stage:
 
 
 def workspace(root: Path) -> None:
-    """A workspace with two checkpoints, evaluated, and an empty registry (its tables take seconds to make)."""
+    """A workspace with two checkpoints, evaluated, and an empty registry."""
     shutil.copytree(ROOT / "data/catalogue", root / "data/catalogue")
     (root / "data/generated").mkdir()
     (root / "data/validated").mkdir()
@@ -77,9 +75,7 @@ def workspace(root: Path) -> None:
     train(root, "sft", 0)
     train(root, "grpo", 1)
     evaluated(root)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        connect(root).search_registered_models()
+    make_database(root)
 
 
 def aliases(root: Path) -> dict[str, int | None]:

@@ -14,6 +14,7 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.system.storage import MLFLOW
 from tasks.platform import dvc
 from tasks.platform.registry import PROMOTED, Registry
+from tests.support.databases import make_database
 from tests.support.worlds import ROOT
 
 STAGE = "stages:\n  copy:\n    cmd: cp source out.txt\n    deps: [source]\n    outs: [out.txt]\n"
@@ -29,6 +30,7 @@ def make_workspace(root: Path) -> None:
         (root / name).write_text(text)
     shell(root, "git", "init", "-q", "-b", "main")
     Repo.init(str(root)).close()
+    make_database(root)
 
 
 def commit(root: Path) -> None:

@@ -22,6 +22,7 @@ from orchestra.types import Charge, Component, Episode, StopReason, Turn, Usage,
 from tasks.platform.ledger import LedgerTail, _spent, by_stage, open_budget, run_ledger
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder, connect, experiment
+from tests.support.databases import make_database
 from tests.support.worlds import ROOT, catalogue, example
 
 
@@ -170,6 +171,7 @@ def test_a_ledger_is_added_up_without_being_held(workspace: Path) -> None:
 
 
 def test_a_ledger_that_the_next_run_put_away_is_still_shown(workspace: Path) -> None:
+    make_database(workspace)
     client = connect(workspace)
     run_id = client.create_run(experiment(client, workspace)).info.run_id
     with run_ledger(workspace, run_id):

@@ -28,6 +28,7 @@ from tasks.platform.registry import CHAMPION, Registry
 from tasks.records.judged import FIGURES, JUDGED, SpendingFigures
 from tasks.records.metrics import PARTS, WorkspaceMetrics
 from tasks.records.shared import KNOWN
+from tests.support.databases import make_database
 from tests.support.stores import KEYS, s3_server
 from tests.support.waiting import soon
 from tests.support.worlds import ROOT
@@ -153,6 +154,7 @@ def test_servers_that_answer_and_that_are_down(root: Path, monkeypatch: pytest.M
 
 
 def test_the_champion_its_age_and_whether_it_serves(root: Path) -> None:
+    make_database(root)
     registry = Registry(root, "orchestrator")
     checkpoint = root / "models/grpo"
     checkpoint.mkdir(parents=True)

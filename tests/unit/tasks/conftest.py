@@ -12,7 +12,7 @@ from tests.support.promotions import workspace
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with two checkpoints, evaluated, and an empty registry (its tables take seconds to make)."""
+    """A workspace with two checkpoints, evaluated, and an empty registry."""
     root = tmp_path_factory.mktemp("workspace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(CODE, "score", ())

@@ -7,6 +7,7 @@ import pytest
 from orchestra.errors import ServiceError
 from tasks.platform.aliases import aliases
 from tasks.platform.registry import CHAMPION, PREVIOUS, Registry
+from tests.support.databases import make_database
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,7 @@ def own_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_they_are_what_the_client_set(tmp_path: Path) -> None:
     assert aliases(tmp_path, "orchestrator") == {}
+    make_database(tmp_path)
     registry = Registry(tmp_path, "orchestrator")
     assert aliases(tmp_path, "orchestrator") == {}
     registry.client.create_registered_model("orchestrator")

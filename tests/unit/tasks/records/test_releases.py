@@ -6,10 +6,12 @@ import pytest
 
 from tasks.platform.tracking import connect
 from tasks.records.releases import ACTOR, EXPERIMENT, ReleaseRecord, actor, record
+from tests.support.databases import make_database
 
 
 def test_a_canary_that_was_rolled_back_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_database(tmp_path)
     monkeypatch.setenv(ACTOR, "nightly schedule")
     made = ReleaseRecord(
         kind="canary",

@@ -13,8 +13,15 @@ from orchestra.types import ToolCall
 from tasks.platform.tracking import connect
 from tasks.records import traces as records
 from tasks.records.traces import EXPERIMENT, export
+from tests.support.databases import make_database
 from tests.support.serving_world import params
 from tests.support.worlds import episode
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_database(tmp_path)
 
 
 def deploy(share: float = 1.0) -> Deploy:
@@ -32,7 +39,6 @@ def keep(root: Path, *ids: str) -> None:
 
 
 def test_episodes_are_read_in_mlflow_once_each_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     keep(tmp_path, "a", "b")
     first = export(tmp_path, deploy())
     assert (first.seen, first.written, first.deleted) == (2, 2, 0)
@@ -59,7 +65,6 @@ def test_episodes_are_read_in_mlflow_once_each_and_old_ones_go(tmp_path: Path, m
 
 
 def test_an_export_that_was_ended_goes_on_from_what_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(records, "SEEN", 2)
     keep(tmp_path, "a", "b", "c")
 
@@ -74,10 +79,7 @@ def test_an_export_that_was_ended_goes_on_from_what_it_read(tmp_path: Path, monk
     assert export(tmp_path, deploy(share=0.0)).seen == 1
 
 
-def test_a_day_s_file_that_was_deleted_by_hand_is_read_from_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_a_day_s_file_that_was_deleted_by_hand_is_read_from_its_beginning(tmp_path: Path) -> None:
     keep(tmp_path, "a", "b", "c")
     assert export(tmp_path, deploy(share=0.0)).seen == 3
     for file in (tmp_path / TRACES).iterdir():
@@ -86,8 +88,7 @@ def test_a_day_s_file_that_was_deleted_by_hand_is_read_from_its_beginning(
     assert export(tmp_path, deploy(share=0.0)).seen == 1
 
 
-def test_what_is_not_sampled_is_read_but_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_what_is_not_sampled_is_read_but_not_written(tmp_path: Path) -> None:
     keep(tmp_path, "f")
     found = export(tmp_path, deploy(share=0.0))
     assert (found.seen, found.written) == (1, 0)
