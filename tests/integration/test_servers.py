@@ -36,23 +36,8 @@ def killed(root: Path, name: str) -> None:
     soon(lambda: not service.running)
 
 
-def test_mlflows_server_is_one_process_and_leaves_nothing_when_it_is_killed(root: Path) -> None:
-    port = free_port()
-    try:
-        assert [line.partition(" (")[0] for line in start(root, mlflow_port=port)] == [
-            "mlflow: starting",
-            f"mlflow: http://{LOCALHOST}:{port}",
-        ]
-        service = remembered(root, "mlflow")
-        assert service is not None and service.members == [service.pid] and descendants(service.pid) == []
-        killed(root, "mlflow")
-        assert soon(lambda: not port_busy(port)) and service.members == []
-        assert len(list(start(root, mlflow_port=port))) == 2
-    finally:
-        stop_services(root)
-
-
-def test_what_a_killed_server_left_behind_does_not_keep_its_port(root: Path) -> None:
+def test_a_killed_server_keeps_no_port_and_mlflows_is_one_process_that_leaves_nothing(root: Path) -> None:
+    """Neither what another server under its name left nor MLflow's own end keeps the next start from its port."""
     port = free_port()
     child = f"{sys.executable} -m http.server {port} --bind {LOCALHOST}"
     start_service(root, "mlflow", ["sh", "-c", f"{child} & wait"], port=port, url=f"http://{LOCALHOST}:{port}")
@@ -60,8 +45,15 @@ def test_what_a_killed_server_left_behind_does_not_keep_its_port(root: Path) -> 
         soon(lambda: port_busy(port))
         killed(root, "mlflow")
         assert port_busy(port)
-        list(start(root, mlflow_port=port))
+        assert [line.partition(" (")[0] for line in start(root, mlflow_port=port)] == [
+            "mlflow: starting",
+            f"mlflow: http://{LOCALHOST}:{port}",
+        ]
         service = remembered(root, "mlflow")
         assert service is not None and service.running
+        assert service.members == [service.pid] and descendants(service.pid) == []
+        killed(root, "mlflow")
+        assert soon(lambda: not port_busy(port)) and service.members == []
+        assert len(list(start(root, mlflow_port=port))) == 2
     finally:
         stop_services(root)
