@@ -3,12 +3,13 @@
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import httpx
@@ -17,8 +18,8 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from flows.__main__ import _assign
-from flows._workspace import prefect_api
+from flows.__main__ import _assign, main
+from flows._workspace import PREFECT_SETTINGS, prefect_api, settings
 from orchestra.config.overrides import in_force
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError, OrchestraError, ServiceError
@@ -95,18 +96,32 @@ def test_an_api_that_is_set_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert ready() == "http://prefect.example/api" and descendants(os.getpid()) == before
 
 
-def test_a_run_asks_no_proxy_and_keeps_its_history_in_the_workspace(tmp_path: Path) -> None:
+@pytest.fixture
+def before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run sets in the environment is as a user has it, and ends with the test."""
+    for name in (PREFECT_URL, PREFECT_LOGIN, "no_proxy", "NO_PROXY", "PREFECT_LOGGING_LEVEL", *PREFECT_SETTINGS):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "elsewhere"))
+
+
+@pytest.mark.usefixtures("before_a_run")
+def test_a_run_asks_no_proxy_and_keeps_its_history_in_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prefect's login would pass through a proxy in clear, and `orchestra up` reads this workspace's database."""
-    root, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
-    root.mkdir()
-    shutil.copy(ROOT / "params.yaml", root)
-    with idle_proxy() as env:
-        env = {name: value for name, value in env.items() if name not in (PREFECT_URL, PREFECT_LOGIN)}
-        env |= {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(elsewhere)}
-        command = [sys.executable, "-m", "flows", "monitor"]
-        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 2 and "nothing was released" in done.stderr, done.stderr
-    assert (root / PREFECT).is_file() and not (elsewhere / "prefect.db").exists()
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    seen: list[tuple[str, str]] = []
+
+    def api(_: Path) -> NoReturn:
+        seen.append((os.environ["no_proxy"], os.environ["PREFECT_HOME"]))
+        raise ServiceError("no API")
+
+    monkeypatch.setattr("flows.__main__.prefect_api", api)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert main(["monitor"]) == 2
+    assert seen == [("127.0.0.1,localhost,::1", str((tmp_path / PREFECT).parent))]
 
 
 def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +133,9 @@ def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytes
     assert not [pid for pid in descendants(os.getpid()) if pid not in before and alive(pid)]
 
 
+@pytest.mark.usefixtures("before_a_run")
 def test_the_api_of_a_run_does_nothing_for_who_does_not_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that the user visits, and other users of the machine, reach the port too; a pool runs commands."""
-    for name in (PREFECT_URL, PREFECT_LOGIN):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     asked = [
         ("POST", "/flows/", {"name": "x"}),
         ("POST", "/work_pools/", {"name": "x", "type": "process"}),
@@ -131,24 +144,29 @@ def test_the_api_of_a_run_does_nothing_for_who_does_not_log_in(tmp_path: Path, m
         ("GET", "/admin/settings", None),
     ]
     sockets = ("/events/in", "/events/out", "/logs/out", "/work_pools/x/workers/connect")
-    with prefect_api(tmp_path) as ready:
-        url = ready()
-        assert os.environ[PREFECT_URL] == url and os.environ[PREFECT_LOGIN] == prefect_login(tmp_path)
-        with httpx.Client(trust_env=False, timeout=60, headers={"Origin": "https://page.example"}) as page:
-            for kind, path, body in asked:
-                for login in (None, ("orchestra", "wrong"), ("", "")):
-                    assert page.request(kind, url + path, json=body, auth=login).status_code == 401, path
-            user, _, password = prefect_login(tmp_path).partition(":")
-            assert page.post(f"{url}/flows/", json={"name": "x"}, auth=(user, password)).status_code == 201
-            assert page.get(f"{url}/health").status_code == 200
-        for path in sockets:
-            for protocols in (None, [Subprotocol("prefect")]):
-                with (
-                    pytest.raises(WebSocketException),
-                    connect(f"ws{url[4:]}{path}", subprotocols=protocols) as socket_,
-                ):
-                    socket_.send('{"type": "auth", "token": "wrong"}')
-                    socket_.recv(timeout=60)
+    with idle_proxy() as proxies, monkeypatch.context() as proxied:
+        for name, value in proxies.items():
+            proxied.setenv(name, value)
+        settings(tmp_path)
+        with prefect_api(tmp_path) as ready:
+            url = ready()
+            assert os.environ[PREFECT_URL] == url and os.environ[PREFECT_LOGIN] == prefect_login(tmp_path)
+            with httpx.Client(trust_env=False, timeout=60, headers={"Origin": "https://page.example"}) as page:
+                for kind, path, body in asked:
+                    for login in (None, ("orchestra", "wrong"), ("", "")):
+                        assert page.request(kind, url + path, json=body, auth=login).status_code == 401, path
+                user, _, password = prefect_login(tmp_path).partition(":")
+                assert page.post(f"{url}/flows/", json={"name": "x"}, auth=(user, password)).status_code == 201
+                assert page.get(f"{url}/health").status_code == 200
+            for path in sockets:
+                for protocols in (None, [Subprotocol("prefect")]):
+                    with (
+                        pytest.raises(WebSocketException),
+                        connect(f"ws{url[4:]}{path}", subprotocols=protocols) as socket_,
+                    ):
+                        socket_.send('{"type": "auth", "token": "wrong"}')
+                        socket_.recv(timeout=60)
+    assert (tmp_path / PREFECT).is_file() and not (tmp_path / "elsewhere/prefect.db").exists()
     assert PREFECT_URL not in os.environ and PREFECT_LOGIN not in os.environ
 
 
