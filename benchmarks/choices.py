@@ -280,10 +280,10 @@ def told(name: str, table: Table, rows: Sequence[Asked], unit: Unit) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def likeliest(table: Table, kinds: Sequence[str] = KINDS[:4]) -> str:
+def likeliest(table: Table) -> str:
     """The likeliest choice by wish and state."""
     lines = []
-    for kind in kinds:
+    for kind in KINDS[:4]:
         states = ("first", "one", "agree", "differ", "unsure")
         best = {
             state: max(table.logits[kind, state].items(), key=lambda one: one[1], default=("-", 0)) for state in states
