@@ -8,10 +8,10 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar, overload
+from typing import Any, NoReturn, Self
 
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import EXIT_ERROR, BudgetError, DataError, OrchestraError
@@ -23,8 +23,6 @@ from orchestra.system.processes import FLOW_PID, die_with_parent
 from orchestra.system.runs import BUG
 from orchestra.system.storage import storage_named
 from orchestra.text import one_line, plain
-
-T = TypeVar("T")
 
 CAPPED = "capped: "
 """How the line of a stage begins that a cap of dollars has ended."""
@@ -43,7 +41,7 @@ class Meter:
     The time that is left follows from the speed since the first count: what an earlier run did took none of it.
     """
 
-    def __init__(self, say: Callable[[str], None], label: str, total: int | None, *, every_s: float = 2.0) -> None:
+    def __init__(self, say: Callable[[str], None], label: str, total: int, *, every_s: float = 2.0) -> None:
         self.say, self.label, self.total, self.every_s = say, label, total, every_s
         self.done = 0
         self._first: tuple[int, float] | None = None
@@ -57,8 +55,7 @@ class Meter:
         self.total = self.total if total is None else total
         now = time.monotonic()
         self._first = self._first or (done, now)
-        last = self.total is not None and done >= self.total
-        if last or now - self._said >= self.every_s:
+        if done >= self.total or now - self._said >= self.every_s:
             self._said = now
             first, began = self._first
             self.say(self._line(done - first, now - began) + (f" · {note}" if note else ""))
@@ -91,33 +88,19 @@ class Stage:
         """One line on the screen, at once."""
         print(f"{self.name}: {plain(text)}", flush=True)
 
-    @overload
-    def progress(self, items: int, label: str) -> Meter: ...
-
-    @overload
-    def progress(self, items: Iterable[T], label: str) -> Iterator[T]: ...
-
-    def progress(self, items: int | Iterable[T], label: str) -> Meter | Iterator[T]:
-        """Pass items on while saying how far it is; with a number, the `Meter` to call."""
-        if isinstance(items, int):
-            return Meter(self.say, label, items)
-        return self._walk(items, Meter(self.say, label, len(items) if isinstance(items, Sized) else None))
-
-    @staticmethod
-    def _walk(items: Iterable[T], meter: Meter) -> Iterator[T]:
-        for item in items:
-            yield item
-            meter.advance()
+    def progress(self, total: int, label: str) -> Meter:
+        """The `Meter` of one loop, to call as it goes on."""
+        return Meter(self.say, label, total)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Send numbers to this stage's MLflow run; without one, nothing."""
         if self._tracker is not None:
             self._tracker.metrics(metrics, step)
 
-    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+    def log_artifact(self, path: Path) -> None:
         """Copy a file or folder to this stage's MLflow run; without one, nothing."""
         if self._tracker is not None:
-            self._tracker.artifact(self.root / path, folder)
+            self._tracker.artifact(self.root / path)
 
     def flush(self) -> None:
         """Send what is still buffered."""
@@ -273,12 +256,12 @@ class _Tracker:
         if time.monotonic() - self._sent > 3 or len(self._buffer) > 500:
             self.flush()
 
-    def artifact(self, path: Path, folder: str | None) -> None:
+    def artifact(self, path: Path) -> None:
         client = self._connect()
         if path.is_dir():
-            client.log_artifacts(self.run_id, str(path), folder or path.name)
+            client.log_artifacts(self.run_id, str(path), path.name)
         else:
-            client.log_artifact(self.run_id, str(path), folder)
+            client.log_artifact(self.run_id, str(path))
 
     def flush(self) -> None:
         if self._buffer:

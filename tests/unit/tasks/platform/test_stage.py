@@ -11,8 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestra.config.schema import load_params
 from orchestra.errors import DataError
@@ -200,16 +198,6 @@ def test_another_stages_parameters_do_not_matter(stage: Stage) -> None:
     before = stage_fingerprint(root, "demo", stage.params)
     _replace(root / "params.yaml", "\n  steps: ", "\n  steps: 1")
     assert before == stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
-
-
-@given(st.lists(st.integers(), max_size=20))
-def test_progress_passes_everything_on(items: list[int]) -> None:
-    said: list[str] = []
-    meter = Meter(said.append, "rows", len(items), every_s=0)
-    assert list(Stage._walk(items, meter)) == items
-    assert len(said) == len(items)
-    if items:
-        assert said[-1] == f"rows {len(items)}/{len(items)} (100%)"
 
 
 def test_progress_is_thinned_out_but_its_end_is_said() -> None:
