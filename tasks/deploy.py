@@ -1,7 +1,4 @@
-"""deploy: the registry's champion serves, by blue/green; the same for a promotion and for a rollback.
-
-python -m tasks.deploy
-"""
+"""deploy: the registry's champion serves, by blue/green; the same for a promotion and for a rollback."""
 
 import contextlib
 import os
@@ -23,7 +20,7 @@ from orchestra.system.workspace import after_run
 from orchestra.types import EXACT, Record
 from tasks.platform.ledger import LEDGER, open_budget
 from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
-from tasks.platform.stage import Stage, run
+from tasks.platform.stage import Stage
 from tasks.records.releases import ReleaseRecord, record, record_drain
 
 
@@ -183,12 +180,3 @@ def _serving(root: Path) -> str:
     """The version that serves; empty where none does."""
     found = read(root / SERVING)
     return "" if found is None else found.version
-
-
-def main(stage: Stage) -> None:
-    made = deploy(stage)
-    print(made.trace)
-
-
-if __name__ == "__main__":
-    run("deploy", main)

@@ -1,7 +1,4 @@
-"""promote: registers the trained checkpoint, lets the gate judge it, and moves the aliases.
-
-python -m tasks.promote
-"""
+"""promote: registers the trained checkpoint, lets the gate judge it, and moves the aliases."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +28,7 @@ from tasks.platform.evidence import EVIDENCE, judgement_file, keep, keep_referen
 from tasks.platform.lineage import history, of_version
 from tasks.platform.pages import ARTIFACT, PAGE, PAGES, benchmarks, title_of
 from tasks.platform.registry import CANDIDATE, CHAMPION, DECIDED, DECISION, ModelVersion, Registry
-from tasks.platform.stage import Stage, run
+from tasks.platform.stage import Stage
 from tasks.platform.tracking import NOTE, said
 from tasks.records.models import Training, link_version, training
 from tasks.rollback import take_over
@@ -290,13 +287,3 @@ def _subject(
         benchmarks=benchmarks(registry),
         facts=facts,
     )
-
-
-def main(stage: Stage) -> None:
-    promotion = promote(stage)
-    print(summary(promotion))
-    stage.say(f"decision page: {promotion.page}")
-
-
-if __name__ == "__main__":
-    run("promote", main)
