@@ -3,14 +3,13 @@
 import getpass
 import os
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestra.text import in_markdown
 from orchestra.types import Record
-from tasks.platform.tracking import LONGEST_NAME, NOTE, connect, experiment, said
+from tasks.platform.tracking import LONGEST_NAME, NOTE, connect, experiment, log_all, said
 
 EXPERIMENT = "orchestra-releases"
 ACTOR = "ORCHESTRA_ACTOR"
@@ -55,9 +54,7 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float], ledger
     tags |= {"release.who": said(actor(), LONGEST_NAME), NOTE: note(made)}
     name = said(f"{made.kind} {made.before or 'nothing'} → {made.wanted}", LONGEST_NAME)
     run_id = str(client.create_run(where, tags=tags, run_name=name).info.run_id)
-    now_ms = int(1000 * time.time())
-    for key, value in {**figures, "release.seconds": made.seconds}.items():
-        client.log_metric(run_id, key, value, now_ms, 0)
+    log_all(client, run_id, metrics={**figures, "release.seconds": made.seconds})
     if ledger is not None and ledger.exists():
         client.log_artifact(run_id, str(ledger))
     failed = made.outcome in ("failed", "rolled_back")
@@ -68,9 +65,7 @@ def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float], ledger
 def record_drain(root: Path, run_id: str, made: ReleaseRecord, figures: Mapping[str, float]) -> None:
     """Add to the run how the last requests to what served before ended, which is known long after."""
     client: Any = connect(root)
-    now_ms = int(1000 * time.time())
-    for key, value in figures.items():
-        client.log_metric(run_id, key, value, now_ms, 0)
+    log_all(client, run_id, metrics=figures)
     client.set_tag(run_id, "release.drained", said(made.drained))
     client.set_tag(run_id, NOTE, note(made))
 
