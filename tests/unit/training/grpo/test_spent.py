@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -103,17 +104,28 @@ def test_what_was_played_ahead_for_nothing_is_told(tmp_path: Path, monkeypatch: 
     assert found["ahead/spent_usd"] > 0 and sum(found.values()) == pytest.approx(float(booked))
 
 
-@pytest.mark.parametrize("again", ["ledger.jsonl", "other.jsonl"], ids=["the same ledger", "another run's ledger"])
-def test_a_killed_training_tells_what_all_its_attempts_paid(tmp_path: Path, again: str) -> None:
-    settings, work = SETTINGS.model_copy(update={"steps": 6}), tmp_path / "work"
-    whole = train(tmp_path / "whole", settings)
+SIX = SETTINGS.model_copy(update={"steps": 6})
+
+
+@pytest.fixture(scope="module")
+def attempts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole training in `whole`, and in `work` one that was killed at its third step."""
+    folder = tmp_path_factory.mktemp("attempts")
+    train(folder / "whole", SIX)
     with pytest.raises(Killed):
-        train(work, settings, stop_at=3)
-    train(work, settings, ledger=again)
+        train(folder / "work", SIX, stop_at=3)
+    return folder
+
+
+@pytest.mark.parametrize("again", ["ledger.jsonl", "other.jsonl"], ids=["the same ledger", "another run's ledger"])
+def test_a_killed_training_tells_what_all_its_attempts_paid(tmp_path: Path, attempts: Path, again: str) -> None:
+    work = Path(shutil.copytree(attempts / "work", tmp_path / "work"))
+    train(work, SIX, ledger=again)
     booked = sum(Budget(work / name, None).spent_usd for name in {"ledger.jsonl", again})
+    whole = Budget(attempts / "whole/ledger.jsonl", None).spent_usd
     assert booked > whole, "the third step was paid twice"
     assert sum(told(work).values()) == pytest.approx(float(booked))
-    assert told(work)["dev/spent_usd"] == pytest.approx(told(tmp_path / "whole")["dev/spent_usd"])
+    assert told(work)["dev/spent_usd"] == pytest.approx(told(attempts / "whole")["dev/spent_usd"])
 
 
 def test_what_was_paid_for_a_step_that_was_not_logged_is_of_the_next(tmp_path: Path) -> None:

@@ -62,10 +62,10 @@ def test_what_a_group_learns_from_adds_up_to_0(before: list[dict[str, float]], g
 
 def test_the_own_share_is_how_much_of_a_group_s_chance_is_left() -> None:
     rng = random.Random(7)
-    groups = [(KEY, group(rng, 0.4, size=4)) for _ in range(200)]
+    groups = [(KEY, group(rng, 0.4, size=4)) for _ in range(40)]
 
     def spread(own: float) -> float:
-        return pstdev(gains["best"] for gains in filled(500, own).learn(groups))
+        return pstdev(gains["best"] for gains in filled(100, own).learn(groups))
 
     assert spread(0.0) == pytest.approx(0) and spread(0.25) == pytest.approx(spread(1.0) / 4)
 
