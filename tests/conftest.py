@@ -2,7 +2,11 @@
 
 import gc
 import os
+import re
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +25,30 @@ WHOLE = ("tests/flows/", "tests/integration/")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole flows and servers first: begun last, they would run alone while the other worker is idle."""
     items.sort(key=lambda item: not item.nodeid.startswith(WHOLE))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile` does: a file stays with one process, but all that ask Prefect are together as one file."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = _unit
+    return scheduler
+
+
+def _unit(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return "prefect" if file.startswith("tests/flows/") and _asks_prefect(file) else file
+
+
+@cache
+def _asks_prefect(file: str) -> bool:
+    """Whether tests of the file use the fixture `prefect`. Its server takes seconds to start, once in each process."""
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    return re.search(r'usefixtures\("prefect"\)|\bprefect: None', text) is not None
 
 
 @pytest.hookimpl(wrapper=True)
