@@ -49,6 +49,14 @@ def first(micro: Workspace) -> list[str]:
     return micro.orchestra("run")
 
 
+@pytest.fixture
+def beside(first: list[str], micro: Workspace, prefect: None) -> Workspace:
+    """The same workspace, whose flows ask a Prefect API that runs already."""
+    from prefect.settings import PREFECT_API_URL
+
+    return Workspace(micro.root, {"PREFECT_API_URL": str(PREFECT_API_URL.value())})
+
+
 def position(lines: list[str], pattern: str) -> int:
     return next(index for index, line in enumerate(lines) if re.search(pattern, line))
 
@@ -113,10 +121,10 @@ def test_the_record_of_the_run_tells_every_dollar_of_its_ledger(first: list[str]
     )
 
 
-def test_the_orchestrator_answers(first: list[str], micro: Workspace) -> None:
+def test_the_orchestrator_answers(micro: Workspace, beside: Workspace) -> None:
     lines = micro.orchestra("ask", "What is 37 * 24?", "--preference", "cheap")
     assert any("$" in line for line in lines)
-    assert any(line.startswith("monitor: version 1 is the champion") for line in micro.orchestra("monitor"))
+    assert any(line.startswith("monitor: version 1 is the champion") for line in beside.orchestra("monitor"))
 
 
 def test_status_says_it_all(first: list[str], micro: Workspace) -> None:
@@ -130,10 +138,10 @@ def test_status_says_it_all(first: list[str], micro: Workspace) -> None:
     assert re.search(r"^sft +stays", plan, re.M) and re.search(r"^evaluate +may run +\d+ (s|min)", plan, re.M)
 
 
-def test_again_with_nothing_changed(first: list[str], micro: Workspace) -> None:
+def test_again_with_nothing_changed(micro: Workspace, beside: Workspace) -> None:
     before = {run.info.run_id for run in micro.runs()}
     serving = services(micro.root)
-    lines = micro.orchestra("run")
+    lines = beside.orchestra("run")
     assert lines[:6] == ["retrain: starting", *(f"{name}: unchanged" for name in STAGES)]
     assert not [line for line in lines if "running, because" in line]
     new = [run for run in micro.runs() if run.info.run_id not in before]
@@ -141,22 +149,22 @@ def test_again_with_nothing_changed(first: list[str], micro: Workspace) -> None:
     assert services(micro.root) == serving
 
 
-def test_a_refusal_is_a_normal_ending_with_a_name(first: list[str], micro: Workspace) -> None:
+def test_a_refusal_is_a_normal_ending_with_a_name(micro: Workspace, beside: Workspace) -> None:
     serving, file = services(micro.root), micro.root / "params.yaml"
     params = file.read_text(encoding="utf-8")
-    lines = micro.orchestra("run", "--set", "promote.min_accuracy=1.0")
+    lines = beside.orchestra("run", "--set", "promote.min_accuracy=1.0")
     file.write_text(params, encoding="utf-8")
     assert "params.yaml: promote.min_accuracy: 0.0 → 1.0" in lines
     assert any(line.startswith("Gate: refused") for line in lines) and ", rejected: " in lines[-1]
     assert services(micro.root) == serving and micro.runs()[0].info.status == "FINISHED"
 
 
-def test_a_broken_input_is_one_line_that_names_it(first: list[str], micro: Workspace) -> None:
+def test_a_broken_input_is_one_line_that_names_it(micro: Workspace, beside: Workspace) -> None:
     file = micro.root / "data" / "catalogue" / "prices.yaml"
     text = file.read_text(encoding="utf-8")
     file.write_text("prices: [", encoding="utf-8")
     try:
-        lines = micro.orchestra("run", "--until", "synthesize", code=2)
+        lines = beside.orchestra("run", "--until", "synthesize", code=2)
     finally:
         file.write_text(text, encoding="utf-8")
     assert [line for line in lines if line.startswith("error: ")] == [lines[-1]]
@@ -166,7 +174,7 @@ def test_a_broken_input_is_one_line_that_names_it(first: list[str], micro: Works
     assert status[0] == "Failed" and re.search(r"^  retrain \S+ failed, ", status[1]) and "prices.yaml" in status[2]
     why = "\n".join(micro.orchestra("why"))
     assert re.search(r"^Cause: ConfigError: .*prices\.yaml", why, re.M) and "\nMeaning: params.yaml" in why
-    again = micro.orchestra("rerun")
+    again = beside.orchestra("rerun")
     assert "synthesize: unchanged" in again, "found out before a stage ran, it cost no output"
 
 
