@@ -1,6 +1,7 @@
 """A workspace with git, DVC and a registry of several champions, made by the libraries themselves."""
 
 import contextlib
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from orchestra.config.schema import load_params
 from orchestra.files.checkpoint import hash_dir
 from orchestra.system.storage import MLFLOW
 from tasks.platform import dvc
-from tasks.platform.registry import PROMOTED, Registry
+from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, ModelVersion, Registry
 from tests.support.databases import make_database
 from tests.support.worlds import ROOT
 
@@ -55,6 +56,21 @@ def register(root: Path, numbers: Sequence[int], runs: Sequence[str]) -> Registr
         (checkpoint / "weights").write_text(str(number))
         registry.add(checkpoint, hash_dir(checkpoint), {PROMOTED: "true"}, run)
     return registry
+
+
+def make_champion(root: Path, weights: str, run: str | None = None) -> ModelVersion:
+    """A promoted version of that checkpoint, as promote registers it."""
+    checkpoint = root / "models/grpo"
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    (checkpoint / "deep").mkdir(parents=True)
+    (checkpoint / "deep/model.safetensors").write_text(weights)
+    registry = Registry(root, load_params(root / "params.yaml").promote.model_name)
+    before = registry.at(CHAMPION)
+    version = registry.add(checkpoint, hash_dir(checkpoint), {PROMOTED: "true"}, run)
+    if before is not None and before.number != version.number:
+        registry.point(PREVIOUS, before)
+    registry.point(CHAMPION, version)
+    return version
 
 
 def remove_run(root: Path, run_id: str) -> None:

@@ -1,6 +1,5 @@
 """A real PostgreSQL as the team's record: two machines register, serve, take back; artifacts lie in the store."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,15 +7,15 @@ import pytest
 import yaml
 
 from orchestra.errors import ServiceError
-from orchestra.files.checkpoint import hash_dir
 from orchestra.system.processes import LOCALHOST, free_port
 from tasks.platform.aliases import aliases
-from tasks.platform.registry import CHAMPION, PREVIOUS, PROMOTED, ModelVersion, Registry
+from tasks.platform.registry import CHAMPION, Registry
 from tasks.platform.stage import Stage
 from tasks.platform.tracking import Recorder
 from tasks.promote import champion
 from tasks.rollback import rollback
 from tests.support.postgres import binaries, postgres
+from tests.support.registries import make_champion
 from tests.support.stores import KEYS, s3_server
 from tests.support.worlds import ROOT
 
@@ -44,21 +43,6 @@ def machine(folder: Path, endpoint: str) -> Path:
     return folder
 
 
-def register(root: Path, recorder: Recorder, weights: str) -> ModelVersion:
-    """A champion, as promote registers it."""
-    checkpoint = root / "models/grpo"
-    shutil.rmtree(checkpoint, ignore_errors=True)
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "model.safetensors").write_text(weights)
-    registry = Registry(root, "orchestrator")
-    before = registry.at(CHAMPION)
-    version = registry.add(checkpoint, hash_dir(checkpoint), {PROMOTED: "true"}, recorder.parent)
-    if before is not None:
-        registry.point(PREVIOUS, before)
-    registry.point(CHAMPION, version)
-    return version
-
-
 def test_two_machines_over_one_database(team: tuple[str, str], tmp_path: Path) -> None:
     first, second = machine(tmp_path / "first", team[1]), machine(tmp_path / "second", team[1])
     versions = []
@@ -66,7 +50,7 @@ def test_two_machines_over_one_database(team: tuple[str, str], tmp_path: Path) -
         recorder = Recorder.open(first, f"flow-{weights}", weights)
         child = recorder.child("sft")
         recorder.metrics(child, {"loss": 0.5})
-        versions.append(register(first, recorder, weights))
+        versions.append(make_champion(first, weights, recorder.parent))
         recorder.finish(child)
         recorder.finish(recorder.parent)
     one, two = versions
@@ -75,11 +59,11 @@ def test_two_machines_over_one_database(team: tuple[str, str], tmp_path: Path) -
     stage = Stage.open("deploy", second)
     found = champion(stage)
     assert found is not None and found.number == two.number and found.folder.is_relative_to(second)
-    assert (found.folder / "model.safetensors").read_text() == "two"
+    assert (found.folder / "deep/model.safetensors").read_text() == "two"
     assert aliases(second, "orchestrator") == {"champion": two.number, "previous": one.number}
     assert rollback(stage).version == one.number
     back = champion(Stage.open("deploy", first))
-    assert back is not None and (back.folder / "model.safetensors").read_text() == "one"
+    assert back is not None and (back.folder / "deep/model.safetensors").read_text() == "one"
 
     again = Recorder.open(second, "flow-two", "two")
     assert again.parent == two.run_id, "a flow run finds its record again, on whatever machine"
