@@ -31,8 +31,8 @@ from orchestra.training.grpo.rollouts import Rounds, training_rows
 from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from orchestra.types import Episode
 from tests.support.engines import HEAD, MAX_LEN, Compared, engine, servers, workspace
-from tests.support.worlds import PRICE, ROOT, codec, tiny_model, toolkit, warm_model
-from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples, same
+from tests.support.worlds import PRICE, ROOT, codec, same, tiny_model, toolkit, warm_model
+from tests.unit.training.grpo.test_trainer import LIMITS, SETTINGS, examples
 
 pytestmark = pytest.mark.skipif(
     vllm.interpreter(ROOT) is None, reason="no .venv-vllm: bash scripts/setup_vllm.sh builds it"

@@ -7,6 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from orchestra.config.schema import Params, load_params
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import (
@@ -27,6 +30,7 @@ from orchestra.types import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
     from orchestra.rollout.render import Codec
@@ -62,6 +66,46 @@ def toolkit(folder: Path, domain: Path | None = None, **more: Any) -> Toolkit:
     (folder / "answers.jsonl").write_text(json.dumps(book) + "\n", encoding="utf-8")
     (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
     return Toolkit(catalogue(), {"mock": domain or ROOT / "data/domains/mock"}, folder, **more)
+
+
+@lru_cache
+def kit(domain: str = "mock") -> Toolkit:
+    """That of params.yaml, with that domain alone."""
+    params = load_params(ROOT / "params.yaml")
+    world = params.world.model_copy(update={"domains": [domain]})
+    return Toolkit.from_params(params.model_copy(update={"world": world}), ROOT)
+
+
+def synthesized(**changes: Any) -> Params:
+    """params.yaml with the mock domain alone, and those values of `synthesize`."""
+    shipped = load_params(ROOT / "params.yaml")
+    return shipped.model_copy(
+        update={
+            "synthesize": shipped.synthesize.model_copy(update=changes),
+            "world": shipped.world.model_copy(update={"domains": ["mock"]}),
+        }
+    )
+
+
+def change(root: Path, **sections: dict[str, Any]) -> None:
+    """Write values into sections of a workspace's params.yaml."""
+    params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    for name, values in sections.items():
+        params[name] = {**params[name], **values}
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+
+
+def printed(*arguments: str) -> str:
+    """What `orchestra …` prints, run in this process; raises what it raises."""
+    from typer.testing import CliRunner
+
+    from orchestra.cli.app import app
+
+    done = CliRunner().invoke(app, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def example(
@@ -160,6 +204,13 @@ def tiny_model(seed: int = 0, *, hidden: int = 32, head_dim: int = 16, **config:
     )
     made: PreTrainedModel = model.eval()
     return made
+
+
+def same(one: "torch.nn.Module", other: "torch.nn.Module") -> bool:
+    """Whether two models have the same weights."""
+    import torch
+
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def easy_example(name: str = "e1", preference: Preference = NEUTRAL) -> Example:

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,7 +29,7 @@ from tasks.records.shared import KNOWN
 from tests.support.databases import make_database
 from tests.support.stores import KEYS, s3_server
 from tests.support.waiting import soon
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, change
 
 
 @pytest.fixture
@@ -58,13 +56,6 @@ def read(text: str) -> dict[str, float]:
             labels = ",".join(f"{key}={value}" for key, value in sorted(one.labels.items()))
             found[one.name.removeprefix("orchestra_") + (f"{{{labels}}}" if labels else "")] = one.value
     return found
-
-
-def change(root: Path, **sections: dict[str, Any]) -> None:
-    params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
-    for name, values in sections.items():
-        params[name] = {**params[name], **values}
-    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
 
 
 def test_an_empty_workspace_has_nothing_to_alert(root: Path) -> None:

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from orchestra.training.optimizer import MuonAdamW
-from tests.support.worlds import tiny_model
+from tests.support.worlds import same, tiny_model
 
 
 def work(model: torch.nn.Module, optimizer: MuonAdamW, steps: int, start: int = 0) -> None:
@@ -15,10 +15,6 @@ def work(model: torch.nn.Module, optimizer: MuonAdamW, steps: int, start: int = 
         optimizer.zero_grad()
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
-
-
-def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_every_weight_is_in_exactly_one_part() -> None:

@@ -18,7 +18,7 @@ from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.training.sft import IGNORED, SftResult, new_model, sft_row, train_sft, training_order
 from orchestra.training.tokenizer import save_recipe
 from orchestra.types import Episode, ToolCall
-from tests.support.worlds import PRICE, codec, easy_example, example, tiny_model, toolkit
+from tests.support.worlds import PRICE, codec, easy_example, example, same, tiny_model, toolkit
 
 SETTINGS = Sft(
     seed=0,
@@ -60,10 +60,6 @@ def train(
             raise Killed
 
     return model, train_sft(model, codec(), episodes, settings, work, log), losses
-
-
-def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=120), st.integers(1, 4), st.integers(1, 8))

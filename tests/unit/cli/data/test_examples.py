@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from orchestra.cli.app import app
 from orchestra.errors import DataError, OrchestraError
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, printed
 
 THOUGHTS = ROOT / "tests/unit/synthesis/imports/data/general_thought.parquet"
 TOOLSCALE = ROOT / "tests/unit/synthesis/imports/data/toolscale.parquet"
@@ -28,11 +28,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def orchestra(*arguments: str) -> str:
     """What `orchestra data …` prints."""
-    done = CliRunner().invoke(app, ["data", *arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return printed("data", *arguments)
 
 
 def test_import_card_export_and_back(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

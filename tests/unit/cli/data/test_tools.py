@@ -16,7 +16,7 @@ from orchestra.errors import ConfigError, ToolError
 from orchestra.system import progress
 from orchestra.tools.reports import describe as describing
 from orchestra.types import Category
-from tests.support.worlds import ROOT, example, toolkit
+from tests.support.worlds import ROOT, example, printed, toolkit
 
 FAKE = (sys.executable, str(ROOT / "tests/support/mcp_fake.py"))
 
@@ -38,11 +38,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tools(*arguments: str) -> str:
     """What `orchestra tools …` prints."""
-    done = CliRunner().invoke(app, ["tools", *arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return printed("tools", *arguments)
 
 
 def test_import_then_list(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

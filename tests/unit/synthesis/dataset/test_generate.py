@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.config.schema import Params, load_params
+from orchestra.config.schema import Params
 from orchestra.domains.engine import load_domain
 from orchestra.errors import DataError
 from orchestra.synthesis.dataset.generate import MAX_UNANSWERABLE, Generated, card, counts_of, generate
@@ -20,7 +20,7 @@ from orchestra.synthesis.domain_tasks.drafts import domain_drafts
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolKind
 from orchestra.validation.replay import answerable, replay
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, synthesized
 
 MIX = {
     Category.ARITHMETIC: 0.15,
@@ -33,14 +33,7 @@ MIX = {
 
 
 def params(**changes: Any) -> Params:
-    shipped = load_params(ROOT / "params.yaml")
-    section = {"mix": MIX, "train_examples": 400, "heldout_examples": 100, **changes}
-    return shipped.model_copy(
-        update={
-            "synthesize": shipped.synthesize.model_copy(update=section),
-            "world": shipped.world.model_copy(update={"domains": ["mock"]}),
-        }
-    )
+    return synthesized(**{"mix": MIX, "train_examples": 400, "heldout_examples": 100, **changes})
 
 
 @lru_cache

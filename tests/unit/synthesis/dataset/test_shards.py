@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.config.schema import Params, load_params
+from orchestra.config.schema import Params
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.examples import read_examples
 from orchestra.files.jsonl import read_lines, write_jsonl
@@ -37,7 +37,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category
 from orchestra.validation.rows import PROBLEMS, Flattener
 from orchestra.validation.survey import cut, survey
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, synthesized
 
 MIX = {
     Category.ARITHMETIC: 0.2,
@@ -59,14 +59,7 @@ if __name__ == "__main__":
 
 
 def params(**changes: Any) -> Params:
-    shipped = load_params(ROOT / "params.yaml")
-    section = {"mix": MIX, "train_examples": 160, "heldout_examples": 40, **changes}
-    return shipped.model_copy(
-        update={
-            "synthesize": shipped.synthesize.model_copy(update=section),
-            "world": shipped.world.model_copy(update={"domains": ["mock"]}),
-        }
-    )
+    return synthesized(**{"mix": MIX, "train_examples": 160, "heldout_examples": 40, **changes})
 
 
 def digests(folder: Path) -> dict[str, str]:

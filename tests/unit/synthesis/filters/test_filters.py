@@ -25,18 +25,11 @@ from orchestra.tools.experts.simulated import BookEntry
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Example, ToolCall
 from orchestra.validation.replay import replay
-from tests.support.worlds import ROOT, codec, toolkit
+from tests.support.worlds import ROOT, codec, kit, toolkit
 from tests.support.worlds import example as question
 
 LIMITS = Rollout(max_turns=6, max_turn_tokens=200, max_tokens=8000)
 GENERATOR = OfflineGenerator(3)
-
-
-@lru_cache
-def kit(name: str = "mock") -> Toolkit:
-    params = load_params(ROOT / "params.yaml")
-    world = params.world.model_copy(update={"domains": [name]})
-    return Toolkit.from_params(params.model_copy(update={"world": world}), ROOT)
 
 
 def test_a_solver_is_billed_where_it_asks_a_model_that_somebody_bills() -> None:

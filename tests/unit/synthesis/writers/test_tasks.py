@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,13 @@ from orchestra.synthesis.writers.tasks import ModelGenerator, WrittenTask
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.replay.cassette import Cassette, Mode
-from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Example, Price
 from orchestra.validation.gate.decontamination import Gate
 from tests.support.endpoint import answer, serving
-from tests.support.worlds import ROOT
+from tests.support.worlds import ROOT, kit
 
 PRICE = Price(input_per_million=Decimal(1), output_per_million=Decimal(1))
 DOMAIN = "mock"
-
-
-@lru_cache
-def kit() -> Toolkit:
-    params = load_params(ROOT / "params.yaml")
-    world = params.world.model_copy(update={"domains": [DOMAIN]})
-    return Toolkit.from_params(params.model_copy(update={"world": world}), ROOT)
 
 
 def good(split: Any = "train", count: int = 8) -> list[dict[str, Any]]:

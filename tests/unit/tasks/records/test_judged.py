@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from flows.retraining import served_drift
 from monitoring.drift import MIN_EPISODES
@@ -28,7 +27,7 @@ from tasks.platform.evidence import HELDOUT, ReferenceEpisode, keep_reference
 from tasks.records import judged
 from tasks.records.judged import EVALUATION, JUDGED, Sampler, Spent, drawn, figures
 from tests.support.endpoint import answer, serving
-from tests.support.worlds import ROOT, episode, example
+from tests.support.worlds import ROOT, change, episode, example
 
 RELEASE = "f" * 64
 JUDGE = {"model": "judge-1", "price": "openai/gpt-5", "rubric": "frames", "max_output_tokens": 200}
@@ -76,13 +75,6 @@ def report(root: Path, checkpoint: str, episodes: list[Episode]) -> None:
     )  # fmt: skip
     (root / REPORTS / "comparison.json").write_text(comparison.model_dump_json())
     write_jsonl(root / REPORTS / "episodes.jsonl", episodes)
-
-
-def change(root: Path, **sections: dict[str, Any]) -> None:
-    params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
-    for name, values in sections.items():
-        params[name] = {**params[name], **values}
-    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
 
 
 def request(root: Path, number: int, question: str, made: Episode, release: str = RELEASE) -> None:

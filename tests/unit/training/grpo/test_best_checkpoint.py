@@ -4,11 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from orchestra.errors import DataError
 from orchestra.training.grpo.best_checkpoint import BestCheckpoint, restore
-from tests.support.worlds import tiny_model
+from tests.support.worlds import same, tiny_model
 
 
 def saved(folder: Path, step: int, seed: int) -> Path:
@@ -18,10 +17,6 @@ def saved(folder: Path, step: int, seed: int) -> Path:
     for name in ("trainer_state.json", "history.json", "optimizer.pt"):
         (checkpoint / name).write_text("{}", encoding="utf-8")
     return checkpoint
-
-
-def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_a_model_is_kept_when_the_steps_after_it_were_good_and_outlives_its_checkpoint(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from orchestra.config.reward import Constraint
@@ -18,7 +17,7 @@ from orchestra.training.grpo.health import WINDOW
 from orchestra.training.grpo.rollouts import training_rows
 from orchestra.training.grpo.trainer import GrpoResult, train_grpo
 from orchestra.types import Category, Example, Preference
-from tests.support.worlds import PRICE, codec, easy_example, example, toolkit, warm_model
+from tests.support.worlds import PRICE, codec, easy_example, example, same, toolkit, warm_model
 
 SETTINGS = Grpo(
     seed=0, steps=4, examples_per_step=2, group_size=4, learning_rate=0.01, temperature=1.0, clip_low=0.2,
@@ -61,10 +60,6 @@ def train(
 
     chosen = items if items is not None else examples()
     return model, train_grpo(model, codec(), tools, chosen, settings, LIMITS, PRICE, work, log, evaluate), logs
-
-
-def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_a_killed_run_continues_exactly(tools: Toolkit, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.training.grpo.branching.plan import first_turns
 from orchestra.training.grpo.rollouts import Rounds, _open
 from orchestra.training.grpo.trainer import train_grpo
-from tests.support.worlds import PRICE, codec
+from tests.support.worlds import PRICE, codec, same
 from tests.unit.training.grpo.branching.world import (
     AT_NAME,
     AT_WORD,
@@ -28,7 +28,7 @@ from tests.unit.training.grpo.branching.world import (
     question,
     taught,
 )
-from tests.unit.training.grpo.test_trainer import SETTINGS, Killed, Logs, same
+from tests.unit.training.grpo.test_trainer import SETTINGS, Killed, Logs
 
 
 def train(tools: Toolkit, work: Path, branch: Branch, stop_at: int = 0) -> tuple[PreTrainedModel, Any, Logs]:
