@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
-from orchestra.system.processes import descendants, kill_tree
+from orchestra.errors import ServiceError
+from orchestra.system.processes import LOCALHOST, descendants, kill_tree, spawn, wait_until
+from orchestra.system.servers import answers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+START_TIMEOUT_S = 240.0
 
 
 @contextlib.contextmanager
@@ -47,3 +52,18 @@ def cleaned_up() -> Iterator[None]:
                 kill_tree(child)
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def answering(
+    command: Sequence[str], port: int, where: str, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """That process, once it answers at the port; ended with the block. `where` is named if it does not start."""
+    process = spawn(command, cwd=cwd, env=env)
+    page = f"http://{LOCALHOST}:{port}/health"
+    try:
+        if not wait_until(lambda: answers(page), START_TIMEOUT_S, gone=lambda: process.poll() is not None):
+            raise ServiceError("the process does not answer", where=where, fix="see above")
+        yield process
+    finally:
+        kill_tree(process.pid)

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -31,10 +30,9 @@ import aiohttp
 
 from benchmarks.clock import process_cpu_s, waited_s
 from benchmarks.command import judge, run_benchmark, usage
-from benchmarks.ending import cleaned_up
+from benchmarks.ending import answering, cleaned_up
 from benchmarks.gateway_clock import HEADER, RequestClock, serve
 from orchestra.config.schema import load_params
-from orchestra.errors import ServiceError
 from orchestra.files.checkpoint import hash_dir
 from orchestra.files.jsonl import read_jsonl
 from orchestra.serving.releases import vllm
@@ -44,8 +42,6 @@ from orchestra.system.processes import (
     Service,
     descendants,
     free_port,
-    kill_tree,
-    spawn,
     stop_services,
 )
 from orchestra.types import Example
@@ -248,22 +244,13 @@ def launch(root: Path, checkpoint: Path) -> Service:
 @contextlib.contextmanager
 def gateway_process(root: Path, serving: Serving) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A gateway on a port of its own, once it answers; ended with the block."""
-    port, url = free_port(), ""
+    port = free_port()
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "serving.json"
         file.write_text(serving.model_dump_json(), encoding="utf-8")
         line = [sys.executable, "-m", "benchmarks.gateway", "--serve", str(file), "--port", str(port)]
-        process = spawn(line, cwd=root, env=dict(os.environ), stdout=None)
-        url = f"http://{LOCALHOST}:{port}"
-        try:
-            deadline = time.monotonic() + 120
-            while not vllm.healthy(url):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise ServiceError("the gateway did not start", where="benchmarks.gateway", fix="see above")
-                time.sleep(0.2)
-            yield url, process
-        finally:
-            kill_tree(process.pid)
+        with answering(line, port, "benchmarks.gateway", cwd=root) as process:
+            yield f"http://{LOCALHOST}:{port}", process
 
 
 def main(given: Sequence[str] | None = None) -> int:

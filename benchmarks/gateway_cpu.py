@@ -19,15 +19,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestra.errors import ServiceError
-from orchestra.system.processes import free_port, kill_tree, spawn
+from orchestra.system.processes import free_port
 from orchestra.types import ToolCall
 
 CONVERSATIONS = (1, 8, 32)
@@ -141,8 +140,6 @@ class Cost:
     turns: int
     cpu_ms: float
     """A turn."""
-    wall_ms: float
-    """A turn, of which `TURN_S` is the stand-in's."""
 
 
 async def ask(port: int, pid: int, conversations: int, requests: int, *, stream: bool) -> Cost:
@@ -152,7 +149,6 @@ async def ask(port: int, pid: int, conversations: int, requests: int, *, stream:
     from benchmarks.clock import process_cpu_s
 
     left = list(range(requests))
-    walls: list[float] = []
 
     async def user(http: aiohttp.ClientSession) -> None:
         while left:
@@ -162,10 +158,8 @@ async def ask(port: int, pid: int, conversations: int, requests: int, *, stream:
             asker = "".join(chr(ord("a") + int(digit)) for digit in str(number))
             messages = [{"role": "user", "content": f"{question}, asks {asker}?"}]
             body = {"messages": messages, "stream": stream} | ({} if domain is None else {"domain": domain})
-            began = time.perf_counter()
             async with http.post("/v1/chat/completions", json=body) as reply:
                 text = await reply.text()
-            walls.append(time.perf_counter() - began)
             if reply.status != 200 or "888" not in text:
                 raise ServiceError(f"HTTP {reply.status}: {text[:300]}", where="benchmarks.gateway_cpu")
 
@@ -175,31 +169,20 @@ async def ask(port: int, pid: int, conversations: int, requests: int, *, stream:
         await asyncio.gather(*(user(http) for _ in range(conversations)))
         spent = process_cpu_s(pid) - before
     turns = TURNS * requests
-    return Cost(turns, 1000 * spent / turns, 1000 * statistics.median(walls) / TURNS)
-
-
-@contextlib.contextmanager
-def child(checkout: Path, port: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of this benchmark over the code of a checkout, once it answers; ended with the block."""
-    import httpx
-
-    command = [sys.executable, "-P", __file__, "--port", str(port), *arguments]
-    process = spawn(command, cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout.resolve())}, stdout=None)
-    try:
-        while process.poll() is None:
-            with contextlib.suppress(httpx.HTTPError):
-                httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5)
-                break
-            time.sleep(0.2)
-        if process.poll() is not None:
-            raise ServiceError(f"it ended with {process.returncode}", where=arguments[0], fix="see above")
-        yield process
-    finally:
-        kill_tree(process.pid)
+    return Cost(turns, 1000 * spent / turns)
 
 
 def measure(checkouts: list[Path], requests: int, rounds: int, *, stream: bool) -> dict[tuple[Path, int], list[Cost]]:
     """Every number of conversations, the checkouts in turns."""
+    # Here: a child runs over another checkout, which may not know it.
+    from benchmarks.ending import answering
+
+    def child(checkout: Path, port: int, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        """A process of this benchmark over the code of a checkout."""
+        command = [sys.executable, "-P", __file__, "--port", str(port), *arguments]
+        env = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+        return answering(command, port, arguments[0], cwd=checkout, env=env)
+
     found: dict[tuple[Path, int], list[Cost]] = {}
     with contextlib.ExitStack() as stack:
         model = free_port()

@@ -12,7 +12,6 @@ import contextlib
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,13 +25,13 @@ import httpx
 
 from benchmarks.clock import process_cpu_s, resident
 from benchmarks.command import judge, run_benchmark, usage
-from orchestra.errors import ServiceError
+from benchmarks.ending import answering
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, Generation, ScriptedPolicy
 from orchestra.serving.app import create_app
 from orchestra.serving.gateway import Gateway
 from orchestra.serving.wire.connection import BoundedProtocol
-from orchestra.system.processes import free_port, kill_tree, spawn
+from orchestra.system.processes import free_port
 from orchestra.types import ToolCall
 from tests.support.serving_world import backend, calculate
 from tests.support.worlds import codec
@@ -293,33 +292,19 @@ def report(alone: Found, beside: Found, paid: float, control: float) -> str:
     return "\n".join([*lines, "hostile: " + ", ".join(f"{count} {kind}" for kind, count in beside.done.items())])
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[str], int]:
-    """The gateway's process and port, once it answers."""
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.hostile", "--serve", str(folder), "--port", str(port)]
-    child = spawn(command, cwd=Path.cwd(), env=None, stdout=None)
-    while child.poll() is None:
-        with contextlib.suppress(httpx.HTTPError):
-            httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5)
-            return child, port
-        time.sleep(0.2)
-    raise ServiceError(f"the gateway ended with {child.returncode}", where="benchmarks.hostile", fix="see above")
-
-
 def measure(seconds: float, callers: int = CALLERS) -> tuple[Found, Found, float, float]:
     """Both runs on one gateway, what was paid for callers who had left, and what one who stays pays."""
     hostile = callers // HOSTILE_SHARE
     with tempfile.TemporaryDirectory() as folder:
-        child, port = started(Path(folder))
-        try:
+        port = free_port()
+        command = [sys.executable, "-m", "benchmarks.hostile", "--serve", folder, "--port", str(port)]
+        with answering(command, port, "benchmarks.hostile") as child:
             asyncio.run(run(port, child.pid, callers - hostile, 0, 2 + 4 * TURN_S))  # Imports, caches and the pool.
             alone = asyncio.run(run(port, child.pid, callers - hostile, 0, seconds))
             beside = asyncio.run(run(port, child.pid, callers - hostile, hostile, seconds))
             paid = paid_usd(port)
             who_stays(port)
             return alone, beside, paid, paid_usd(port) - paid
-        finally:
-            kill_tree(child.pid)
 
 
 def main(given: Sequence[str] | None = None) -> int:
