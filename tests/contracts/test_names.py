@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flows._workspace import PREFECT_SETTINGS
-from orchestra.config.schema import Params, load_params, parse_params
+from orchestra.config.schema import load_params, parse_params
 from orchestra.system.code_hash import CODE, Result
 from tasks.experiments.sealed import NO_YARDSTICK
 
@@ -167,15 +167,6 @@ def test_no_two_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
-
-
-def profiles() -> list[Path]:
-    return [ROOT / "params.yaml", *sorted((ROOT / "models" / "recipes").glob("*/params.yaml"))]
-
-
-@pytest.mark.parametrize("file", profiles(), ids=lambda file: file.parent.name)
-def test_every_profile_is_valid(file: Path) -> None:
-    assert isinstance(load_params(file), Params)
 
 
 def test_the_micro_profile_is_valid_over_the_default_one() -> None:
