@@ -47,7 +47,7 @@ PROFILES: dict[str, Callable[[], Codec]] = {
     "tests": codec,
 }
 each = pytest.mark.parametrize("make", PROFILES.values(), ids=PROFILES)
-quick = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=75, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 long = settings(quick, max_examples=2000)
 GLUED = ['"', ">", "<", "\n", "\n\n", " ", "\\", "{", "}", '": "', "\r\n", "\x85", "\u2028", "\u0338", "/>", "|", "_"]
 
