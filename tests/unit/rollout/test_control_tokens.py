@@ -47,8 +47,8 @@ PROFILES: dict[str, Callable[[], Codec]] = {
     "tests": codec,
 }
 each = pytest.mark.parametrize("make", PROFILES.values(), ids=PROFILES)
-quick = settings(max_examples=75, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-long = settings(quick, max_examples=2000)
+quick = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few, long = settings(quick, max_examples=75), settings(quick, max_examples=2000)
 GLUED = ['"', ">", "<", "\n", "\n\n", " ", "\\", "{", "}", '": "', "\r\n", "\x85", "\u2028", "\u0338", "/>", "|", "_"]
 
 
@@ -121,7 +121,7 @@ LED = st.tuples(st.booleans(), TURNS).map(lambda chosen: ["system", *chosen[1]] 
 
 
 @each
-@quick
+@few
 @given(data=st.data(), roles=LED)
 def test_no_content_changes_the_control_tokens(
     make: Callable[[], Codec], data: st.DataObject, roles: list[str]
