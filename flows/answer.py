@@ -97,6 +97,7 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
     A refusal is a normal ending with a name, as the gate's is, and so is a canary that takes the version back.
     """
     from tasks.approval import check_asked, taken_back
+    from tasks.records.releases import unless_lost
 
     root = Path.cwd()
     if not 0 < len(by.strip()) <= 200 or len(reason) > 1000:
@@ -120,7 +121,9 @@ def answer(by: str, approve: bool = True, version: int | None = None, reason: st
             screen(f"answer: version {made.version} serves at {made.url} ({made.engine})")
             if made.outcome == "rolled_back":
                 name, line = TAKEN_BACK, made.trial
-                taken_back(Stage.open("promote", root), approval, made.trial)
                 RunSummary.answer(root, approval, made.trial)
+                stage = Stage.open("promote", root)
+                with unless_lost(stage):
+                    taken_back(stage, approval, made.trial)
         journal.end(name, f"version {approval.version}: {line}")
     return Completed(name=name, message=line, data=approval.version)

@@ -158,10 +158,8 @@ def taken_back(stage: Stage, given: Approval, found: str) -> None:
     if not given.mlflow_run:
         return
     registry = Registry(stage.root, stage.params.promote.model_name)
-    tags = registry.client.get_run(given.mlflow_run).data.tags
-    if tags.get(DECISION) != TAKEN_BACK:
-        described = description_taken_back(tags.get(NOTE, ""), found)
-        _tell_run(registry, given, TAKEN_BACK, "rolled back", described)
+    note = registry.client.get_run(given.mlflow_run).data.tags.get(NOTE, "")
+    _tell_run(registry, given, TAKEN_BACK, "rolled back", description_taken_back(note, found))
 
 
 def _tell_run(registry: Registry, given: Approval, name: str, verdict: str, described: str) -> None:

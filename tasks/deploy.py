@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from orchestra.types import EXACT, Record
 from tasks.platform.ledger import LEDGER, open_budget
 from tasks.platform.registry import CANDIDATE, ModelVersion, Registry
 from tasks.platform.stage import Stage
-from tasks.records.releases import ReleaseRecord, record, record_drain
+from tasks.records.releases import ReleaseRecord, record, record_drain, unless_lost
 
 
 class ReleaseRequest(Record):
@@ -82,7 +82,7 @@ def deploy(stage: Stage, decision: Any = None, request: ReleaseRequest | None = 
             finding=finding,
             seconds=seconds,
         )
-        with _unless_lost(stage):
+        with unless_lost(stage):
             # A run of the flow keeps its own ledger.
             releases.append((record(root, made, figures, None if of_run else budget.path), made))
 
@@ -105,17 +105,8 @@ def _retire(stage: Stage, release: Release, releases: Sequence[tuple[str, Releas
         stage.say(f"{serves}; the wait for the last requests was ended: the next release ends what served before")
     for run_id, made in releases:
         whole = made.model_copy(update={"drained": release.drain.told})
-        with _unless_lost(stage):
+        with unless_lost(stage):
             record_drain(stage.root, run_id, whole, release.drain.figures)
-
-
-@contextlib.contextmanager
-def _unless_lost(stage: Stage) -> Iterator[None]:
-    """The release is what counts: it stands, whether MLflow knows of it or not."""
-    try:
-        yield
-    except Exception as error:
-        stage.say(f"not recorded in MLflow: {type(error).__name__}: {error}")
 
 
 def _served(stage: Stage, release: Release, told: Callable[[str, str], None], old: Serving | None) -> Deployment:

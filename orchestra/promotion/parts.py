@@ -16,6 +16,7 @@ SAID = re.compile(r"^`?(A person must answer|Nobody answered|Approved|Refused) .
 """An approval's line, in whichever state it was; as code where its words could become a link."""
 WHILE_ASKED = re.compile(r"^\w+\.(.*?) (?:A person must answer|Nobody answered|Approved|Refused) .*")
 """The first line of a decision as lines of text, with an approval's line at its end."""
+TAKEN_BACK = "**Rolled back by its canary**"
 TITLE = '<title data-part="title">{{ title }}: {{ name }}</title>'
 BADGE = """<span data-part="badge" class="badge{{ ' yes' if promoted }}">{{ name }}</span>"""
 ANSWER = '<p data-part="approval">{{ line }}</p>'
@@ -50,8 +51,10 @@ def renewed_summary(text: str, answered: Approval, name: str) -> str:
 
 
 def description_taken_back(text: str, found: str) -> str:
-    """The decision in Markdown under what a canary found of the version afterwards."""
-    return f"**Rolled back by its canary**\n\n{in_markdown(found)}\n\nThe gate's decision before that:\n\n{text}"
+    """The decision in Markdown under what a canary found of the version afterwards; unchanged where it says so."""
+    if text.startswith(TAKEN_BACK):
+        return text
+    return f"{TAKEN_BACK}\n\n{in_markdown(found)}\n\nThe gate's decision before that:\n\n{text}"
 
 
 def lineage(node: Node | None) -> Markup:

@@ -154,7 +154,7 @@ class TerminalChat:
             http.stream("POST", self.url + PATH, json=body, headers=self.headers) as reply,
         ):
             if reply.status_code != 200:
-                message = json.loads(reply.read())["error"]["message"]
+                message = json.loads(reply.read().decode("utf-8", "replace"))["error"]["message"]
                 raise refused(reply.status_code, message, self.url)
             for line in reply.iter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":

@@ -127,7 +127,11 @@ class Registry:
     def at(self, alias: str) -> ModelVersion | None:
         """The version that an alias names; None when nothing bears it."""
         found = known(lambda name: self.client.get_model_version_by_alias(self.model_name, name), alias, UNNAMED)
-        return None if found is None else self._version(found)
+        if found is None:
+            # MLflow has the same codes for a workspace that there is not, which this query raises.
+            self.client.search_registered_models(self._filter)
+            return None
+        return self._version(found)
 
     @_named
     def of(self, checkpoint_hash: str) -> ModelVersion | None:

@@ -1,14 +1,16 @@
 """Records every change of the serving version in MLflow: the person, the change and the reason."""
 
+import contextlib
 import getpass
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestra.text import in_markdown
 from orchestra.types import Record
+from tasks.platform.stage import Stage
 from tasks.platform.tracking import LONGEST_NAME, NOTE, connect, experiment, log_all, said
 
 EXPERIMENT = "orchestra-releases"
@@ -44,6 +46,15 @@ def actor() -> str:
         return os.environ.get(ACTOR) or f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):
         return f"uid {os.getuid()}@{socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def unless_lost(stage: Stage) -> Iterator[None]:
+    """The release is what counts: it stands, whether MLflow knows of it or not."""
+    try:
+        yield
+    except Exception as error:
+        stage.say(f"not recorded in MLflow: {type(error).__name__}: {error}")
 
 
 def record(root: Path, made: ReleaseRecord, figures: Mapping[str, float], ledger: Path | None = None) -> str:

@@ -22,6 +22,7 @@ from orchestra.promotion.approval import Answer, request
 from orchestra.serving.releases.deployment import Deployment
 from orchestra.system.runs import RunJournal, runs
 from tasks.approval import Answered
+from tasks.platform.stage import Stage
 from tasks.platform.tracking import NOTE, Recorder
 from tests.support.worlds import ROOT
 
@@ -111,7 +112,12 @@ def test_an_approved_version_that_its_canary_takes_back_ends_the_answer_as_rolle
     monkeypatch.setattr("tasks.approval.check_asked", lambda *_: None)
     monkeypatch.setattr(answering, "run_answer", returns(Answered(approval=approved, changed=True)))
     told: list[Any] = []
-    monkeypatch.setattr("tasks.approval.taken_back", lambda _stage, *said: told.extend(said))
+
+    def lost(_: Stage, *said: Any) -> None:
+        told.extend(said)
+        raise RuntimeError("MLflow does not answer")
+
+    monkeypatch.setattr("tasks.approval.taken_back", lost)
     state = answering.answer.fn(by="Ada")
     assert told == [approved, FOUND]
     assert (state.name, state.is_completed(), state.message) == ("RolledBack", True, FOUND)

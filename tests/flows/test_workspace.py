@@ -124,6 +124,26 @@ def test_a_run_asks_no_proxy_and_keeps_its_history_in_the_workspace(
     assert seen == [("127.0.0.1,localhost,::1", str((tmp_path / PREFECT).parent))]
 
 
+def test_prefect_is_loaded_once_its_surroundings_are_set(tmp_path: Path) -> None:
+    """It reads them as it is imported."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    program = """
+import sys
+import flows.__main__ as module
+from orchestra.errors import ServiceError
+
+def api(root):
+    raise ServiceError("loaded" if "prefect" in sys.modules else "not loaded")
+
+module.prefect_api = api
+sys.exit(module.main(["monitor"]))
+"""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and done.stderr == "error: not loaded\n"
+
+
 def test_an_api_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", "/proc/nowhere")

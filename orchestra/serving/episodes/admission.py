@@ -14,7 +14,7 @@ class Places:
 
     def __init__(self, running: int, waiting: int, wait_s: float) -> None:
         """`wait_s`: seconds that a request may wait for a place."""
-        self.most_waiting, self.wait_s = waiting, wait_s
+        self.most, self.wait_s = running + waiting, wait_s
         self.running = self.waiting = 0
         self._free = asyncio.Semaphore(running)
 
@@ -24,7 +24,7 @@ class Places:
 
         `most_s`: seconds that the caller would wait.
         """
-        if self._free.locked() and self.waiting >= self.most_waiting:
+        if self.running + self.waiting >= self.most:
             raise unavailable(f"{self.waiting} requests wait already: try again later", "busy", 5)
         wait_s = self.wait_s if most_s is None else min(most_s, self.wait_s)
         self.waiting += 1

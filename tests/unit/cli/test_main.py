@@ -55,6 +55,8 @@ def refused(folder: Path, *arguments: str, **environment: str | None) -> str:
     """As `error_of(orchestra(…))`, in this process, in whose place nothing else can be started."""
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.delattr(os, "execv")
+        for name in [name for name in os.environ if name.startswith("ORCHESTRA_")]:
+            patch.delenv(name)
         done = CliRunner().invoke(app, arguments, env=environment)
     assert isinstance(done.exception, OrchestraError) and done.stderr == "", done.output
     line = f"error: {done.exception}"

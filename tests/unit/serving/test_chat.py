@@ -206,3 +206,15 @@ def test_what_a_foreign_gateway_streams_is_one_line(event: str) -> None:
     with listening(app) as port:
         assert TerminalChat(f"http://127.0.0.1:{port}", {}, written.append).say("who?")
     assert "".join(written).endswith(f"error: http://127.0.0.1:{port}: the answer is no chat completion\n")
+
+
+def test_a_proxys_page_in_another_encoding_is_no_silent_gateway() -> None:
+    written: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 502, "headers": []})
+        await send({"type": "http.response.body", "body": "réessayez".encode("latin-1")})
+
+    with listening(app) as port:
+        assert TerminalChat(f"http://127.0.0.1:{port}", {}, written.append).say("who?")
+    assert "".join(written).endswith(f"error: http://127.0.0.1:{port}: the answer is no chat completion\n")

@@ -103,3 +103,24 @@ def test_nobody_waits_longer_than_the_gateway_and_the_caller_say(wait_s: float, 
         assert places.running == 0
 
     asyncio.run(go())
+
+
+def test_a_place_that_is_free_is_taken_though_another_was_just_handed_over() -> None:
+    async def go() -> list[str]:
+        places, order = Places(2, 1, LONG_S), list[str]()
+        first, second = places.place(), places.place()
+        await first.__aenter__()
+        await second.__aenter__()
+
+        async def late(name: str) -> None:
+            async with places.place():
+                order.append(name)
+
+        waiter = asyncio.ensure_future(late("waited"))
+        await turn_over()
+        for ended in (first, second):
+            await ended.__aexit__(None, None, None)
+        await asyncio.gather(late("came"), waiter)
+        return order
+
+    assert sorted(asyncio.run(go())) == ["came", "waited"]

@@ -199,6 +199,8 @@ def test_a_budget_is_of_its_period(
     now += later
     spent = Decimal(0) if afresh else 9 * CENT
     assert keys.list()[0].spent_usd == spent
+    with KeyBudget(store, key.id).hold(10 * CENT - spent):
+        pass
     with pytest.raises(BudgetError), KeyBudget(store, key.id).hold(10 * CENT - spent + CENT / 100):
         pass
     KeyBudget(store, key.id).book(charge(CENT))

@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
-from orchestra.errors import DataError
+from orchestra.errors import DataError, ServiceError
 from tasks.explain import explained
 from tasks.platform.pages import benchmarks
 from tasks.platform.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry, git_commit
@@ -66,3 +68,19 @@ def test_as_champion_it_is_said_to_be_lost_and_is_replaced_by_nothing(root: Path
     refused = promote(stage)
     assert [check.name for check in refused.failed] == ["champion"] and "left no record" in refused.failed[0].reason
     assert aliases(root) == {CANDIDATE: 1, CHAMPION: 2, PREVIOUS: None}
+
+
+def test_a_workspace_of_mlflow_that_is_missing_is_no_registry_without_a_champion(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server answers both questions with the code that stands for a missing model, too."""
+    registry = Registry(root, "orchestrator")
+    assert registry.at(CHAMPION) is None
+
+    def missing(*_: object) -> None:
+        raise MlflowException("Workspace 'typo' not found", RESOURCE_DOES_NOT_EXIST)
+
+    for name in ("get_model_version_by_alias", "search_registered_models"):
+        monkeypatch.setattr(registry.client, name, missing)
+    with pytest.raises(ServiceError, match="Workspace 'typo' not found"):
+        registry.at(CHAMPION)
