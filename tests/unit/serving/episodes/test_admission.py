@@ -120,7 +120,8 @@ def test_a_place_that_is_free_is_taken_though_another_was_just_handed_over() -> 
         await turn_over()
         for ended in (first, second):
             await ended.__aexit__(None, None, None)
-        await asyncio.gather(late("came"), waiter)
+        await late("came")  # Before the waiter goes on.
+        await waiter
         return order
 
     assert sorted(asyncio.run(go())) == ["came", "waited"]
