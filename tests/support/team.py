@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from orchestra.system.processes import LOCALHOST, free_port, kill_tree, spawn
+from orchestra.system.servers import answers
 from tests.support.postgres import binaries, postgres
 from tests.support.stores import BUCKET, KEYS, s3_server
 from tests.support.waiting import soon
@@ -48,11 +47,3 @@ def team(folder: Path, *, proxied: bool = False) -> Iterator[Team]:
         url = f"http://{LOCALHOST}:{port}"
         assert soon(lambda: answers(f"{url}/health"), 300), (folder / "mlflow.log").read_text(encoding="utf-8")
         yield Team(endpoint, url, database.partition(":")[0])
-
-
-def answers(url: str) -> bool:
-    """Whether that page is there."""
-    try:
-        return httpx.get(url, timeout=2, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
