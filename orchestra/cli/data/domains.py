@@ -10,14 +10,16 @@ import typer
 
 from orchestra.cli.common import refuse_unused, tell_beside_run, workspace
 from orchestra.cli.data.writer import (
+    OUTPUT_TOKENS,
     Cap,
     Licence,
+    MaxOutputTokens,
     Model,
     PriceKey,
     Recording,
     VersionFolder,
     paid_by,
-    paid_chat,
+    paid_writer,
     version_folder,
 )
 from orchestra.errors import ConfigError, DataError
@@ -42,17 +44,18 @@ def subjects(
     version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
+    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
 ) -> None:
     """Ask a model for subjects of new domains."""
     from orchestra.synthesis.writers.domains import propose_subjects
-    from orchestra.synthesis.writers.structured import Writer
 
     here = Path.cwd()
     root, params = _open()
-    paid = paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette)
-    taken = [folder.name for folder in (root / "data/domains").iterdir()]
-    for one in asyncio.run(propose_subjects(Writer(paid), count, taken, seed)):
+    folder = version_folder(here, version)
+    writer = paid_writer(params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
+    taken = [place.name for place in (root / "data/domains").iterdir()]
+    for one in asyncio.run(propose_subjects(writer, count, taken, seed)):
         print(plain(f"{one.name}: {one.subject}"))
 
 
@@ -65,18 +68,19 @@ def write(
     version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
+    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
     """Ask a model to write data/domains/NAME; after two repairs, refused parts are dropped."""
     from orchestra.synthesis.writers.domains import write_domain
-    from orchestra.synthesis.writers.structured import Writer
     from orchestra.tools.catalogue.catalogue import read_catalogue
 
     here = Path.cwd()
     root, params = _open()
     tell_beside_run(root, root / "data/domains" / name)
-    writer = Writer(paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette))
+    folder = version_folder(here, version)
+    writer = paid_writer(params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
     taken = read_catalogue(root / params.world.catalogue).tools
     domain = asyncio.run(
         write_domain(writer, name, subject, root / "data/domains", seed=seed, licence=licence, taken=taken)
@@ -119,6 +123,7 @@ def examples(
     ] = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
+    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
     solver: Annotated[
         str, typer.Option(help="known (the solution, with mistakes), none, a checkpoint's folder, or chat:EXPERT.")
     ] = "known",
@@ -144,7 +149,8 @@ def examples(
     root, params = _open()
     folder = version_folder(here, version)
     if model is None:
-        refuse_unused(context, ["price", "licence"], "without --model", "name one: --model NAME, or leave it out")
+        unused = ["price", "max_output_tokens", "licence"]
+        refuse_unused(context, unused, "without --model", "name one: --model NAME, or leave it out")
     # A domain that training does not use yet may have examples all the same.
     world = params.world.model_copy(update={"domains": [name]})
     toolkit = Toolkit.from_params(params.model_copy(update={"world": world}), root)
@@ -157,8 +163,8 @@ def examples(
         budget, tape = paid_by(folder, cap_usd, cassette)
         tried_with = toolkit.with_budget(budget, tape) if billed else toolkit
     if model is not None:
-        paid = writing_chat(params.world, root, model, price, budget, tape)
-        generator = ModelGenerator(Writer(paid), seed, licence)
+        paid = writing_chat(params.world, root, model, price, budget, tape, max_output_tokens)
+        generator = ModelGenerator(Writer(paid, max_tokens=max_output_tokens), seed, licence)
         user = ModelUser(PaidChat(paid.chat, paid.price, paid.budget, Component.USER)) if model_user else None
     elif model_user:
         raise ConfigError("no model is named to play the users", where="--model-user", fix="name one with --model")

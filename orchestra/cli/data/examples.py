@@ -18,12 +18,14 @@ from orchestra.cli.common import (
     workspace,
 )
 from orchestra.cli.data.writer import (
+    OUTPUT_TOKENS,
     Cap,
     Licence,
+    MaxOutputTokens,
     Recording,
     VersionFolder,
     paid_by,
-    paid_chat,
+    paid_writer,
     version_folder,
 )
 from orchestra.errors import ConfigError, DataError
@@ -182,6 +184,7 @@ def preferences(
     version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
+    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
@@ -192,7 +195,6 @@ def preferences(
     from orchestra.files.jsonl import write_jsonl
     from orchestra.synthesis.preferences import grammar
     from orchestra.synthesis.writers.preferences import collected
-    from orchestra.synthesis.writers.structured import Writer
     from orchestra.tools.catalogue.catalogue import Catalogue
 
     here, root = Path.cwd(), workspace()
@@ -200,7 +202,7 @@ def preferences(
     tell_beside_run(root, out)
     lines: list[str] = []
     if model is None:
-        unused = ["price", "version", "cap_usd", "cassette", "licence"]
+        unused = ["price", "version", "cap_usd", "cassette", "max_output_tokens", "licence"]
         refuse_unused(context, unused, "without --model", "name one: --model NAME, or leave it out")
         made = grammar.wishes(count, seed)
     elif price is None:
@@ -210,7 +212,8 @@ def preferences(
     else:
         world = params.world
         catalogue = Catalogue.load(root / world.catalogue, root / world.prices, world.price_date)
-        writer = Writer(paid_chat(params, root, model, price, version_folder(here, version), cap_usd, cassette))
+        folder = version_folder(here, version)
+        writer = paid_writer(params, root, model, price, folder, cap_usd, cassette, max_output_tokens)
         spread = params.synthesize.price_spread
         made, lines = asyncio.run(collected(writer, catalogue, count, seed, licence, spread))
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from orchestra.cli.common import can_be_written, parse_usd
 if TYPE_CHECKING:
     from orchestra.accounting.budget import Budget
     from orchestra.config.schema import Params
-    from orchestra.tools.experts.metered import PaidChat
+    from orchestra.synthesis.writers.structured import Writer
     from orchestra.tools.replay.cassette import Cassette
 
 URL, KEY = "ORCHESTRA_WRITER_URL", "ORCHESTRA_WRITER_KEY"
@@ -23,6 +23,11 @@ CassetteMode = Literal["auto", "record", "replay"]
 Model = Annotated[str, typer.Option(help=f"The model that writes; its address is ${URL}, its key ${KEY}.")]
 PriceKey = Annotated[str, typer.Option("--price", metavar="PROVIDER/MODEL", help="The model's row in the price book.")]
 Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="The most dollars for the whole version.")]
+MaxOutputTokens = Annotated[
+    int, typer.Option(min=1, metavar="TOKENS", help="The most tokens of one reply of the model, thoughts included.")
+]
+OUTPUT_TOKENS = 6_000
+"""As orchestra/config/synthesis.py has it."""
 VersionFolder = Annotated[
     Path | None,
     typer.Option(
@@ -47,10 +52,19 @@ def paid_by(version: Path, cap_usd: str, cassette: CassetteMode) -> "tuple[Budge
     return Budget(version / LEDGER, parse_usd(cap_usd, "--cap-usd")), Cassette(version / CASSETTE, cassette)
 
 
-def paid_chat(
-    params: "Params", root: Path, model: str, price: str | None, version: Path, cap_usd: str, cassette: CassetteMode
-) -> "PaidChat":
-    """The endpoint that writes, under the version's cap, with its ledger and cassette."""
+def paid_writer(
+    params: "Params",
+    root: Path,
+    model: str,
+    price: str | None,
+    version: Path,
+    cap_usd: str,
+    cassette: CassetteMode,
+    max_tokens: int,
+) -> "Writer":
+    """The model that writes, under the version's cap, with its ledger and cassette."""
     from orchestra.synthesis.writers.endpoint import writing_chat
+    from orchestra.synthesis.writers.structured import Writer
 
-    return writing_chat(params.world, root, model, price, *paid_by(version, cap_usd, cassette))
+    chat = writing_chat(params.world, root, model, price, *paid_by(version, cap_usd, cassette), max_tokens)
+    return Writer(chat, max_tokens=max_tokens)

@@ -51,7 +51,9 @@ def written_first(params: Params, root: Path, say: Say, run: Budget | None = Non
     tape = Cassette(folder / CASSETTE, settings.cassette)
 
     def writer() -> Writer:
-        return Writer(writing_chat(params.world, root, settings.model, settings.price, budget, tape))
+        most = settings.max_output_tokens
+        chat = writing_chat(params.world, root, settings.model, settings.price, budget, tape, most)
+        return Writer(chat, max_tokens=most, settings=settings.settings)
 
     for name, subject in settings.domains.items():
         if not (root / "data/domains" / name).is_dir():

@@ -18,7 +18,7 @@ from orchestra.domains.spec import IntentFile, Name, Scalar, ToolsFile
 from orchestra.errors import ConfigError, DataError
 from orchestra.files import atomic
 from orchestra.synthesis.writers.plausible import check_domain, check_entries, check_tools
-from orchestra.synthesis.writers.prompts import ENTRIES, INTENTS, REPAIR, SCHEMA, SUBJECTS, SYSTEM, TOOLS
+from orchestra.synthesis.writers.prompts import ENTRIES, INTENTS, REPAIR, SCHEMA, SHORTER, SUBJECTS, SYSTEM, TOOLS
 from orchestra.synthesis.writers.structured import Writer, as_json
 from orchestra.types import Record
 
@@ -84,10 +84,9 @@ async def write_domain(
         try:
             await _Draft(writer, subject, folder, seed, taken).write(rows)
         except DataError as error:
-            raise DataError(
-                f"dropped: {error.what}", where=f"domain {name}", fix="other words or another seed"
-            ) from None
-        prompts = {p.sha256 for p in (SYSTEM, REPAIR, SCHEMA, ENTRIES, TOOLS, INTENTS)}
+            fix = error.fix or "other words or another seed"
+            raise DataError(f"dropped: {error.what}", where=f"domain {name}", fix=fix) from None
+        prompts = {p.sha256 for p in (SYSTEM, REPAIR, SHORTER, SCHEMA, ENTRIES, TOOLS, INTENTS)}
         origin = {
             "subject": subject,
             "generator": f"model:{writer.chat.chat.model}",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from orchestra.domains.session import Domain
+from orchestra.errors import DataError
 from orchestra.provenance import LICENCE
 from orchestra.synthesis.domain_tasks.evolve import evolved
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, domain_tasks
@@ -41,6 +42,11 @@ class Dropped:
 
     what: str
     why: str
+
+    @classmethod
+    def by(cls, what: str, error: DataError) -> "Dropped":
+        """Given up because of an error, with what helps where it says so."""
+        return cls(what, " — ".join(filter(None, (error.what, error.fix))))
 
 
 class Generator(Protocol):

@@ -11,7 +11,7 @@ from orchestra.errors import BudgetError, DataError, ToolError
 from orchestra.synthesis.preferences.grammar import HELDOUT_EVERY
 from orchestra.synthesis.preferences.templates import SLOTS, Kind, PreferenceTemplate, fixed, key, meant, other, parts
 from orchestra.synthesis.writers.generator import Dropped
-from orchestra.synthesis.writers.prompts import PREFERENCE, PREFERENCE_READ, REPAIR, SYSTEM
+from orchestra.synthesis.writers.prompts import PREFERENCE, PREFERENCE_READ, REPAIR, SHORTER, SYSTEM
 from orchestra.synthesis.writers.structured import Writer, as_json
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.types import Provenance, Record, Split, ToolKind, ToolSpec
@@ -44,7 +44,7 @@ async def written(
     Raises `BudgetError` or `ToolError` when the endpoint ends the run.
     """
     taken: dict[Split, set[str]] = {"train": set(fixed("train")), "heldout": set(fixed("heldout"))}
-    prompts = (SYSTEM.sha256, PREFERENCE.sha256, PREFERENCE_READ.sha256, REPAIR.sha256)
+    prompts = tuple(one.sha256 for one in (SYSTEM, PREFERENCE, PREFERENCE_READ, REPAIR, SHORTER))
     origin = Provenance(
         source="written by a model",
         licence=licence,
@@ -61,7 +61,7 @@ async def written(
         try:
             words = await _one(writer, kind, split, experts, catalogue.topics, taken, rng)
         except DataError as error:
-            yield Dropped(f"{split} {number}", error.what)
+            yield Dropped.by(f"{split} {number}", error)
             continue
         taken[split].add(key(words))
         yield PreferenceTemplate(split=split, kind=kind, words=words, provenance=origin)

@@ -25,11 +25,17 @@ class Prompt:
 
 
 SYSTEM = Prompt(
-    "You write data for training assistants that call tools. Reply with one JSON object of the schema you are given "
-    "and nothing else. Everything is made up: no real persons, firms or private data, and nothing from a benchmark."
+    "You write data for training assistants that call tools. Reply with one JSON object of the schema below and "
+    "nothing else. Everything is made up: no real persons, firms or private data, and nothing from a benchmark.\n\n"
+    "The JSON schema of the object:\n<<schema>>"
 )
 
 REPAIR = Prompt("That is refused: <<reason>>\nSend the whole object again with this mended.")
+
+SHORTER = Prompt(
+    "Your last reply to this was cut off after <<tokens>> tokens, thoughts included, and is lost. Think briefly, and "
+    "send the whole object, as short as the request allows."
+)
 
 SUBJECTS = Prompt(
     """Name <<count>> subjects of everyday business, each a world with records that people look up and change, unlike

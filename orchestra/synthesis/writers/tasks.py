@@ -15,7 +15,7 @@ from orchestra.errors import DataError
 from orchestra.synthesis.domain_tasks.evolve import MAX_WORDS
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, entity_split, refuted, sides
 from orchestra.synthesis.writers.generator import Dropped, Origin
-from orchestra.synthesis.writers.prompts import EVOLVE, REPAIR, SYSTEM, TASK, WAYS, Prompt
+from orchestra.synthesis.writers.prompts import EVOLVE, REPAIR, SHORTER, SYSTEM, TASK, WAYS, Prompt
 from orchestra.synthesis.writers.structured import Writer, as_json
 from orchestra.types import Example, Record, Split, ToolCall, User
 
@@ -87,7 +87,7 @@ class ModelGenerator:
     def _write(
         self, domain: Domain, split: Split, count: int, prompt: Prompt, ask: Callable[[int, random.Random], _Ask]
     ) -> Iterator[DomainTask | Dropped]:
-        frame = _Frame(domain, split)
+        frame, prompts = _Frame(domain, split), tuple(p.sha256 for p in (SYSTEM, prompt, REPAIR, SHORTER))
         tools = as_json([tool.file.model_dump(mode="json", exclude_defaults=True) for tool in domain.tools.values()])
         with asyncio.Runner() as runner:
             try:
@@ -98,14 +98,14 @@ class ModelGenerator:
                     made: list[DomainTask] = []
 
                     def check(written: WrittenTask, asked: _Ask = asked, made: list[DomainTask] = made) -> None:
-                        made.append(frame.task(written, asked, (SYSTEM.sha256, prompt.sha256, REPAIR.sha256)))
+                        made.append(frame.task(written, asked, prompts))
 
                     seed = rng.randrange(2**31)
                     try:
                         runner.run(self._writer.write(WrittenTask, prompt, values, seed=seed, check=check))
                         yield made[0]
                     except DataError as error:
-                        yield Dropped(f"{domain.name} {split} {number}", error.what)
+                        yield Dropped.by(f"{domain.name} {split} {number}", error)
             finally:
                 runner.run(self._writer.chat.aclose())
 

@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestra.cli.app import app
+from orchestra.config.synthesis import MAX_OUTPUT_TOKENS
 from orchestra.errors import DataError, OrchestraError
+from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT, printed
 
 THOUGHTS = ROOT / "tests/unit/synthesis/imports/data/general_thought.parquet"
@@ -79,6 +81,18 @@ def test_preferences_are_written_and_drawn_from(workspace: Path) -> None:
     assert len(set(made) & set(wishes)) > 3
     with pytest.raises(OrchestraError, match="--price"):
         orchestra("preferences", "--model", "m", "--out", "p.jsonl")
+
+
+def test_the_most_tokens_of_a_reply_are_those_that_were_typed(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*more: str) -> int:
+        with serving([(200, answer("no JSON"), 0)]) as double:
+            monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)
+            made = ("preferences", "--count", "1", "--out", "p.jsonl", "--version", f"v{len(more)}")
+            assert "dropped" in orchestra(*made, "--model", "m", "--price", "openai/gpt-5-mini", *more)
+            (tokens,) = {request["max_completion_tokens"] for request in double.asked}
+            return int(tokens)
+
+    assert (asked(), asked("--max-output-tokens", "9000")) == (MAX_OUTPUT_TOKENS, 9_000)
 
 
 def test_toolscale_must_be_accepted_first(workspace: Path) -> None:

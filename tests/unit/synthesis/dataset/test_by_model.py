@@ -97,6 +97,19 @@ def test_what_the_model_wrote_joins_what_is_made_by_rule(root: Path, monkeypatch
     assert set(card["extra"]) == {f"{VERSION}/mock-train.jsonl", f"{VERSION}/mock-heldout.jsonl"}
 
 
+def test_its_limit_and_its_settings_are_sent_and_what_is_too_long_is_told_with_the_fix(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = answer("")
+    body["choices"][0]["finish_reason"] = "length"
+    said = list[str]()
+    with serving(lambda _: (200, body, 0)) as double:
+        monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)
+        written_first(params(max_output_tokens=900, settings={"reasoning_effort": "low"}), root, said.append)
+        assert {(one["max_completion_tokens"], one["reasoning_effort"]) for one in double.asked} == {(900, "low")}
+    assert "cut off after 900 output tokens" in str(said) and "raise the writer's max_output_tokens" in str(said)
+
+
 def test_a_replay_writes_the_same_without_an_address(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(model()) as double:
         monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)

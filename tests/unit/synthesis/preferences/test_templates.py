@@ -219,7 +219,7 @@ def test_a_wish_is_kept_when_it_is_read_as_it_was_meant(tmp_path: Path) -> None:
     assert [one.split for one in made].count("heldout") == 5
     assert {(one.split, one.kind) for one in made} == {(split, kind) for split in OPENERS for kind in BODIES}
     assert all(one.slot == ("x" if one.kind in ("prefer", "avoid") else "") for one in made)
-    assert {one.provenance.generator for one in made} == {"model:m-1"} and len(made[0].provenance.prompts) == 4
+    assert {one.provenance.generator for one in made} == {"model:m-1"} and len(made[0].provenance.prompts) == 5
     with serving(play(lambda meant: meant)) as double:
         again, _ = asyncio.run(collected(writer(tmp_path, double.url), catalogue(), 25, 0, "CC-BY-4.0", 3.0))
         assert again == made and double.asked == []

@@ -24,7 +24,7 @@ from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Component, Price
-from tests.support.endpoint import serving
+from tests.support.endpoint import answer, serving
 from tests.support.worlds import ROOT
 
 MOCK = ROOT / "data/domains/mock"
@@ -92,7 +92,7 @@ def test_a_written_domain_is_whole_and_gives_examples(tmp_path: Path) -> None:
     folder = tmp_path / "domains/library"
     assert load_domain(folder).tools.keys() == domain.tools.keys()
     origin = json.loads((folder / "provenance.json").read_text())
-    assert origin["generator"] == "model:m-1" and origin["licence"] == "CC-BY-4.0" and len(origin["prompts"]) == 6
+    assert origin["generator"] == "model:m-1" and origin["licence"] == "CC-BY-4.0" and len(origin["prompts"]) == 7
     assert [path.name for path in (tmp_path).iterdir() if path.name.startswith(".")] == []
     with pytest.raises(ConfigError, match="is there already"):
         write(tmp_path, double.url)
@@ -181,6 +181,13 @@ def test_a_domain_mended_in_time_is_kept(tmp_path: Path) -> None:
     with serving(playing(change)) as double:
         assert len(write(tmp_path, double.url).tools) == 5
         assert len(double.asked) == 8
+
+
+def test_a_domain_that_is_too_long_names_the_limit(tmp_path: Path) -> None:
+    body = answer("")
+    body["choices"][0]["finish_reason"] = "length"
+    with serving([(200, body, 0)]) as double, pytest.raises(DataError, match="max_output_tokens, or name a model"):
+        write(tmp_path, double.url)
 
 
 def test_the_cap_leaves_no_half_domain_and_the_next_run_goes_on_from_the_cassette(tmp_path: Path) -> None:

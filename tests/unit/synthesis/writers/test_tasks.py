@@ -17,7 +17,7 @@ from orchestra.synthesis.dataset.versions import DatasetVersion, Made, Maker
 from orchestra.synthesis.domain_tasks.tasks import DomainTask, domain_tasks
 from orchestra.synthesis.imports.intake import beside
 from orchestra.synthesis.writers.generator import Dropped
-from orchestra.synthesis.writers.prompts import EVOLVE, REPAIR, SYSTEM, TASK, Prompt
+from orchestra.synthesis.writers.prompts import EVOLVE, REPAIR, SHORTER, SYSTEM, TASK, Prompt
 from orchestra.synthesis.writers.structured import Writer, parse
 from orchestra.synthesis.writers.tasks import ModelGenerator, WrittenTask
 from orchestra.tools.chat.client import Chat
@@ -84,7 +84,7 @@ def test_what_it_writes_is_an_example_with_its_prompts_hashes(tmp_path: Path) ->
     with serving(in_turn(good())) as double:
         made = maker(tmp_path, double.url).examples(DOMAIN, "train", 8)
     assert len(kept(made)) == 8 and not refused(made) and made.ended is None
-    hashes = (SYSTEM.sha256, TASK.sha256, REPAIR.sha256)
+    hashes = tuple(prompt.sha256 for prompt in (SYSTEM, TASK, REPAIR, SHORTER))
     for example in kept(made):
         origin = example.provenance
         assert (origin.generator, origin.licence, origin.prompts) == ("model:m-1", "CC-BY-4.0", hashes)
@@ -156,7 +156,7 @@ def test_a_run_is_replayed_byte_for_byte_without_a_connection(tmp_path: Path) ->
 
 def test_the_cap_ends_the_run_and_keeps_what_was_made(tmp_path: Path) -> None:
     with serving(in_turn(good())) as double:
-        made = maker(tmp_path, double.url, cap="0.013").examples(DOMAIN, "train", 8)
+        made = maker(tmp_path, double.url, cap="0.0145").examples(DOMAIN, "train", 8)
         assert 1 <= len(kept(made)) < 8 and len(double.asked) == len(kept(made))
         assert made.ended is not None and "USD are spent, and the next call could cost" in made.ended
         more = maker(tmp_path, double.url, cap="1").examples(DOMAIN, "train", 8)
@@ -199,7 +199,7 @@ def test_harder_examples_by_a_model_name_their_parent_and_pass_the_same_filters(
     assert len(kept(made)) == 1 and refused(made)[0] == "asked before"
     (harder,) = kept(made)
     assert harder.provenance.parent == parents[0].id
-    assert harder.provenance.prompts == (SYSTEM.sha256, EVOLVE.sha256, REPAIR.sha256)
+    assert harder.provenance.prompts == tuple(one.sha256 for one in (SYSTEM, EVOLVE, REPAIR, SHORTER))
     assert len(harder.verifier.golden_calls) == len(parents[0].verifier.golden_calls) + 1
 
 
