@@ -18,8 +18,6 @@ from orchestra.system.memory import GIB, ModelShape
 if TYPE_CHECKING:
     from orchestra.tools.catalogue.catalogue import Catalogue
 
-ANSWER_S = 5.0
-"""Seconds in which an endpoint should answer."""
 TRAINED_UNTIL: dict[str, tuple[str, ...]] = {"synthesize": (), "validate": (), "sft": ("sft",)}
 """The stages that train, up to each stage before the last of them."""
 
@@ -187,9 +185,10 @@ def expert_variables(root: Path, params: Params) -> list[str]:
 
 def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
     """Keys, endpoints, measurements and prices of real experts; nothing where all are simulated."""
+    from orchestra.cli.endpoints import check_endpoints
     from orchestra.tools.catalogue.catalogue import read_catalogue
     from orchestra.tools.catalogue.price_book import PriceBook
-    from orchestra.tools.catalogue.price_check import check_prices
+    from orchestra.tools.catalogue.price_check import check_prices, retired, retiring
 
     world, catalogue = params.world, _catalogue(root, params)
     if catalogue.all_simulated:
@@ -201,26 +200,17 @@ def _experts(root: Path, params: Params) -> Iterator[CheckResult]:
         yield CheckResult("error", "keys", f"not set: {', '.join(missing)}", fix)
     else:
         yield CheckResult("ok", "keys", f"{len(wanted)} variables are set")
-    for name in sorted({one.base_url_env for one in catalogue.entries.values() if one.base_url_env}):
-        if url := os.environ.get(name):
-            yield _endpoint(name, url)
+    today = date.today()
+    yield from check_endpoints(catalogue.entries, world.catalogue, today)
     if unknown := catalogue.unmeasured():
         fix = "orchestra tools describe --all --write"
         yield CheckResult("warning", "experts", f"nothing is known of {', '.join(unknown)}", fix)
     file, book = read_catalogue(root / world.catalogue), PriceBook.load(root / world.prices)
-    issues = check_prices(file, book, date.today(), params.retraining.stale_price_days)
-    if issues:
+    leaving = [*retired(file, today), *retiring(file, today)]
+    if leaving:
+        found = "; ".join(one.what for one in leaving)
+        yield CheckResult("warning", "models", found, f"name others in {world.catalogue}")
+    every = check_prices(file, book, today, params.retraining.stale_price_days)
+    if issues := [one for one in every if one not in leaving]:
         more = f", and {len(issues) - 1} more" if len(issues) > 1 else ""
         yield CheckResult("warning", "prices", f"{issues[0].what}{more}", "orchestra prices check")
-
-
-def _endpoint(name: str, url: str) -> CheckResult:
-    """Whether anything answers at an address; which status it has is for the key to explain."""
-    import httpx
-
-    try:
-        status = httpx.get(f"{url.rstrip('/')}/models", timeout=ANSWER_S).status_code
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        what = f"{name} does not answer: {type(error).__name__}"
-        return CheckResult("warning", "endpoint", what, "check the address; it ends with /v1")
-    return CheckResult("ok", "endpoint", f"{name} answers (HTTP {status})")

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 
 from orchestra.tools.catalogue.catalogue import CatalogueFile
 from orchestra.tools.catalogue.price_book import PriceBook, PriceRow
 
 LOCAL, ASSUMED = "local/", "assumed"
 """How the keys of our own tools begin, and the source of prices that are not published."""
+
+NOTICE = timedelta(days=60)
+"""How long before a tool is retired a person should know."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ def check_prices(file: CatalogueFile, book: PriceBook, as_of: date, days: int) -
         *_missing(file, book, as_of),
         *stale_prices(file, book, as_of, days),
         *retired(file, as_of),
+        *retiring(file, as_of),
         *_assumed(file, book, as_of),
         *_sources(file, book),
     ]
@@ -65,6 +69,15 @@ def retired(file: CatalogueFile, as_of: date) -> Iterator[PriceIssue]:
         if entry.retires is not None and entry.retires <= as_of:
             yield PriceIssue(
                 f"{name} is retired since {entry.retires}", "take it out of the catalogue, or name another model in it"
+            )
+
+
+def retiring(file: CatalogueFile, as_of: date) -> Iterator[PriceIssue]:
+    """Tools that their provider will soon serve no more."""
+    for name, entry in file.tools.items():
+        if entry.retires is not None and as_of < entry.retires <= as_of + NOTICE:
+            yield PriceIssue(
+                f"{name} retires on {entry.retires}", "name another model in the catalogue before that day"
             )
 
 

@@ -78,3 +78,14 @@ def test_a_check_after_the_day_asked_for_proves_nothing_about_it() -> None:
 def test_figures_without_a_source_are_named() -> None:
     assert found(few(source=" "), rows()) == ["gpt-5 names no source of its figures"]
     assert found(few(), rows(source="")) == [f"the price of openai/gpt-5 from {DAY} names no source"]
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        (61, []), (60, ["gpt-5 retires on 2026-01-14"]), (1, ["gpt-5 retires on 2025-11-16"]),
+        (0, ["gpt-5 is retired since 2025-11-15"]), (-1, ["gpt-5 is retired since 2025-11-14"]),
+    ],
+)  # fmt: skip
+def test_a_tool_that_retires_is_told_sixty_days_before(days: int, said: list[str]) -> None:
+    assert found(few(retires=DAY + timedelta(days=days)), rows()) == said  # type: ignore[arg-type]
