@@ -27,7 +27,7 @@ from orchestra.files.jsonl import stream_jsonl
 from orchestra.system.workspace import Screen
 from orchestra.tools.replay.cassette import SETTING as CASSETTE
 from orchestra.types import Charge, add_up
-from tasks.experiments.benchmark import finish, forget, prepare
+from tasks.experiments.benchmark import check, finish, forget, prepare
 from tasks.experiments.wanted import Wanted
 
 screen = Screen()
@@ -56,6 +56,7 @@ def benchmark(wanted: dict[str, Any]) -> State[Any]:
         stack.enter_context(evaluation.alone())
         if asked.retry_failures:
             forget(evaluation)
+        check(evaluation, asked)
         todo = [shard for shard in evaluation.shards if evaluation.missing(shard)]
         caps = shares(evaluation, todo)
         every, done = len(evaluation.questions) * evaluation.trials, 0

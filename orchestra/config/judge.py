@@ -7,9 +7,9 @@ class JudgeSettings(Section):
     """A pinned model; its address is $ORCHESTRA_JUDGE_URL, its key $ORCHESTRA_JUDGE_KEY."""
 
     model: str
-    """With its date, as its endpoint names it: o3-mini-2025-01-31."""
+    """As its endpoint names it, with its date where it has one: meta-llama/Llama-3.3-70B-Instruct-Turbo."""
     price: str
-    """Its row of the price book: openai/o3-mini."""
+    """Its row of the price book: together/llama-3.3-70b-turbo."""
     rubric: str = "frames"
     """What it is asked: hle or frames."""
     max_output_tokens: Positive = 4096

@@ -31,6 +31,8 @@ def results_table(summaries: Sequence[Summary], versions: Mapping[str, str]) -> 
         spread = one.interval
         ends = "—" if spread is None or spread.low is None or spread.high is None else _ends(spread.low, spread.high)
         judge = one.judge or "rules"
+        if one.protocol_judge is not None:
+            judge += f" (not the protocol's {one.protocol_judge})"
         if one.agreement is not None and one.agreement.kappa is not None:
             judge += f", κ {one.agreement.kappa:.2f} with {one.agreement.second}"
         rows.append(

@@ -8,6 +8,7 @@ from typing import Any
 from orchestra.errors import ConfigError, JudgeError, ToolError
 from orchestra.rewards.rubrics import Rubric, rubric
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.failures import ReplyError, Unusable
 from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Judged, Message
@@ -42,10 +43,7 @@ class Judge:
 
     async def read(self, prompt: str) -> Judged:
         """The verdict on a prompt that stands already; raises as the call does."""
-        messages = [Message(role="user", content=prompt)]
-        settings: dict[str, Any] = dict(self.rubric.settings)
-        if REASONING.match(self.model):
-            settings.pop("temperature", None)
+        messages, settings = [Message(role="user", content=prompt)], self._settings
         try:
             reply, _ = await self.chat.ask(messages, max_tokens=self.max_tokens, settings=settings)
         except ToolError as error:
@@ -61,6 +59,22 @@ class Judge:
             cost_usd=spent,
             **said.model_dump(),
         )
+
+    async def answer_at_all(self) -> None:
+        """Have it judge that 1 + 1 is 2; raises `JudgeError` where no reply comes. What it says is not read."""
+        messages = self.rubric.messages("What is 1 + 1?", "2", "2")
+        try:
+            await self.chat.ask(messages, max_tokens=self.max_tokens, settings=self._settings)
+        except ToolError as error:
+            if isinstance(error, ReplyError) and error.unusable is not Unusable.SHAPE:
+                return
+            raise JudgeError(error.what, where=f"the judge {self.model}", fix=error.fix) from None
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What a request says besides its prompt."""
+        left_out = {"temperature"} if REASONING.match(self.model) else set[str]()
+        return {name: value for name, value in self.rubric.settings.items() if name not in left_out}
 
 
 def judge_of(toolkit: Toolkit, examples: Iterable[Example]) -> Judge | None:

@@ -11,8 +11,19 @@ from orchestra.config.schema import load_params
 from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
 from orchestra.evaluation.benchmarks.hle.harness import Harnessed, harnessed
+from orchestra.evaluation.benchmarks.judges import check_judges
 from orchestra.evaluation.benchmarks.models import ModelSettings
-from orchestra.evaluation.benchmarks.report import FAILURES, REPORTS, Summary, metrics, results, summarise, table, write
+from orchestra.evaluation.benchmarks.report import (
+    FAILURES,
+    REPORTS,
+    Summary,
+    metrics,
+    other_judge,
+    results,
+    summarise,
+    table,
+    write,
+)
 from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.evaluation.benchmarks.source import files_of, hashes
@@ -106,6 +117,12 @@ class Progress:
         self._meter(self._meter.done + 1, note=note)
 
 
+def check(evaluation: Evaluation, wanted: Wanted) -> None:
+    """Raises `ServiceError` where a judge that this command needs gives no reply: nothing is paid for it then."""
+    second = evaluation.spec.protocol.second_judge if wanted.agreement else None
+    check_judges(evaluation, second, harness=wanted.harness is not None)
+
+
 def forget(evaluation: Evaluation) -> None:
     """Take failures out, so that they are attempted again."""
     count = sum(evaluation.journal.forget_failures(shard) for shard in evaluation.shards)
@@ -149,6 +166,10 @@ def finish(evaluation: Evaluation, wanted: Wanted, other: Harnessed | None = Non
         finite = {name: value for name, value in own.items() if math.isfinite(value)}
         summary = summary.model_copy(update={"figures": {**summary.figures, **finite}})
         parts, protocol = [*parts, INSPECT], protocol.model_copy(update={"scorer": other.scorer})
+    if other_by := other_judge(summary):
+        screen(f"evaluate: {other_by}: compare them with no published figure")
+        update = {"judge": judging, "notes": (*protocol.notes, f"Another judge: {other_by}.")}
+        protocol = protocol.model_copy(update=update)
     folder = evaluation.root / REPORTS / evaluation.benchmark / "-".join(filter(None, parts))
     write(folder, summary, protocol, attempts)
     log(evaluation.root, summary, folder)
@@ -175,6 +196,7 @@ def log(root: Path, summary: Summary, folder: Path) -> None:
     told = summary.model_dump(mode="json", include={"benchmark", "model", "judge", "questions", "trials", "split"})
     tags = {f"data.{name}": value for name, value in summary.data_sha256.items()}
     tags |= {"identity": summary.identity, "whole": str(summary.whole), "simulated": str(summary.simulated)}
+    tags |= {} if summary.protocol_judge is None else {"protocol_judge": summary.protocol_judge}
     log_all(client, run, metrics=metrics(summary), params=told, tags=tags)
     client.log_artifacts(run, str(folder))
     client.set_terminated(run)
@@ -191,12 +213,14 @@ def main(arguments: list[str]) -> None:
     evaluation = prepare(wanted, root)
     with evaluation.alone():
         if wanted.harness is not None:
+            check(evaluation, wanted)
             screen(f"evaluate: {len(evaluation.questions)} questions by inspect_evals")
             finish(evaluation, wanted, harnessed(evaluation))
             return
         if wanted.retry_failures:
             forget(evaluation)
         try:
+            check(evaluation, wanted)
             evaluation.attempt(evaluation.shards, progress(evaluation))
         except BudgetError as end:
             screen(f"error: evaluate: capped: {end}")

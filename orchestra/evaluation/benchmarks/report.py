@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from orchestra.errors import DataError
 from orchestra.evaluation.benchmarks.agreement import Agreement
@@ -39,6 +39,8 @@ class Summary(Record):
     """Hash of the checkpoint; empty for an endpoint."""
     judge: str | None
     """The model that judged; None where rules did."""
+    protocol_judge: str | None = Field(default=None, exclude_if=lambda name: name is None)
+    """The protocol's judge, where another one judged: no published figure is comparable."""
     data_sha256: dict[str, str]
     """Of each file of questions, by its name."""
     questions: int
@@ -107,7 +109,8 @@ def summarise(
 ) -> Summary:
     """The figures over all attempts; `there` is the number of questions that the files hold, `user` what plays it."""
     protocol, count = spec.protocol, max(1, len(attempts))
-    official = judge == (None if protocol.judge is None else protocol.judge.model) and user == "model"
+    named = None if protocol.judge is None else protocol.judge.model
+    official = judge == named and user == "model"
     failures = sum(attempt.solved is None for attempt in attempts)
     calls: dict[str, int] = {}
     for attempt in attempts:
@@ -122,6 +125,7 @@ def summarise(
         identity=identity,
         checkpoint=checkpoint,
         judge=judge,
+        protocol_judge=None if judge == named else named,
         data_sha256=dict(data_sha256),
         questions=questions,
         whole=official
@@ -186,4 +190,14 @@ def table(summaries: Sequence[Summary]) -> list[str]:
         counted = f"{one.questions} x {one.trials}"
         made = (one.benchmark, one.model, counted, accuracy, f"{one.cost_usd:.4f}", f"{one.latency_s:.1f}")
         rows.append((*made, str(one.failures), "yes" if one.whole else "no"))
-    return aligned(rows)
+    return [
+        *aligned(rows),
+        *(f"{one.benchmark} {one.model}: {told}" for one in summaries if (told := other_judge(one))),
+    ]
+
+
+def other_judge(summary: Summary) -> str:
+    """A sentence where another judge than the protocol's decided; empty where it did."""
+    if summary.protocol_judge is None:
+        return ""
+    return f"the verdicts are by {summary.judge}, not by the protocol's judge {summary.protocol_judge}"

@@ -41,6 +41,11 @@ def test_a_result_has_each_of_its_figures() -> None:
     assert "κ 0.80 with o3-mini" in section((header, rows))
 
 
+def test_another_judge_than_the_protocol_s_is_named() -> None:
+    (row,) = results_table([summary(judge="judge-1", protocol_judge="o3-mini", whole=False)], {})[1]
+    assert row[8] == "judge-1 (not the protocol's o3-mini)"
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     half = Agreement(first="a", second="b", count=1, agreed=1.0, kappa=None)
     unknown = [summary(accuracy=None, interval=one, agreement=half) for one in (None, Interval())]

@@ -132,6 +132,35 @@ def test_a_part_or_another_judge_takes_the_place_of_no_whole_result(
     assert found == {mini: 4, **parts, **others}
 
 
+def test_a_judge_that_is_gone_is_told_with_the_options_and_the_report_says_who_judged_instead(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, reply, official = published("hle", tmp_path, pairs("hle")[:2]), player("hle"), "o3-mini-2025-01-31"
+    gone = {"error": {"message": "The model has been deprecated.", "code": "model_not_found"}}
+    with serving(lambda request: (404, gone, 0) if request["model"] == official else reply(request)) as double:
+        monkeypatch.setenv(URL, double.url)
+        told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
+        told += ["--price", "openai/gpt-5-mini"]
+        with pytest.raises(
+            ServiceError, match=r"HTTP 404.*nothing was asked of the model.*--judge MODEL --judge-price"
+        ):
+            benchmark.main(told)
+        assert [request["model"] for request in double.asked] == [official]
+        benchmark.main([*told, "--judge", "judge-7b", "--judge-price", "openai/gpt-4.1"])
+    (summary,) = results(root)
+    assert (summary.judge, summary.protocol_judge, summary.whole) == ("judge-7b", official, False)
+    other = f"the verdicts are by judge-7b, not by the protocol's judge {official}"
+    said = capsys.readouterr().out
+    assert f"evaluate: {other}: compare them with no published figure" in said and f"hle {MODEL}: {other}\n" in said
+    (kept,) = (root / REPORTS / "hle").glob("*/protocol.yaml")
+    protocol = yaml.safe_load(kept.read_text())
+    assert protocol["judge"]["model"] == "judge-7b" and protocol["notes"][-1] == f"Another judge: {other}."
+    client = connect(root)
+    (run,) = client.search_runs([experiment(client, root, benchmark.EXPERIMENT)])
+    assert run.data.tags["protocol_judge"] == official
+    assert f"judge-7b (not the protocol&#39;s {official})" in (root / PAGE).read_text()
+
+
 def test_attempts_without_a_verdict_are_said_and_where_all_are_so_it_is_an_error(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
