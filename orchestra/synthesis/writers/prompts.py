@@ -30,7 +30,7 @@ SYSTEM = Prompt(
     "The JSON schema of the object:\n<<schema>>"
 )
 
-REPAIR = Prompt("That is refused: <<reason>>\nSend the whole object again with this mended.")
+REPAIR = Prompt("That is refused: <<reason>>\nSend the whole object again with this corrected.")
 
 SHORTER = Prompt(
     "Your last reply to this was cut off after <<tokens>> tokens, thoughts included, and is lost. Think briefly, and "
