@@ -181,12 +181,12 @@ async def _try(expert: str, example: Example, spec: ToolSpec, toolkit: Toolkit, 
         expert=expert, example_id=example.id, topic=example.topic or "general", question=example.instruction,
         reply=None, solved=None,
     )  # fmt: skip
-    session = ToolSession(toolkit, asked)
+    # What a fallback answers is no merit of the expert: it is not asked, and what is down is waited for.
+    fallback = toolkit.catalogue.entry(expert).fallback
+    session = ToolSession(toolkit, asked, barred=frozenset() if fallback is None else frozenset({fallback}))
     try:
         outcome = await session.call(asking(spec, example.instruction))
         charge = outcome.charge
-        if outcome.by is not None:
-            return told.model_copy(update={"failure": f"it failed, and {outcome.by} answered"})
         update = {"reply": outcome.text, "unsure": outcome.text.strip() == UNSURE, "simulated": charge.simulated}
         update |= {"usage": charge.usage, "cost_usd": charge.cost_usd, "latency_s": charge.latency_s}
         told = told.model_copy(update=update)

@@ -72,16 +72,18 @@ def test_topics_come_in_turn_and_only_questions_for_experts() -> None:
         sample([example(golden_calls=[{"name": "calculator", "arguments": {}}])], 7, 0)
 
 
-def test_what_a_fallback_answers_is_no_merit_of_the_expert(tools: Toolkit, tmp_path: Path) -> None:
+def test_a_fallback_is_not_asked_what_the_expert_is_measured_on(tools: Toolkit, tmp_path: Path) -> None:
     entry = tools.catalogue.entry("llama-3.3-70b")
     assert entry.simulated is not None
     down = entry.simulated.model_copy(update={"failures": 1.0})
     entries = tools.catalogue.entries | {
         "llama-3.3-70b": entry.model_copy(update={"simulated": down, "fallback": "gpt-5"})
     }
-    kit = Toolkit(replace(tools.catalogue, entries=entries), {}, tmp_path, book=tools.book)
+    budget = Budget(tmp_path / "ledger.jsonl", None)
+    kit = Toolkit(replace(tools.catalogue, entries=entries), {}, tmp_path, book=tools.book, budget=budget)
     found = measured(kit, tmp_path / "out.jsonl", 6)
-    assert {(one.solved, one.failure) for one in found} == {(None, "it failed, and gpt-5 answered")}
+    assert all(one.solved is None and "llama-3.3-70b: " in (one.failure or "") for one in found) and len(found) == 6
+    assert budget.spent_usd == 0
 
 
 def test_outcomes_are_kept_and_not_asked_again(tools: Toolkit, tmp_path: Path) -> None:
