@@ -29,6 +29,8 @@ class GatewayLimits(Section):
     """Seconds that a request waits for a place at most."""
     request_s: Positive = 1800
     """Seconds that a request may take, whatever its caller allows; the reply then has `stop: "time_limit"`."""
+    expert_wait_s: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Seconds that a call waits at most for an expert that its circuit breaker leaves alone; 0: it fails at once."""
     trace_days: Positive = 30
     """Days that traces are kept."""
     trace_mb: Positive = 1024

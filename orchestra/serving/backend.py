@@ -68,6 +68,8 @@ class Backend:
     """The turn that stands in place of one that the policy is not sure of."""
     _most_s: int = field(init=False)
     """`deploy.gateway.request_s` of the release."""
+    expert_wait_s: float = field(init=False)
+    """`deploy.gateway.expert_wait_s` of the release."""
     _told: dict[str, Any] = field(init=False, default_factory=dict)
     _look: asyncio.Task[str | None] | None = field(init=False, default=None)
     _turnstile: contextlib.AbstractAsyncContextManager[object] = field(default_factory=contextlib.nullcontext)
@@ -77,6 +79,7 @@ class Backend:
         self._shelf = Shelf(self.toolkit, self._frames)
         deploy = self.serving.parsed.deploy
         self._least, self._most_s = deploy.least_confidence, deploy.gateway.request_s
+        self.expert_wait_s = deploy.gateway.expert_wait_s
         self._doubted = self.codec.turn(CANNOT_KNOW)
 
     @classmethod
@@ -249,6 +252,7 @@ class Backend:
         ends is added to `turns`: they are paid for, whatever becomes of the episode.
         """
         from orchestra.rollout.loop import RolloutOptions, run_episodes
+        from orchestra.tools.chat.breaker import longest_wait
 
         turns = [] if turns is None else turns
         policy = self._cautious(self.policy if clock is None else clock.watched(self.policy))
@@ -276,7 +280,8 @@ class Backend:
         left_s = job.seconds - (0 if clock is None else clock.now())
         try:
             async with asyncio.timeout(left_s) as limit, self._turnstile:
-                episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)
+                with longest_wait(self.expert_wait_s):
+                    episodes = await run_episodes([job.example], policy, self.codec, self.toolkit, options)
         except TimeoutError:
             if not limit.expired():
                 raise

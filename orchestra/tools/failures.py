@@ -37,7 +37,7 @@ class RequestError(EndpointError):
 
 
 class CircuitError(EndpointError):
-    """Not asked at all: it failed too often in a row."""
+    """Not asked, or not again: it failed too often in a row, and no wait helps or is allowed."""
 
     def __init__(self, what: str, *, wait_s: float = 0.0, where: str = "", fix: str = "") -> None:
         super().__init__(what, where=where, fix=fix)

@@ -29,7 +29,7 @@ class ProviderLimits(Record):
     failures: int = Field(default=5, gt=0)
     """Failed calls of a model in a row after which it is left alone…"""
     open_s: float = Field(default=30.0, gt=0)
-    """…for so many seconds."""
+    """…for so many seconds. Calls wait for it within their deadlines, but not where a fallback can answer."""
 
 
 class PerLoop(Generic[T]):
@@ -110,14 +110,15 @@ class RateLimiter:
             while self._waiting:
                 waiter = self._waiting.popleft()
                 try:
-                    waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+                    waiter.get_loop().call_soon_threadsafe(wake, waiter)
                 except RuntimeError:  # Its loop is closed.
                     continue
                 return
             self._free += 1
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def wake(waiter: asyncio.Future[None]) -> None:
+    """End the wait, unless it was cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
 from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable, result_of
+from orchestra.tools.chat.breaker import longest_wait
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.recording import Recording, is_recorded
 from orchestra.tools.replay.cassette import watched
@@ -170,7 +172,8 @@ class ToolSession:
         return ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
 
     async def _ask(self, name: str, spec: ToolSpec, arguments: dict[str, Any]) -> ToolResult:
-        """Call a tool of the catalogue, offered as `spec`; where it fails its fallback, which the result then names.
+        """Call a tool of the catalogue, offered as `spec`; where it fails its fallback, which the result then names and
+        which is asked at once where the tool is down.
 
         Raises `ToolError` when the last one fails, its `charges` those of all of them.
         """
@@ -178,18 +181,21 @@ class ToolSession:
         spent: tuple[Charge, ...] = ()
         while True:
             price, latency_s, notes = spec.price, spec.latency_s, tuple(self._notes)
+            fallback = self._toolkit.catalogue.entry(name).fallback
+            if fallback in self._barred:
+                fallback = None
             context = ToolContext(
                 self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help,
                 deadline_s=self._toolkit.catalogue.entry(name).deadline_s,
             )  # fmt: skip
             try:
-                result = await result_of(self._toolkit.tool(name), arguments, context)
+                with longest_wait(math.inf if fallback is None else 0):
+                    result = await result_of(self._toolkit.tool(name), arguments, context)
             except (ToolError, OSError) as error:
                 failure = error if isinstance(error, ToolError) else _broken(name, error)
                 failure.at(name)
                 spent += failure.charges
-                fallback = self._toolkit.catalogue.entry(name).fallback
-                if fallback is None or fallback in self._barred:
+                if fallback is None:
                     failure.charges = spent
                     raise failure from None
                 self.failures.warn(failure)

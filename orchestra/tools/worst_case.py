@@ -6,7 +6,6 @@ from decimal import Decimal
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ConfigError
 from orchestra.tools.catalogue.entry import Entry
-from orchestra.tools.search.web import ATTEMPTS
 from orchestra.types import EXACT, ToolSpec, Usage
 
 SPREAD = 1.25
@@ -21,7 +20,7 @@ PROMPT_BYTES = 1000
 
 def worst_usd(spec: ToolSpec, entry: Entry | None = None, said_bytes: int = 0, attempts: int = 1) -> Decimal:
     """Dollars at most. `entry`: of the catalogue, None for a domain's tool; `said_bytes`: what the call may send, as
-    JSON; `attempts`: how often a model may be asked, since a lost reply may be billed.
+    JSON; `attempts`: how often a model or a search may be asked, since a lost reply may be billed.
 
     No token is shorter than a byte, no reply longer than `max_output_tokens`, nothing runs longer than its deadline.
     Raises `ConfigError` for a model whose replies have no limit: no cap can be kept with it.
@@ -35,7 +34,7 @@ def worst_usd(spec: ToolSpec, entry: Entry | None = None, said_bytes: int = 0, a
     seconds = max(spec.latency_s, entry.deadline_s if price.per_second else 0.0)
     if entry.implementation != "openai":
         once = cost_of(price, entry.usage, seconds=seconds)
-        return EXACT.multiply(once, Decimal(ATTEMPTS)) if entry.implementation == "web_search" else once
+        return EXACT.multiply(once, Decimal(attempts)) if entry.implementation == "web_search" else once
     if entry.max_output_tokens is None:
         what = f"a cap of dollars is set, and replies of {spec.tool} have no limit"
         raise ConfigError(what, where="the catalogue", fix=f"give tools.{spec.tool} max_output_tokens")

@@ -11,14 +11,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from orchestra.text import credentials, one_line, without
-from orchestra.tools.chat.breaker import Breaker
+from orchestra.tools.chat.breaker import Breaker, longest_wait_s
 from orchestra.tools.chat.reply import SPEAKS, ChatReply, is_of, read_reply
 from orchestra.tools.chat.retries import RETRIED, TIMED_OUT, PassingError, attempts_made, retry_after_s, retrying
-from orchestra.tools.failures import DeadlineError, EndpointError, Failure, ReplyError, RequestError, Unusable
+from orchestra.tools.failures import (
+    CircuitError,
+    DeadlineError,
+    EndpointError,
+    Failure,
+    ReplyError,
+    RequestError,
+    Unusable,
+)
 from orchestra.tools.rate_limits import PerLoop, RateLimiter
 from orchestra.tools.replay.cassette import Cassette, Slot
 from orchestra.types import Usage
@@ -43,6 +52,16 @@ FIXES = {
 CONNECT_S = 10.0
 OnAttempt = Callable[[], None]
 OnLost = Callable[[Usage | None], None]
+
+
+@dataclass
+class _Left:
+    """What a call may still use."""
+
+    attempts: int
+    asking_s: float
+    waiting_s: float
+    """For the breaker."""
 
 
 class Chat:
@@ -118,40 +137,75 @@ class Chat:
             await client.close()
 
     async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
-        """Ask within the provider's limits and the deadline, unless the breaker is open. Waiting for a place is not the
-        endpoint's time."""
+        """Ask within the provider's limits and the deadline, once the breaker lets it: for an open one, the call waits
+        as long as its deadline at most. Waiting for the breaker or for a place is not the endpoint's time."""
         self._client.get()  # Its first import takes a second, which is nobody's deadline.
-        self._breaker.check()  # Who is left alone takes no place and no request from the provider's other models.
-        async with self._provider.place():
-            await self._provider.pace()
-            probe = self._breaker.admit()
-            began = time.monotonic()
+        left = _Left(self.attempts, self._deadline_s, min(self._deadline_s, longest_wait_s()))
+        while True:
+            # A call that waits here takes no place and no request from the provider's other models.
+            probe = await self._let_in(left)
             try:
-                try:
-                    async with asyncio.timeout(self._deadline_s):
-                        reply = await self._persist(body, attempt, lost)
-                except TimeoutError:
-                    raise DeadlineError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
-            except EndpointError as error:
-                error.seconds = round(time.monotonic() - began, 3)
-                if _is_up(error):
-                    self._breaker.succeeded()
-                else:
-                    self._breaker.failed(probe, error.what)
-                raise
-            except BaseException:
+                async with self._provider.place():
+                    probe = probe or self._breaker.admit()
+                    await self._provider.pace()
+                    probe = probe or self._breaker.admit()
+                    return await self._asked(body, attempt, lost, left, probe=probe)
+            except CircuitError:
+                continue  # It opened while this call waited for its place, or between two of its attempts.
+            finally:
                 self._breaker.ended(probe)
-                raise
-            self._breaker.succeeded()
-            return reply.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
-    async def _persist(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
+    async def _let_in(self, left: _Left) -> bool:
+        """Whether the call is the breaker's probe; raises `CircuitError` where waiting does not help."""
+        began = time.monotonic()
+        try:
+            return await self._breaker.admitted(left.waiting_s)
+        except CircuitError as error:
+            error.seconds = round(self._deadline_s - left.asking_s, 3)  # Of attempts before it opened.
+            raise
+        finally:
+            left.waiting_s -= time.monotonic() - began
+
+    async def _asked(
+        self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost, left: _Left, *, probe: bool
+    ) -> ChatReply:
+        """The reply, with the seconds of all attempts; tells the breaker how they ended. Raises `CircuitError` where it
+        opens between two of them, and is to be waited for."""
+        began, before_s = time.monotonic(), self._deadline_s - left.asking_s
+        try:
+            try:
+                async with asyncio.timeout(left.asking_s):
+                    reply = await self._persist(body, attempt, lost, left, probe=probe)
+            except TimeoutError:
+                raise DeadlineError(f"no answer within {self._deadline_s:g} s", where=self.name) from None
+        except CircuitError:
+            left.asking_s -= time.monotonic() - began
+            raise
+        except EndpointError as error:
+            error.seconds = round(before_s + time.monotonic() - began, 3)
+            if _is_up(error):
+                self._breaker.succeeded()
+            else:
+                self._breaker.failed(probe, error.what, lasting=not error.retryable)
+            raise
+        self._breaker.succeeded()
+        return reply.model_copy(update={"seconds": round(before_s + time.monotonic() - began, 3)})
+
+    async def _persist(
+        self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost, left: _Left, *, probe: bool
+    ) -> ChatReply:
         """Attempts until one succeeds, fails for good, or no other would begin before the deadline."""
-        retry = retrying(self.attempts, self._backoff_s, self._deadline_s, self._pace)
+
+        def begins(state: "RetryCallState") -> None:
+            if state.attempt_number > 1 and not probe and self._breaker.may_close(left.waiting_s):
+                self._breaker.check()
+            left.attempts -= 1
+
+        retry = retrying(left.attempts, self._backoff_s, left.asking_s, self._pace, begins)
         try:
             return await retry(self._once, body, attempt, lost)
         except PassingError as error:
-            what = f"{error} {attempts_made(retry)}"
+            what = f"{error} {attempts_made(self.attempts - left.attempts)}"
             raise EndpointError(what, where=self.name, fix=FIXES.get(error.status, "see the endpoint's log")) from None
 
     async def _pace(self, state: "RetryCallState") -> None:
@@ -217,7 +271,10 @@ class Chat:
             told = f"HTTP {status}: {said}" if '"message"' in said else f"HTTP {status}"
             return PassingError(told, retry_after_s(response.headers.get("retry-after", "")), status)
         fix = FIXES.get(402 if no_credit else status, "")
-        return (RequestError if status in OURS else EndpointError)(f"HTTP {status}: {said}", where=self.name, fix=fix)
+        kind = RequestError if status in OURS else EndpointError
+        refused = kind(f"HTTP {status}: {said}", where=self.name, fix=fix)
+        refused.retryable = False
+        return refused
 
     def _connect(self) -> Any:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout

@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 import time
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tenacity import AsyncRetrying, RetryCallState
+
+    Hook = Callable[[RetryCallState], Awaitable[None] | None]
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, *range(520, 531)})
 """HTTP statuses that may pass by themselves; those from 520 on are of Cloudflare, which many providers are behind."""
@@ -26,9 +30,14 @@ class PassingError(Exception):
         self.retry_after_s, self.status = retry_after_s, status
 
 
-def retrying(attempts: int, backoff_s: float, deadline_s: float, before_sleep: Any = None) -> AsyncRetrying:
-    """Tries again after a `PassingError`, the last of which is raised; no attempt begins after the deadline."""
-    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_before_delay
+def retrying(
+    attempts: int, backoff_s: float, deadline_s: float, before_sleep: Hook, before: Hook | None = None
+) -> AsyncRetrying:
+    """Tries again after a `PassingError`, the last of which is raised; no attempt begins after the deadline.
+
+    `before_sleep` is called before each pause, `before` before each attempt, the first included; both may raise.
+    """
+    from tenacity import AsyncRetrying, before_nothing, retry_if_exception_type, stop_after_attempt, stop_before_delay
 
     def pause_s(state: RetryCallState) -> float:
         """Growing, never the same for two callers, and at least what the endpoint asks for."""
@@ -41,13 +50,13 @@ def retrying(attempts: int, backoff_s: float, deadline_s: float, before_sleep: A
         wait=pause_s,
         stop=stop_after_attempt(attempts) | stop_before_delay(deadline_s),
         before_sleep=before_sleep,
+        before=before or before_nothing,
         reraise=True,
     )
 
 
-def attempts_made(retry: AsyncRetrying) -> str:
+def attempts_made(number: int) -> str:
     """How often it was tried, in words."""
-    number = retry.statistics["attempt_number"]
     return f"after {number} attempt{'s' if number > 1 else ''}"
 
 

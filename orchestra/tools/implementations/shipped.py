@@ -28,7 +28,7 @@ def search(name: str, entry: Entry, sources: ToolSources) -> Tool:
 def web_search(name: str, entry: Entry, sources: ToolSources) -> Tool:
     from orchestra.tools.search.web import WebSearch
 
-    return WebSearch.of(name, entry)
+    return WebSearch.of(name, entry, sources.resources.provider(entry.price))
 
 
 @implementation("python")

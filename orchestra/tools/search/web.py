@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
@@ -15,13 +15,14 @@ from orchestra.system.environment import required
 from orchestra.text import credentials, without
 from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import Entry, WebProvider
+from orchestra.tools.chat.client import FIXES
 from orchestra.tools.chat.retries import RETRIED, PassingError, attempts_made, retry_after_s, retrying
-from orchestra.tools.rate_limits import PerLoop
+from orchestra.tools.rate_limits import PerLoop, RateLimiter
 from orchestra.tools.search.format import Hit, shown
 from orchestra.types import Charge, Component
 
-ATTEMPTS = 3
-"""Of one call, the first included."""
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 
 class SearchRefused(ToolError):
@@ -110,19 +111,20 @@ class WebSearch:
         count: int = 5,
         options: Mapping[str, JsonValue] | None = None,
         deadline_s: float = 30,
-        attempts: int = ATTEMPTS,
         backoff_s: float = 0.5,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self.name, self._provider, self._key = name, provider, key
         self._url = (url or provider.url).rstrip("/")
         self._secrets = [one for one in (key, *credentials(self._url)) if one]
         """Never shown, wherever a provider or a library may repeat them."""
         self._count, self._options = count, dict(options or {})
-        self._deadline_s, self._attempts, self._backoff_s = deadline_s, attempts, backoff_s
+        self._deadline_s, self._backoff_s = deadline_s, backoff_s
+        self._limiter = limiter or RateLimiter()
         self._client: PerLoop[Any] = PerLoop(self._connect)
 
     @classmethod
-    def of(cls, name: str, entry: Entry) -> WebSearch:
+    def of(cls, name: str, entry: Entry, limiter: RateLimiter) -> WebSearch:
         """The tool of a catalogue entry; raises `ConfigError` where a variable that it names is not set."""
         assert entry.provider is not None and entry.api_key_env is not None
         return cls(
@@ -133,15 +135,30 @@ class WebSearch:
             count=entry.results,
             options=entry.options,
             deadline_s=entry.deadline_s,
+            limiter=limiter,
         )
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        """What the web says of `query`, at the price of a call; raises `ToolError`, and `SearchRefused` among them."""
+        """What the web says of `query`, at the price of a call; raises `ToolError`, and `SearchRefused` among them.
+
+        Waiting for the provider's limits is not the search's time.
+        """
+        async with self._limiter.place():
+            await self._limiter.pace()
+            return await self._found(str(arguments["query"]), context)
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        client = self._client.pop()
+        if client is not None:
+            await client.aclose()
+
+    async def _found(self, query: str, context: ToolContext) -> ToolResult:
         began = time.monotonic()
         open_ends = OpenEnds()
         try:
             async with asyncio.timeout(self._deadline_s):
-                hits = await self._search(str(arguments["query"]), open_ends)
+                hits = await self._search(query, open_ends)
         except (TimeoutError, ToolError) as error:
             late = f"no answer within {self._deadline_s:g} s"
             failure = error if isinstance(error, ToolError) else ToolError(late, where=self.name)
@@ -152,23 +169,22 @@ class WebSearch:
         lost = self._lost(open_ends.count - 1, context)  # All but the one that was answered.
         return ToolResult(text=shown(hits), cost_usd=context.price.per_call, latency_s=latency_s, besides=lost)
 
-    async def aclose(self) -> None:
-        """Close the pooled connections."""
-        client = self._client.pop()
-        if client is not None:
-            await client.aclose()
-
     def _lost(self, count: int, context: ToolContext) -> tuple[Charge, ...]:
         name = context.name or self.name
         return (Charge(component=self.component, name=name, cost_usd=context.price.per_call),) * count
 
     async def _search(self, query: str, open_ends: OpenEnds) -> list[Hit]:
         request = self._provider.request(self._url, self._key, query, self._count, self._options)
-        retry = retrying(self._attempts, self._backoff_s, self._deadline_s)
+        retry = retrying(self._limiter.limits.attempts, self._backoff_s, self._deadline_s, self._pace)
         try:
             return self._hits(await retry(self._once, request, open_ends))
         except PassingError as error:
-            raise ToolError(f"{error} {attempts_made(retry)}", where=self.name) from None
+            what = f"{error} {attempts_made(retry.statistics['attempt_number'])}"
+            raise ToolError(what, where=self.name, fix=FIXES.get(error.status, "")) from None
+
+    async def _pace(self, state: RetryCallState) -> None:
+        """Another attempt is another request to the provider."""
+        await self._limiter.pace()
 
     async def _once(self, request: Request, open_ends: OpenEnds) -> Any:
         """The reply with status 200."""
@@ -197,7 +213,7 @@ class WebSearch:
         open_ends.count -= 1
         problem = self._complaint(response)
         if response.status_code in RETRIED:
-            raise PassingError(problem, retry_after_s(response.headers.get("retry-after", "")))
+            raise PassingError(problem, retry_after_s(response.headers.get("retry-after", "")), response.status_code)
         raise SearchRefused(problem, where=self.name, fix="see the provider's documentation of that status")
 
     def _connect(self) -> Any:

@@ -1,5 +1,6 @@
-"""What a served request is offered."""
+"""What a served request is offered, and how long its calls wait."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ from orchestra.errors import CallError, ToolError
 from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, Shelf, ToolChoice, _weights, experts, preference, toolbox
 from orchestra.serving.wire.errors import ApiError
-from orchestra.serving.wire.request import PreferenceSpec
+from orchestra.serving.wire.request import ChatMessage, ChatRequest, PreferenceSpec
 from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
 from orchestra.tools import resources
+from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import DECENT
+from orchestra.tools.chat.breaker import longest_wait_s
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import ToolKind, ToolSpec
+from orchestra.types import Component, StopReason, ToolKind, ToolSpec
+from tests.support.serving_world import backend
 from tests.support.worlds import ROOT, catalogue, codec, toolkit
 
 
@@ -159,3 +163,27 @@ def test_a_tool_whose_schema_is_none_hinders_no_release(tmp_path: Path, monkeypa
     shelf.prepare(["mock"], 3)
     with pytest.raises(ToolError, match="schema"):
         tools.check(shelf.toolbox("", None, 3)[0], {})
+
+
+class KeepsWaits:
+    """A calculator that keeps how long its calls may wait for an open breaker."""
+
+    component = Component.SANDBOX
+
+    def __init__(self) -> None:
+        self.waits = list[float]()
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        self.waits.append(longest_wait_s())
+        return ToolResult(text="2")
+
+
+@pytest.mark.parametrize("deploy", [{}, {"gateway": {"expert_wait_s": 20}}])
+def test_a_request_waits_for_no_expert_that_is_down_unless_its_release_says_so(
+    tmp_path: Path, deploy: dict[str, Any]
+) -> None:
+    made, watch = backend(tmp_path, **deploy), KeepsWaits()
+    made.toolkit = made.toolkit.with_tools({"calculator": watch})
+    job = made.job(ChatRequest(messages=[ChatMessage(role="user", content="what is 1+1?")]))
+    assert asyncio.run(made.run(job)).stop is StopReason.ANSWERED
+    assert watch.waits == [20 if deploy else 0]

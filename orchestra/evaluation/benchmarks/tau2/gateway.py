@@ -1,5 +1,6 @@
 """A gateway for one checkpoint, in a thread of this process: what serves callers' tools to a benchmark."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ def hosted(model: ModelSettings, budget: Budget, state: Path) -> Iterator[str]:
 
     backend = InProcess.load(model.root, model.checkpoint, model.params).backend
     backend.toolkit = Toolkit.from_params(model.params, model.root, budget=budget)
+    backend.expert_wait_s = math.inf  # No user waits: an attempt is rather late than lost.
     app = create_app(Gateway(state, backend=backend), load=False)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on"))
     thread = threading.Thread(target=server.run, daemon=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import sys
 import time
 import urllib.error
@@ -457,6 +458,7 @@ def test_a_checkpoints_gateway_needs_no_key_of_the_workspace_and_leaves_it_no_re
     with hosted(model, budget, state) as url:
         status, said = post(url, {"model": "orchestrator", "messages": [{"role": "user", "content": "what is 2+3?"}]})
     assert (status, said["choices"][0]["message"]["content"]) == (200, "5")
+    assert scripted.backend.expert_wait_s == math.inf
     assert not (root / TRACES).exists() and any((state / TRACES).iterdir())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestra.tools.chat.breaker import Breaker
+from orchestra.tools.chat.breaker import Breaker, longest_wait
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.chat.retries import retry_after_s
@@ -135,7 +135,9 @@ def test_an_endpoint_that_is_down_is_left_alone_and_found_again() -> None:
 
         async def whole() -> list[list[ChatReply | BaseException]]:
             asked = chat(double.url, limits)
-            found = [await ask(asked), await ask(asked), await ask(asked)]
+            found = [await ask(asked), await ask(asked)]
+            with longest_wait(0):
+                found.append(await ask(asked))
             await asyncio.sleep(0.25)
             found += [await ask(asked), await ask(asked)]
             await asked.aclose()
@@ -158,7 +160,8 @@ def test_who_is_left_alone_takes_nothing_from_the_provider_s_other_models(monkey
         async def whole() -> list[ChatReply | BaseException]:
             try:
                 await ask(asked)
-                return await ask(asked, 3)
+                with longest_wait(0):
+                    return await ask(asked, 3)
             finally:
                 await asked.aclose()
 

@@ -233,6 +233,41 @@ def test_what_a_failed_call_cost_is_in_its_error(monkeypatch: pytest.MonkeyPatch
         assert open_.value.charges == () and 0 < open_.value.wait_s <= 30 and len(double.asked) == 4
 
 
+@pytest.mark.parametrize("barred", [False, True])
+def test_a_fallback_is_asked_at_once_and_an_expert_without_one_is_waited_for(
+    barred: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first expert is overloaded once. A fallback that may not be asked is none."""
+    count = {"real": 0, "spare": 0}
+
+    def reply(request: dict[str, Any]) -> Any:
+        count[request["model"]] += 1
+        down = request["model"] == "real" and count["real"] == 1
+        return (529, {}, 0) if down else (200, answer(request["model"]), 0)
+
+    with serving(reply) as double:
+        limits = ProviderLimits(attempts=1, failures=1, open_s=0.1 if barred else 10)
+        kit = real(monkeypatch, toolkit(tmp_path), double, limits, real=expert(fallback="spare"), spare=expert())
+        spec = kit.catalogue.spec("real")
+
+        async def whole() -> list[str]:
+            session = ToolSession(
+                kit, example("e", toolbox=[spec]), barred=frozenset({"spare"}) if barred else frozenset()
+            )
+            said = []
+            for _ in range(2):
+                try:
+                    said.append((await session.call(ToolCall(name="real", arguments={"question": "?"}))).text)
+                except EndpointError as error:
+                    said.append(type(error).__name__)
+            await kit.aclose()
+            return said
+
+        by_spare = "(real failed; spare answers) spare"
+        assert asyncio.run(whole()) == (["EndpointError", "real"] if barred else [by_spare] * 2)
+        assert count == ({"real": 2, "spare": 0} if barred else {"real": 1, "spare": 2})
+
+
 def test_the_worst_of_both_is_told_when_the_interpreter_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with serving([(200, answer("```python\n1\n```"), 0)]) as double:
         kit = real(monkeypatch, toolkit(tmp_path), double, real=expert(role="code writer", hands_to="python"))

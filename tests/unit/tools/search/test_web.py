@@ -21,9 +21,10 @@ from orchestra.tools.base import ToolContext, ToolResult
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import WebProvider
 from orchestra.tools.http_body import MAX_BYTES, PACKED, TOO_DEEP, TOO_LONG
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.tools.search.corpus import NOTHING
 from orchestra.tools.search.format import SHOWN, Hit, shown
-from orchestra.tools.search.web import ATTEMPTS, PROVIDERS, Request, SearchRefused, Tavily, WebSearch
+from orchestra.tools.search.web import PROVIDERS, Request, SearchRefused, Tavily, WebSearch
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import worst_usd
 from orchestra.types import Component, Price
@@ -44,6 +45,7 @@ class Double(ThreadingHTTPServer):
     def __init__(self, *script: tuple[int, Any, float, dict[str, str]]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script, self.asked = script, list[tuple[str, str, str | None, Any]]()
+        self.lock, self.at_once, self.most_at_once = threading.Lock(), 0, 0
 
     @property
     def url(self) -> str:
@@ -57,7 +59,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"] or 0))
         server.asked.append((self.command, self.path, self.headers["authorization"], json.loads(body or b"null")))
         status, reply, seconds, headers = server.script[min(len(server.asked), len(server.script)) - 1]
+        with server.lock:
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
         threading.Event().wait(seconds)
+        with server.lock:
+            server.at_once -= 1
         data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
         try:
             self.send_response(status)
@@ -191,7 +198,7 @@ def test_what_may_be_billed_is_charged_though_it_failed(played: Any, settings: A
 def test_the_worst_of_a_web_search_is_every_attempt() -> None:
     entry = catalogue().entry("search").model_copy(update={"implementation": "web_search"})
     spec = catalogue().spec("search")
-    assert worst_usd(spec, entry) == ATTEMPTS * spec.price.per_call > 0
+    assert worst_usd(spec, entry, attempts=4) == 4 * spec.price.per_call > 0
 
 
 def test_where_nothing_listens_is_said() -> None:
@@ -255,6 +262,36 @@ def test_the_documented_entry_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert tool.component is Component.SEARCH and isinstance(tool, WebSearch)
         assert ask(tool).text.startswith("[1] ")
     assert double.asked[0][2] == f"Bearer {KEY}"
+
+
+def test_the_provider_s_limits_hold_for_all_searches_and_each_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paced = []
+
+    async def pace(self: RateLimiter) -> None:
+        paced.append(self.limits)
+
+    monkeypatch.setattr(RateLimiter, "pace", pace)
+    monkeypatch.setattr("orchestra.tools.chat.retries.MAX_BACKOFF_S", 0.01)
+    monkeypatch.setenv("TAVILY_API_KEY", KEY)
+    limits = ProviderLimits(concurrency=2, attempts=2)
+    world = replace(entries(tmp_path, base_url_env="WEB_URL"), providers={"tavily": limits})
+    kits = [Toolkit(world, {}, tmp_path) for _ in range(2)]
+
+    async def whole() -> list[ToolResult | BaseException]:
+        tools = [kit.tool("web") for kit in kits]
+        asked = [tool.call({"query": "who?"}, CONTEXT) for tool in tools for _ in range(4)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for kit in kits:
+            await kit.aclose()
+        return found
+
+    with serving(plays(429, RECORDED["429"], 0.02)) as double:
+        monkeypatch.setenv("WEB_URL", double.url)
+        failed = asyncio.run(whole())
+    assert double.most_at_once <= 2 and len(double.asked) == 16 and paced == [limits] * 16
+    assert all("after 2 attempts — ask less at once: the catalogue's providers" in str(one) for one in failed)
 
 
 @pytest.mark.parametrize("changes", [{"provider": None}, {"api_key_env": None}])
