@@ -7,6 +7,7 @@ from orchestra.domains.compare import mentions
 from orchestra.errors import DataError, JudgeError
 from orchestra.rewards.answers import same_number, same_text
 from orchestra.rewards.rubrics import CALLS
+from orchestra.tools.base import NO_ANSWER
 from orchestra.types import Example, Verdict
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ async def decide(example: Example, answer: str, session: "ToolSession", judge: "
             return verify(example, answer, session)
         if same_text(answer, expected):
             return Verdict(solved=True, why="right")
+        if answer.startswith(NO_ANSWER):  # An expert's observation, as routers and the oracle read it.
+            return Verdict(solved=False, why="wrong answer")
         said = await judge(example.instruction, answer, expected)
     except JudgeError as failure:
         # Nobody expects a verdict where there is nothing to compare with.

@@ -18,6 +18,8 @@ UNSURE = "I am not sure."
 
 IN_CALL = "in a call of "
 """How the note on an error that no tool should raise begins."""
+NO_ANSWER = "[no answer: "
+"""How an observation begins where an expert's thoughts did not end or it refused: the expert is wrong, not broken."""
 MAX_OBSERVATION = 100_000
 """Characters of one observation: a longer one is cut, so that no reply can cost the loop unbounded time."""
 
@@ -29,6 +31,11 @@ FAILED = "error: "
 def call_failed(turn: Turn) -> bool:
     """Whether the turn made a call that failed."""
     return turn.call is not None and (turn.observation or "").startswith(FAILED)
+
+
+def unanswered(observation: str | None) -> bool:
+    """Whether an expert was asked and gave no answer."""
+    return observation is not None and (observation == UNSURE or observation.startswith(NO_ANSWER))
 
 
 def readable(text: str) -> str:

@@ -19,6 +19,10 @@ class Unusable(StrEnum):
     """No chat completion."""
 
 
+OWN = {Unusable.TRUNCATED: "its thoughts did not end", Unusable.REFUSED: "it refused"}
+"""What the model itself did in place of an answer, in words. Such a reply is wrong; no infrastructure failed."""
+
+
 class EndpointError(ToolError):
     """An endpoint gave no answer."""
 
@@ -53,6 +57,17 @@ class ReplyError(EndpointError):
     ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.unusable, self.usage = unusable, usage
+
+    @property
+    def own(self) -> str | None:
+        """What the model did in place of an answer; None: it is no doing of the model."""
+        return OWN.get(self.unusable)
+
+    @property
+    def billed(self) -> tuple[tuple[Usage | None, ...], Usage | None]:
+        """The attempts before the reply, and the reply's own tokens, as `lost` has them."""
+        *before, last = self.lost or (self.usage,)
+        return tuple(before), last
 
 
 class Failure(Record):

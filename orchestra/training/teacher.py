@@ -21,7 +21,7 @@ from orchestra.config.schema import Habits
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
 from orchestra.rollout.policies.scripted import asking, expert_answers, follow
-from orchestra.tools.base import UNSURE
+from orchestra.tools.base import UNSURE, unanswered
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import MASTERED
 from orchestra.tools.search.corpus import NOTHING
@@ -174,7 +174,7 @@ def known(conversation: Conversation) -> str:
         return "found"
     answers = expert_answers(conversation)
     if not answers:
-        return UNKNOWN if any(turn.observation == UNSURE for turn in conversation.turns) else VAIN
+        return UNKNOWN if any(unanswered(turn.observation) for turn in conversation.turns) else VAIN
     if len(answers) == 1:
         return "one"
     return "agree" if max(Counter(answers).values()) > 1 else "differ"

@@ -22,6 +22,12 @@ def answer(content: Any = "Kelmar", **message: Any) -> dict[str, Any]:
     return {"choices": [choice], "usage": counts}
 
 
+def ended(finish: str, content: Any = None, **message: Any) -> dict[str, Any]:
+    """A chat completion that ended so: `length` without content are thoughts that did not end."""
+    told = answer(content, **message)
+    return told | {"choices": [told["choices"][0] | {"finish_reason": finish}]}
+
+
 def completion(request: dict[str, Any], content: str) -> dict[str, Any]:
     """A chat completion with every field that OpenAI's schema wants, for clients that check it."""
     told = answer(content)

@@ -25,9 +25,10 @@ from orchestra.rewards.rubrics import rubric
 from orchestra.system.workspace import alone
 from orchestra.text import one_line
 from orchestra.tools.experts.judging import JudgeEndpoint
+from orchestra.tools.failures import ReplyError
 from orchestra.tools.replay.cassette import Cassette, scope
 from orchestra.tools.waiting import at_once
-from orchestra.types import add_up
+from orchestra.types import StopReason, add_up
 
 OnAttempt = Callable[[Attempt], None]
 WORK = "work/benchmarks"
@@ -180,7 +181,7 @@ class Evaluation:
 
         Raises `BudgetError` when the next call could cross the cap, after those under way have ended; what was made is
         kept, also answers that have no verdict yet. A failure of a tool, an endpoint or a judge is an attempt without a
-        verdict.
+        verdict; thoughts of the model that do not end, and its refusal, are a wrong one.
         """
         return asyncio.run(_OpenRun.open(self).make(some, on_attempt))
 
@@ -239,7 +240,11 @@ class _OpenRun:
                     raise
                 charges = error.charges if isinstance(error, ToolError) else ()
                 usd, failure = add_up(charge.cost_usd for charge in charges), one_line(str(error))
-                return Attempt(item=item, trial=trial, group=question.group, failure=failure, cost_usd=usd)
+                made = Attempt(item=item, trial=trial, group=question.group, cost_usd=usd)
+                if isinstance(error, ReplyError) and error.own is not None:
+                    own = {"solved": False, "why": error.own, "stop": StopReason.TOKEN_LIMIT.value}
+                    return made.model_copy(update=own | {"latency_s": error.seconds})
+                return made.model_copy(update={"failure": failure})
             told: Attempt | None = None
             try:
                 told = await decided(attempt, question, self.judge)

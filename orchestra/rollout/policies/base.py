@@ -9,6 +9,7 @@ from orchestra.types import Example, StopReason, Turn, Usage
 
 UNFINISHED = {
     "length": (StopReason.TOKEN_LIMIT, "the turn did not end"),
+    "refused": (StopReason.TOKEN_LIMIT, "the model refused to write a turn"),
     "failed": (StopReason.TOOL_FAILURE, "the policy's endpoint gave no turn"),
 }
 """How a turn that did not stop by itself ends its episode, and what the record says."""
@@ -48,8 +49,9 @@ class Generation:
     """Its tokens, the stop token included when it stopped by itself."""
     logprobs: list[float]
     """One for each of `ids`; empty when the policy does not know them."""
-    stop: Literal["stop", "length", "failed"]
-    """failed: the model's endpoint gave no turn; the episode ends without a verdict."""
+    stop: Literal["stop", "length", "refused", "failed"]
+    """length, refused: no whole turn, and the episode is wrong. failed: the model's endpoint gave no turn; the episode
+    ends without a verdict."""
     cached_tokens: int = 0
     """How many of the conversation's earlier tokens were read from a cache."""
     usage: Usage | None = None

@@ -14,7 +14,7 @@ from orchestra.rollout.render import BUDGET, tool_dict
 from orchestra.system.environment import required
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import worst_usage
-from orchestra.tools.failures import EndpointError
+from orchestra.tools.failures import EndpointError, ReplyError, Unusable
 from orchestra.tools.replay.cassette import watched
 from orchestra.types import Turn, Usage
 
@@ -34,7 +34,8 @@ SYSTEM = (
 class ChatPolicy(KeepsNothing):
     """One model at one endpoint, greedy unless its settings say otherwise. A turn is one call, or an answer.
 
-    An attempt whose reply is lost, or does not say its tokens, counts at its worst, as an expert's does.
+    An attempt whose reply is lost, or does not say its tokens, counts at its worst, as an expert's does. Thoughts that
+    do not end, and a refusal, are the model's own doing: the episode ends as at the token limit, and is wrong.
     """
 
     by_episode = True
@@ -66,8 +67,10 @@ class ChatPolicy(KeepsNothing):
             try:
                 reply = await self._chat.ask(body)
             except EndpointError as error:
-                usage, seconds = _sum(error.lost, worst), error.seconds
-                return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=any(asked), failure=error)
+                usage, seconds, replayed = _sum(error.lost, worst), error.seconds, any(asked)
+                if (own := _own(error)) is not None:
+                    return Generation([], [], own, usage=usage, seconds=seconds, replayed=replayed)
+                return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=replayed, failure=error)
         usage = _sum(reply.attempts, worst)
         ended: Literal["stop", "length"] = "length" if reply.cut else "stop"
         ids = self._encode(turn_text(reply))
@@ -146,6 +149,13 @@ def _exchange(turn: Turn, call_id: str) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": written}
     if turn.observation is not None:
         yield {"role": "user", "content": turn.observation}
+
+
+def _own(error: EndpointError) -> Literal["length", "refused"] | None:
+    """How the model itself ended its turn; None: its endpoint failed."""
+    if not isinstance(error, ReplyError) or error.own is None:
+        return None
+    return "refused" if error.unusable is Unusable.REFUSED else "length"
 
 
 def _sum(usages: Sequence[Usage | None], unknown: Usage) -> Usage:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from orchestra.rollout.parse import format_answer, format_call
 from orchestra.rollout.policies.base import Conversation
-from orchestra.tools.base import UNSURE
+from orchestra.tools.base import UNSURE, unanswered
 from orchestra.types import ToolCall, ToolKind, ToolSpec
 
 ChooseExpert = Callable[[Conversation, list[ToolSpec]], ToolSpec | None]
@@ -19,7 +19,7 @@ def asking(expert: ToolSpec, words: str) -> ToolCall:
 
 
 def expert_answers(conversation: Conversation) -> list[str]:
-    """What the experts asked so far replied, oldest first, without the unsure ones."""
+    """What the experts asked so far replied, oldest first, without those that hold no answer."""
     kinds = {spec.name: spec.kind for spec in conversation.example.toolbox}
     return [
         turn.observation
@@ -27,7 +27,7 @@ def expert_answers(conversation: Conversation) -> list[str]:
         if turn.call is not None
         and kinds.get(turn.call.name) is ToolKind.EXPERT
         and turn.observation is not None
-        and turn.observation != UNSURE
+        and not unanswered(turn.observation)
     ]
 
 

@@ -9,7 +9,7 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError, ToolError
 from orchestra.system.environment import required
 from orchestra.text import as_text
-from orchestra.tools.base import FAILED, ToolContext, ToolResult
+from orchestra.tools.base import FAILED, NO_ANSWER, ToolContext, ToolResult
 from orchestra.tools.catalogue.entry import TAKEN, Entry
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
@@ -78,8 +78,9 @@ class Endpoint:
         """Ask the question (default: the instruction and what is known so far); a code writer's program is run, a query
         writer's query searched for.
 
-        Raises `EndpointError`, or another `ToolError` when the tool that takes its work fails; its `charges` say what
-        that cost. Attempts that were lost are charged at their worst: `max_output_tokens`, or the expected ones.
+        Where its thoughts did not end or it refused, the text says so. Raises `EndpointError`, or another `ToolError`
+        when the tool that takes its work fails; its `charges` say what that cost. Attempts that were lost are charged
+        at their worst: `max_output_tokens`, or the expected ones.
         """
         question = str(arguments.get("question") or "\n".join([context.instruction, *context.notes]))
         prompt = PROMPTS.get(self._entry.role)
@@ -90,18 +91,15 @@ class Endpoint:
         try:
             reply = await self._chat.ask(body)
         except EndpointError as error:
+            if isinstance(error, ReplyError) and error.own is not None:
+                before, usage = error.billed
+                return self._result(f"{NO_ANSWER}{error.own}]", usage or worst, error.seconds, before, worst, context)
             error.charges = self._lost(error.lost, worst, context)
             if error.seconds:
                 error.charges += (self._charge(context, Usage(), error.seconds),)
             raise
-        usage = reply.usage if reply.counted else worst
-        result = ToolResult(
-            text=f"{reply.text} {CUT}" if reply.cut else reply.text,
-            usage=usage,
-            cost_usd=cost_of(context.price, usage, seconds=reply.seconds),
-            latency_s=reply.seconds,
-            besides=self._lost(reply.lost, worst, context),
-        )
+        usage, text = reply.usage if reply.counted else worst, f"{reply.text} {CUT}" if reply.cut else reply.text
+        result = self._result(text, usage, reply.seconds, reply.lost, worst, context)
         return await self._handed(reply, result, context)
 
     async def aclose(self) -> None:
@@ -117,8 +115,11 @@ class Endpoint:
         own = self._charge(context, result.usage, result.latency_s)
         try:
             work = program(reply, self._name) if takes == "code" else query(reply.text)
-            if work is None:
-                return result
+        except ReplyError as cut:
+            return result.model_copy(update={"text": f"{NO_ANSWER}{cut.what}]"})
+        if work is None:
+            return result
+        try:
             text, charges = await context.ask(self._entry.hands_to, {takes: work})
         except CallError as refusal:
             return result.model_copy(update={"text": f"{FAILED}{refusal}"})
@@ -126,6 +127,19 @@ class Endpoint:
             error.charges = (*result.besides, own, *error.charges)
             raise
         return result.model_copy(update={"text": text, "besides": (*result.besides, *charges)})
+
+    def _result(
+        self,
+        text: str,
+        usage: Usage,
+        seconds: float,
+        lost: tuple[Usage | None, ...],
+        worst: Usage,
+        context: ToolContext,
+    ) -> ToolResult:
+        """What the expert said, with all its attempts charged."""
+        usd, besides = cost_of(context.price, usage, seconds=seconds), self._lost(lost, worst, context)
+        return ToolResult(text=text, usage=usage, cost_usd=usd, latency_s=seconds, besides=besides)
 
     def _lost(self, lost: tuple[Usage | None, ...], worst: Usage, context: ToolContext) -> tuple[Charge, ...]:
         return tuple(self._charge(context, worst if usage is None else usage) for usage in lost)

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 from orchestra.errors import ConfigError, DataError
 from orchestra.files.jsonl import end_with_a_line, read_jsonl
 from orchestra.text import as_text, credentials, without
-from orchestra.tools.failures import Failure
+from orchestra.tools.failures import OWN, Failure
 from orchestra.types import Record
 
 Mode = Literal["record", "replay", "auto"]
@@ -95,7 +95,8 @@ class Cassette:
     """A file of replies and failures, by request. One process at a time writes it.
 
     The same request asked again in its scope gets the next of its replies, so that sampling can be repeated too.
-    Failures are kept, so that a replay is the run as it was; auto asks again where it failed, unless it is `exact`.
+    Failures are kept, so that a replay is the run as it was. auto asks again where it failed, unless it is `exact` or
+    the model itself gave no answer: that would change what is measured.
     """
 
     def __init__(self, path: Path, mode: Mode = "auto", *, exact: bool = False) -> None:
@@ -138,7 +139,8 @@ class Cassette:
             number = self._numbers[place]
             self._numbers[place] += 1
             found = None if self.mode == "record" else self._recorded.get(place, {}).get(number)
-            if found is not None and found.failure is not None and self.mode == "auto" and not self._exact:
+            failure = None if found is None else found.failure
+            if failure is not None and failure.unusable not in OWN and self.mode == "auto" and not self._exact:
                 found = None
             self.replayed += found is not None
             self.asked += found is None

@@ -17,6 +17,7 @@ from orchestra.rewards.rubrics import FRAMES
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import ScriptedPolicy
 from orchestra.rollout.question import question
+from orchestra.tools.base import NO_ANSWER
 from orchestra.tools.experts.judging import KEY, URL, JudgeEndpoint
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.rate_limits import ProviderLimits
@@ -55,6 +56,13 @@ def test_a_rule_decides_before_anything_is_paid(tmp_path: Path, monkeypatch: pyt
         episode = attempt(judged(tmp_path), LONG.capitalize())
     assert episode.solved and double.asked == []
     assert episode.verdict is not None and episode.verdict.judged is None
+
+
+def test_no_judge_is_paid_for_an_expert_that_gave_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving([(200, answer("Decision: TRUE"), 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        episode = attempt(judged(tmp_path), f"{NO_ANSWER}it refused]")
+    assert episode.counted and not episode.solved and double.asked == []
 
 
 def test_a_verdict_tells_what_the_ledger_holds_where_the_judge_says_no_tokens(

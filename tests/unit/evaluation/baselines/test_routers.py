@@ -16,7 +16,7 @@ from orchestra.evaluation.baselines.base import BASELINES, baseline_policy, find
 from orchestra.evaluation.baselines.knowledge import Knowledge, Lesson, take_lessons, who_is_right
 from orchestra.evaluation.baselines.routers import Neighbours, cascade, knn_router, pick, play
 from orchestra.rollout.policies.base import Conversation
-from orchestra.tools.base import UNSURE
+from orchestra.tools.base import NO_ANSWER, UNSURE
 from orchestra.tools.experts.judging import KEY, URL, JudgeEndpoint
 from orchestra.types import Category, Component, Example, Preference, ToolCall, ToolKind, ToolSpec, Turn, Verifier
 from tests.support.endpoint import answer, serving
@@ -136,11 +136,11 @@ def test_no_rule_pays_for_an_expert_that_it_can_no_longer_quote() -> None:
     item = question("who is Olm?", *tools)
     policy = baseline_policy("cascade", Knowledge(catalogue(), max_turns=3), codec().turn)
     conversation = Conversation(item, [1])
-    for _ in range(2):
+    for said in (UNSURE, f"{NO_ANSWER}it refused]"):
         (generation,) = asyncio.run(policy.generate([conversation], [64]))
         text = codec().decode(generation.ids)
         called = next(tool for tool in tools if f'"{tool}"' in text)
-        conversation.turns.append(Turn(ids=(1,), text=text, call=ToolCall(name=called), observation=UNSURE))
+        conversation.turns.append(Turn(ids=(1,), text=text, call=ToolCall(name=called), observation=said))
     (generation,) = asyncio.run(policy.generate([conversation], [64]))
     assert codec().decode(generation.ids).endswith(UNSURE)
 

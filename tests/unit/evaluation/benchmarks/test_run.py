@@ -22,7 +22,7 @@ from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
 from orchestra.types import Charge
 from tests.support.benchmarks import MODEL, ROOT, evaluation, pairs, player, published
-from tests.support.endpoint import answer, serving
+from tests.support.endpoint import answer, ended, serving
 from tests.support.serving_world import params, workspace
 
 CHILD = """
@@ -172,6 +172,29 @@ def test_failures_are_kept_apart_from_wrong_answers_and_tried_again_on_request(
         again = [request["model"] for request in double.asked[before:]]
         assert again and MODEL not in again, "the answers are there: only the judge is asked"
     assert [attempt.solved for attempt in made.attempts()] == [True, True, False]
+
+
+def test_thoughts_that_do_not_end_and_a_refusal_are_wrong_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the accuracy, paid for, and not drawn again until one is right."""
+    file, tape = published("hle", tmp_path, pairs("hle")[:3]), str(tmp_path / "tape.jsonl")
+    reply, replies = player("hle"), [(200, ended("length"), 0), (200, ended("content_filter"), 0)]
+
+    def unwilling(request: dict[str, object]) -> object:
+        return replies.pop() if replies and request["model"] == MODEL else reply(request)
+
+    with serving(unwilling) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = evaluation("hle", file, tmp_path, double.url, concurrency=1, tape=("auto", tape))
+        made.attempt(made.shards)
+        assert sum(made.journal.forget_failures(shard) for shard in made.shards) == 0 == made.attempt(made.shards)
+    assert [attempt.solved for attempt in made.attempts()] == [False, False, False]
+    assert [attempt.why for attempt in made.attempts()][:2] == ["it refused", "its thoughts did not end"]
+    assert all(not attempt.failure and attempt.cost_usd > 0 for attempt in made.attempts())
+    again = evaluation("hle", file, tmp_path / "again", double.url, tape=("replay", tape))
+    again.attempt(again.shards)
+    assert again.attempts() == made.attempts()
 
 
 def test_more_trials_and_questions_go_on_from_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,9 @@ from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
 from orchestra.config.schema import Rollout
 from orchestra.errors import BudgetError, ConfigError
+from orchestra.rewards.group import group_rewards
 from orchestra.rollout.loop import RolloutOptions, rollout
+from orchestra.rollout.policies.base import UNFINISHED
 from orchestra.rollout.policies.chat import ChatPolicy, chat_policy
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.chat.client import Chat
@@ -20,7 +22,7 @@ from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Component, Episode, Price, StopReason, Usage, User
-from tests.support.endpoint import Double, Script, answer, serving
+from tests.support.endpoint import Double, Script, answer, ended, serving
 from tests.support.worlds import NEUTRAL, ROOT, codec, example, toolkit
 
 PRICE = Price(input_per_million=Decimal(1), cached_input_per_million=Decimal("0.1"), output_per_million=Decimal(10))
@@ -155,6 +157,23 @@ def test_an_endpoint_that_fails_leaves_the_outcome_unknown(tmp_path: Path) -> No
     with serving([(500, {}, 0)]) as server:
         episode = attempt(tmp_path, server)
     assert episode.stop is StopReason.TOOL_FAILURE and not episode.counted
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_thoughts_that_do_not_end_and_a_refusal_are_wrong_paid_and_not_asked_again(tmp_path: Path, finish: str) -> None:
+    """Left out as failures, they would leave the model measured on what it finished."""
+    budget, tape = Budget(tmp_path / "ledger.jsonl", None), tmp_path / "tape.jsonl"
+    with serving([(200, ended(finish), 0)]) as server:
+        episode = attempt(tmp_path, server, budget, Cassette(tape))
+        spent = budget.spent_usd
+        for mode in ("auto", "replay"):
+            assert attempt(tmp_path, server, budget, Cassette(tape, mode)) == episode
+    assert episode.stop is StopReason.TOKEN_LIMIT and episode.counted and not episode.solved
+    assert episode.turns[0].parse_error == UNFINISHED["length" if finish == "length" else "refused"][1]
+    assert len(server.asked) == 1 and episode.charges[0].usage.output_tokens == 7
+    assert budget.spent_usd == spent == episode.cost_usd > 0
+    (reward,) = group_rewards([episode], NEUTRAL)
+    assert reward.value == 0
 
 
 def test_it_asks_the_user_and_hears_the_reply(tmp_path: Path) -> None:

@@ -12,19 +12,25 @@ from typing import Any
 
 import pytest
 
+from orchestra.accounting.budget import Budget
+from orchestra.accounting.ledger import total
 from orchestra.errors import ConfigError, ToolError
-from orchestra.tools.base import ToolContext, ToolResult
+from orchestra.files.jsonl import read_jsonl
+from orchestra.tools.base import ToolContext, ToolResult, unanswered
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.endpoint import CUT, Endpoint, program, query
 from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, Unusable
 from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Component, Price, ToolCall, ToolKind, Usage
-from tests.support.endpoint import Double, answer, serving
+from orchestra.types import Charge, Component, Price, ToolCall, ToolKind, Usage
+from tests.support.endpoint import Double, answer, ended, serving
 from tests.support.experts import KEY, expert, real
+from tests.support.scripts import RIGHT, play, says
+from tests.support.scripts import call as call_turn
 from tests.support.worlds import ROOT, catalogue, example, toolkit
 
 PRICE = Price(input_per_million=Decimal(2), cached_input_per_million=Decimal(1), output_per_million=Decimal(10))
@@ -199,6 +205,53 @@ def test_a_cut_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     cut["choices"][0]["finish_reason"] = "length"
     with endpoint(monkeypatch, [(200, cut, 0)]) as (_, asked):
         assert ask(asked).text == f"Kelm {CUT}"
+
+
+UNENDED, UNWILLING = "[no answer: its thoughts did not end]", "[no answer: it refused]"
+CUT_OFF = "[no answer: its program is cut off]"
+
+
+@pytest.mark.parametrize(
+    ("reply", "role", "said"),
+    [
+        (ended("length"), "generalist", UNENDED),
+        (ended("stop", "<think>so then"), "code writer", UNENDED),
+        (ended("content_filter", "The first step"), "generalist", UNWILLING),
+        (answer(None, refusal="I cannot help"), "generalist", UNWILLING),
+        (ended("length", "```python\nprint("), "code writer", CUT_OFF),
+    ],
+)
+def test_an_expert_that_gives_no_answer_is_observed_paid_and_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reply: dict[str, Any], role: str, said: str
+) -> None:
+    """It is the expert's own doing: the episode goes on, no other is asked in its place, and it counts as wrong."""
+    hands_to = "python" if role == "code writer" else None
+    with serving([(503, {}, 0), (200, reply, 0)]) as double:
+        entries = {"real": expert(role=role, hands_to=hands_to, fallback="spare"), "spare": expert()}
+        for mode in ("record", "auto", "replay"):
+            budget, tape = Budget(tmp_path / f"{mode}.jsonl", None), Cassette(tmp_path / "tape.jsonl", mode)
+            kit = real(monkeypatch, toolkit(tmp_path), double, None, tape, budget, **entries)
+            box = [kit.catalogue.spec(name) for name in ("real", "python")]
+            episode = play(kit, says(call_turn("real"), RIGHT), example(toolbox=box))
+            (paid,) = [charge for charge in episode.charges if charge.name == "real"]
+            assert (episode.solved, episode.turns[0].observation) == (True, said) and unanswered(said)
+            assert paid.usage.output_tokens == 7 and paid.cost_usd > 0 and paid.latency_s > 0
+            booked = total(charge for charge in read_jsonl(budget.path, Charge) if charge.name == "real")
+            assert (booked > 0) == (mode == "record")
+    assert len(double.asked) == 2
+
+
+def test_a_failure_of_the_tool_that_takes_the_work_is_none_of_the_expert_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def cut(arguments: Any, context: Any) -> ToolResult:
+        raise ReplyError("thoughts", unusable=Unusable.TRUNCATED)
+
+    with serving([(200, answer("```python\n1\n```"), 0)]) as double:
+        kit = real(monkeypatch, toolkit(tmp_path), double, real=expert(role="code writer", hands_to="python"))
+        monkeypatch.setattr(kit.tool("python"), "call", cut)
+        with pytest.raises(ReplyError, match="thoughts"):
+            call(kit, "real")
 
 
 def test_a_fallback_answers_is_named_and_each_is_charged_at_its_own_price(

@@ -29,7 +29,8 @@ from orchestra.tools.reports.describe import (
 from orchestra.tools.reports.describe import written as write_with
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Component, Example, Price
-from tests.support.endpoint import answer, serving
+from tests.support.endpoint import answer, ended, serving
+from tests.support.experts import expert, real
 from tests.support.worlds import ROOT, example, toolkit
 
 TOPICS = ("law", "math", "music")
@@ -112,6 +113,20 @@ def test_failed_calls_are_asked_again(tools: Toolkit, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="every call failed"):
         template(read_jsonl(file, Tried))
     assert [one.failure for one in measured(tools, file, 3)] == [None] * 3
+
+
+def test_an_expert_that_gives_no_answer_is_wrong_and_not_asked_again(
+    tools: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be measured on the questions that it finished."""
+    replies = [(200, one, 0.0) for one in (ended("length"), ended("content_filter"), answer("A"))]
+    with serving(replies) as double:
+        kit = real(monkeypatch, tools, double, real=expert())
+        kit = Toolkit(kit.catalogue, {}, tmp_path, book=tools.book)
+        found = measured(kit, tmp_path / "o.jsonl", 3, "real")
+        assert measured(kit, tmp_path / "o.jsonl", 3, "real") == found and len(double.asked) == 3
+    assert sorted((one.solved, one.failure) for one in found) == [(False, None), (False, None), (True, None)]
+    assert all(one.cost_usd > 0 for one in found)
 
 
 def test_only_experts_are_described(tools: Toolkit, tmp_path: Path) -> None:
