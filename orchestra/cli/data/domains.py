@@ -140,7 +140,6 @@ def examples(
     from orchestra.synthesis.writers.generator import Generator, OfflineGenerator
     from orchestra.synthesis.writers.structured import Writer
     from orchestra.synthesis.writers.tasks import ModelGenerator
-    from orchestra.tools.experts.metered import PaidChat
     from orchestra.tools.toolkit import Toolkit
     from orchestra.types import Component
     from orchestra.validation.gate.decontamination import Gate
@@ -165,7 +164,7 @@ def examples(
     if model is not None:
         paid = writing_chat(params.world, root, model, price, budget, tape, max_output_tokens)
         generator = ModelGenerator(Writer(paid, max_tokens=max_output_tokens), seed, licence)
-        user = ModelUser(PaidChat(paid.chat, paid.price, paid.budget, Component.USER)) if model_user else None
+        user = ModelUser(paid.of(Component.USER)) if model_user else None
     elif model_user:
         raise ConfigError("no model is named to play the users", where="--model-user", fix="name one with --model")
     with open_solver(named(solver, here), params, tried_with, root, _say, user) as tried_by:

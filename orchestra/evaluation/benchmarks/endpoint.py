@@ -10,6 +10,7 @@ from orchestra.accounting.budget import Budget
 from orchestra.errors import ConfigError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.rewards.outcome import verify
+from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import PaidChat, ask_held
@@ -33,6 +34,7 @@ class EndpointModel:
     """What one question may cost at a gateway, which keeps to it."""
     version: str = ""
     """The release that a gateway's answers must name; empty: any."""
+    limit_parameter: LimitParameter = "max_completion_tokens"
 
     @property
     def name(self) -> str:
@@ -55,7 +57,7 @@ class EndpointModel:
         await self.chat.aclose()
 
     async def _plain(self, question: Question, price: Price) -> Attempt:
-        paid = PaidChat(self.chat, price, self.budget, Component.POLICY)
+        paid = PaidChat(self.chat, price, self.budget, Component.POLICY, self.limit_parameter)
         usd = partial(paid.listed_usd, messages=question.messages, max_tokens=self.max_tokens)
         try:
             reply, _ = await paid.ask(question.messages, max_tokens=self.max_tokens)

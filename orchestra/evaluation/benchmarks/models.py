@@ -25,10 +25,11 @@ from orchestra.files.checkpoint import hash_dir
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
-from orchestra.tools.catalogue.catalogue import read_catalogue
+from orchestra.tools.catalogue.catalogue import CatalogueFile, read_catalogue
+from orchestra.tools.catalogue.entry import LimitParameter, limit_parameter
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.rate_limits import ProviderLimits, limiter_of
+from orchestra.tools.rate_limits import limiter_of
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Episode, Example, Price, Provenance, StopReason, Verifier
@@ -229,10 +230,10 @@ class ModelSettings:
             cassette=cassette,
             entry=self.release.fingerprint,
             billed=SPENT if price is None else frozenset(),
-            provider=None if self.price is None else limiter_of(self.price, self._providers),
+            provider=None if self.price is None else limiter_of(self.price, self._catalogue.providers),
         )
-        limits = self.max_tokens, self.question_usd
-        return EndpointModel(chat, found["url"], price, budget, *limits, self.release.version)
+        limits, named = (self.max_tokens, self.question_usd), self.limit_parameter(self.price)
+        return EndpointModel(chat, found["url"], price, budget, *limits, self.release.version, named)
 
     @property
     def listed_price(self) -> Price | None:
@@ -243,10 +244,13 @@ class ModelSettings:
             raise ConfigError(what, where="--model", fix="name its row of the price book: --price PROVIDER/MODEL")
         return None if self.price is None else self.price_of(self.price)
 
-    @property
-    def _providers(self) -> dict[str, ProviderLimits]:
-        """How each provider is asked, as the catalogue says."""
-        return read_catalogue(self.root / self.params.world.catalogue).providers
+    def limit_parameter(self, row: str | None) -> LimitParameter:
+        """How requests to the model of a row of the price book name their output limit; None: of a gateway."""
+        return "max_completion_tokens" if row is None else limit_parameter(row, self._catalogue.tools)
+
+    @cached_property
+    def _catalogue(self) -> CatalogueFile:
+        return read_catalogue(self.root / self.params.world.catalogue)
 
     def price_of(self, row: str) -> Price:
         """A row of the price book on `world.price_date`; raises `ConfigError` for one that it lacks."""

@@ -14,11 +14,13 @@ from orchestra.rollout.render import BUDGET, tool_dict
 from orchestra.system.environment import required
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import worst_usage
+from orchestra.tools.experts.output_limit import OutputLimit
 from orchestra.tools.failures import EndpointError, ReplyError, Unusable
 from orchestra.tools.replay.cassette import watched
 from orchestra.types import Turn, Usage
 
 if TYPE_CHECKING:
+    from orchestra.tools.catalogue.entry import LimitParameter
     from orchestra.tools.chat.reply import ChatReply
     from orchestra.tools.toolkit import Toolkit
     from orchestra.types import Example, ToolSpec
@@ -41,10 +43,16 @@ class ChatPolicy(KeepsNothing):
     by_episode = True
 
     def __init__(
-        self, name: str, chat: Chat, encode_turn: Callable[[str], list[int]], settings: dict[str, Any] | None = None
+        self,
+        name: str,
+        chat: Chat,
+        encode_turn: Callable[[str], list[int]],
+        settings: dict[str, Any] | None = None,
+        limit_parameter: LimitParameter = "max_completion_tokens",
     ) -> None:
         """`settings`: what else a request says, such as reasoning_effort; a temperature of 0 is sent by default."""
         self._name, self._chat, self._encode = name, chat, encode_turn
+        self._limit = OutputLimit(name, limit_parameter)
         self._settings = {"temperature": 0} | (settings or {})
 
     @property
@@ -67,17 +75,19 @@ class ChatPolicy(KeepsNothing):
             try:
                 reply = await self._chat.ask(body)
             except EndpointError as error:
+                self._limit.check(error.lost, most)
                 usage, seconds, replayed = _sum(error.lost, worst), error.seconds, any(asked)
                 if (own := _own(error)) is not None:
                     return Generation([], [], own, usage=usage, seconds=seconds, replayed=replayed)
                 return Generation([], [], "failed", usage=usage, seconds=seconds, replayed=replayed, failure=error)
+        self._limit.check(reply.attempts, most)
         usage = _sum(reply.attempts, worst)
         ended: Literal["stop", "length"] = "length" if reply.cut else "stop"
         ids = self._encode(turn_text(reply))
         return Generation(ids, [], ended, usage=usage, seconds=reply.seconds, replayed=reply.replayed)
 
     def _body(self, conversation: Conversation, most: int) -> dict[str, Any]:
-        body: dict[str, Any] = {"messages": list(messages(conversation)), "max_completion_tokens": most}
+        body: dict[str, Any] = {"messages": list(messages(conversation)), **self._limit.of(most)}
         if tools := [function(spec) for spec in conversation.example.toolbox]:
             body["tools"] = tools
         return body | self._settings
@@ -104,7 +114,7 @@ def chat_policy(
         entry=entry.fingerprint,
         provider=toolkit.resources.provider(entry.price),
     )
-    return ChatPolicy(name, chat, encode_turn, (settings or {}) | entry.settings)
+    return ChatPolicy(name, chat, encode_turn, (settings or {}) | entry.settings, entry.limit_parameter)
 
 
 def messages(conversation: Conversation) -> Iterator[dict[str, Any]]:

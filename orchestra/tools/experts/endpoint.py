@@ -14,6 +14,7 @@ from orchestra.tools.catalogue.entry import TAKEN, Entry
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import worst_usage
+from orchestra.tools.experts.output_limit import OutputLimit
 from orchestra.tools.failures import EndpointError, ReplyError, Unusable
 from orchestra.tools.rate_limits import RateLimiter
 from orchestra.tools.replay.cassette import Cassette
@@ -60,7 +61,7 @@ class Endpoint:
         assert entry.base_url_env is not None and entry.endpoint_model is not None
         asks = cassette is None or cassette.mode != "replay"
         self._name, self._entry = name, entry
-        self._limit = {} if entry.max_output_tokens is None else {"max_completion_tokens": entry.max_output_tokens}
+        self._limit = OutputLimit(name, entry.limit_parameter)
         self._chat = Chat(
             name,
             model=entry.endpoint_model,
@@ -86,11 +87,13 @@ class Endpoint:
         prompt = PROMPTS.get(self._entry.role)
         messages = [{"role": "system", "content": prompt}] if prompt is not None else []
         messages.append({"role": "user", "content": as_text(question)})
-        body: dict[str, Any] = {"messages": messages, **self._limit, **self._entry.settings}
-        worst = worst_usage(body, self._entry.max_output_tokens or self._entry.usage.output_tokens)
+        most = self._entry.max_output_tokens
+        body: dict[str, Any] = {"messages": messages, **self._limit.of(most), **self._entry.settings}
+        worst = worst_usage(body, most or self._entry.usage.output_tokens)
         try:
             reply = await self._chat.ask(body)
         except EndpointError as error:
+            self._limit.check(error.lost, most)
             if isinstance(error, ReplyError) and error.own is not None:
                 before, usage = error.billed
                 return self._result(f"{NO_ANSWER}{error.own}]", usage or worst, error.seconds, before, worst, context)
@@ -98,6 +101,7 @@ class Endpoint:
             if error.seconds:
                 error.charges += (self._charge(context, Usage(), error.seconds),)
             raise
+        self._limit.check(reply.attempts, most)
         usage, text = reply.usage if reply.counted else worst, f"{reply.text} {CUT}" if reply.cut else reply.text
         result = self._result(text, usage, reply.seconds, reply.lost, worst, context)
         return await self._handed(reply, result, context)

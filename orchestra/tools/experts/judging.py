@@ -13,6 +13,7 @@ from orchestra.config.schema import World
 from orchestra.errors import ConfigError
 from orchestra.system.environment import required
 from orchestra.tools.catalogue.catalogue import read_catalogue
+from orchestra.tools.catalogue.entry import LimitParameter, limit_parameter
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
@@ -32,12 +33,15 @@ class JudgeEndpoint:
     price: Price
     providers: Mapping[str, ProviderLimits] = field(default_factory=dict)
     """The catalogue's: the experts of the judge's provider are asked within the same limits."""
+    limit_parameter: LimitParameter = "max_completion_tokens"
+    """As the catalogue's entries of the judge's provider name it."""
 
     @classmethod
     def of(cls, settings: JudgeSettings, world: World, root: Path) -> Self:
         """At its price of `world.price_date`; raises `ConfigError`."""
         price = PriceBook.load(root / world.prices).at(settings.price, date.fromisoformat(world.price_date))
-        return cls(settings, price, read_catalogue(root / world.catalogue).providers)
+        file = read_catalogue(root / world.catalogue)
+        return cls(settings, price, file.providers, limit_parameter(settings.price, file.tools))
 
     def chat(self, budget: Budget | None, cassette: Cassette | None) -> PaidChat:
         """The judge under the budget's cap; a replay needs neither address nor key. Raises `ConfigError`."""
@@ -54,4 +58,4 @@ class JudgeEndpoint:
             cassette=cassette,
             provider=limiter_of(self.settings.price, self.providers),
         )
-        return PaidChat(chat, self.price, budget, Component.JUDGE)
+        return PaidChat(chat, self.price, budget, Component.JUDGE, self.limit_parameter)

@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
+from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
+from orchestra.tools.experts.output_limit import OutputLimit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Charge, Component, Message, Price, Usage, add_up
 
@@ -22,8 +24,20 @@ class PaidChat:
     at that; a reply that is of no use, at its tokens; a replayed call at 0.
     """
 
-    def __init__(self, chat: Chat, price: Price, budget: Budget, component: Component) -> None:
+    def __init__(
+        self,
+        chat: Chat,
+        price: Price,
+        budget: Budget,
+        component: Component,
+        limit_parameter: LimitParameter = "max_completion_tokens",
+    ) -> None:
         self.chat, self.price, self.budget, self.component = chat, price, budget, component
+        self.limit = OutputLimit(chat.name, limit_parameter)
+
+    def of(self, component: Component) -> Self:
+        """The same chat, booked on another component."""
+        return type(self)(self.chat, self.price, self.budget, component, self.limit.parameter)
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
@@ -35,9 +49,11 @@ class PaidChat:
         costliest = self._charge(worst, worst_usd)
 
         def lost(usage: Usage | None) -> Charge:
+            self.limit.check([usage], max_tokens)
             return costliest if usage is None else self._charge(usage, cost_of(self.price, usage))
 
         def paid(reply: ChatReply) -> Charge:
+            self.limit.check([reply.usage], max_tokens)
             if not (reply.replayed or reply.counted):
                 return costliest
             return self._charge(reply.usage, Decimal(0) if reply.replayed else cost_of(self.price, reply.usage))
@@ -60,10 +76,9 @@ class PaidChat:
         """Close the pooled connections."""
         await self.chat.aclose()
 
-    @staticmethod
-    def _body(messages: Sequence[Message], max_tokens: int, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Message], max_tokens: int, settings: Mapping[str, Any] | None) -> dict[str, Any]:
         said = [message.model_dump(mode="json") for message in messages]
-        return {"messages": said, "max_completion_tokens": max_tokens, **(settings or {})}
+        return {"messages": said, **self.limit.of(max_tokens), **(settings or {})}
 
     def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
         return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)

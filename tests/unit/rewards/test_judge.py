@@ -204,6 +204,22 @@ def test_a_judge_of_params_has_the_limits_of_its_provider_in_the_catalogue(tmp_p
     assert kit.judge == alone and alone.providers["openai"].requests_per_minute == 7
 
 
+def test_the_limit_of_a_judge_is_named_as_its_provider_s_experts_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = JudgeSettings(model="llama", price="together/llama-3.3-70b-turbo")
+    world = load_params(ROOT / "params.yaml").world
+    world = world.model_copy(update={"judge": settings, "domains": [], "price_date": "2026-08-06"})
+    world = world.model_copy(update={"catalogue": "data/catalogue/real.yaml"})
+    with serving([(200, answer("Decision: TRUE"), 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        kit = Toolkit.of(world, ROOT, tmp_path, budget=Budget(tmp_path / "ledger.jsonl", None))
+        assert kit.judge == JudgeEndpoint.of(settings, world, ROOT)
+        assert attempt(kit, "its western pillar sank").solved
+    assert double.asked[0]["max_tokens"] == settings.max_output_tokens
+    assert "max_completion_tokens" not in double.asked[0]
+
+
 def test_where_nothing_is_judged_no_judge_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [example(), example().model_copy(update={"verifier": Verifier(kind="database")})]
     assert judge_of(judged(tmp_path), others) is None is judge_of(toolkit(tmp_path), [example(kind="judge")])

@@ -186,7 +186,8 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
     try:
         price, most = model.price_of(judge.price), judge.max_output_tokens
         key = os.environ.get(KEY, "")
-        proxy = Proxy(url, key, price, budget, cassette, Component.USER, max_tokens=most)
+        named = model.limit_parameter(judge.price)
+        proxy = Proxy(url, key, price, budget, cassette, Component.USER, max_tokens=most, limit_parameter=named)
         stack.enter_context(serving(proxy))
         if model.model in REFERENCES:
             agent = {"kind": model.model}
@@ -213,5 +214,5 @@ def _agents(model: ModelSettings, budget: Budget, cassette: Cassette | None) -> 
     found.check_cap()
     key, most, call_usd = os.environ.get(MODEL_KEY, ""), found.max_tokens, found.question_usd
     limits: dict[str, Any] = {"max_tokens": most, "call_usd": call_usd, "release": model.release}
-    limits["deadline_s"] = model.deadline_s
+    limits |= {"deadline_s": model.deadline_s, "limit_parameter": found.limit_parameter}
     return Proxy(found.url, key, found.price, budget, cassette, Component.POLICY, **limits)

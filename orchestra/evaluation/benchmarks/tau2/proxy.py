@@ -24,9 +24,11 @@ from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.endpoint import SPENT, check_release
 from orchestra.evaluation.benchmarks.served import ANY, Served
 from orchestra.text import one_line, without
+from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.chat.retries import TIMED_OUT
 from orchestra.tools.experts.metered import worst_usage
+from orchestra.tools.experts.output_limit import OutputLimit
 from orchestra.tools.replay.cassette import Cassette, scope
 from orchestra.types import EXACT, Charge, Component, Price, Record, Usage
 
@@ -69,14 +71,17 @@ class Proxy(ThreadingHTTPServer):
         call_usd: Decimal | None = None,
         release: Served = ANY,
         deadline_s: float = DEADLINE_S,
+        limit_parameter: LimitParameter = "max_completion_tokens",
     ) -> None:
-        """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit.
+        """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit;
+        `limit_parameter`: its name there.
         `call_usd`: what a gateway may spend on a call. `release`: what a gateway must answer with. `deadline_s`: of a
         reply."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.key, self.price, self.component = url.rstrip("/"), key, price, component
         self.budget, self.cassette, self.max_tokens, self.call_usd = budget, cassette, max_tokens, call_usd
         self.release, self.deadline_s = release, deadline_s
+        self.limit = OutputLimit(f"tau2's {component.value}", limit_parameter)
         self.capped: dict[str, BudgetError | ConfigError] = {}
         """By name, why it stopped asking: a reason that the caller must act on."""
         self.cost_usd: dict[str, Decimal] = {}
@@ -136,7 +141,7 @@ class Proxy(ThreadingHTTPServer):
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         if limit is None:
             limit = self.max_tokens
-            body = body | {"max_completion_tokens": limit}
+            body = body | self.limit.of(limit)
         usage = worst_usage(body, int(limit))
         return body, worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
 
@@ -151,6 +156,7 @@ class Proxy(ThreadingHTTPServer):
             return worst
         if usage is None:
             return worst
+        self.limit.check([usage], worst.usage.output_tokens)
         return worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
 
     def _billed(self, error: BaseException) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ConfigError, ServiceError
+from orchestra.evaluation.benchmarks.endpoint import EndpointModel
 from orchestra.evaluation.benchmarks.hle.harness import harnessed
 from orchestra.evaluation.benchmarks.models import GATEWAY_MODEL, ModelSettings
 from orchestra.evaluation.benchmarks.run import Evaluation
@@ -127,6 +128,16 @@ def test_what_a_plain_endpoint_is_reported_to_cost_is_what_is_booked(
     assert [bool(attempt.failure) for attempt in made.attempts()] == [False, False, True]
     assert sum(attempt.cost_usd for attempt in made.attempts()) == booked(made)
     assert all(attempt.cost_usd > 0 for attempt in made.attempts())
+
+
+def test_a_tested_model_s_limit_is_named_as_its_provider_names_it(tmp_path: Path) -> None:
+    made = evaluation("hle", published("hle", tmp_path), tmp_path)
+    world = made.params.world.model_copy(update={"catalogue": "data/catalogue/real.yaml", "price_date": "2026-08-06"})
+    model = replace(made.model, params=made.params.model_copy(update={"world": world}))
+    names = {"openai/gpt-5-mini": "max_completion_tokens", "together/llama-3.3-70b-turbo": "max_tokens"}
+    for price, name in names.items():
+        opened = replace(model, price=price).open(made.budget(), None)
+        assert isinstance(opened, EndpointModel) and opened.limit_parameter == name
 
 
 def test_another_release_gets_results_of_its_own_and_a_replay_those_recorded(

@@ -23,6 +23,8 @@ from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Component, Episode, Price, StopReason, Usage, User
 from tests.support.endpoint import Double, Script, answer, ended, serving
+from tests.support.experts import expert, real
+from tests.support.scripts import play
 from tests.support.worlds import NEUTRAL, ROOT, codec, example, toolkit
 
 PRICE = Price(input_per_million=Decimal(1), cached_input_per_million=Decimal("0.1"), output_per_million=Decimal(10))
@@ -86,6 +88,17 @@ def test_openai_s_reasoning_models_are_asked_with_the_only_temperature_that_they
         policies = [chat_policy(f"chat:{name}", kit, codec().turn, {"temperature": 0.7}) for name in names]
         found = [rollout([example()], one, codec(), kit, RolloutOptions(LIMITS, PRICE))[0] for one in policies]
     assert len(found) == 6 and all(episode.solved for episode in found)
+
+
+def test_its_limit_is_named_as_its_entry_names_it_and_a_longer_reply_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = answer("888") | {"usage": {"prompt_tokens": 9, "completion_tokens": 201}}
+    with serving([(200, long, 0)]) as server:
+        kit = real(monkeypatch, toolkit(tmp_path), server, ours=expert(limit_parameter="max_tokens"))
+        assert play(kit, chat_policy("chat:ours", kit, codec().turn), example(), LIMITS).solved
+    assert server.asked[0]["max_tokens"] == 200 and "max_completion_tokens" not in server.asked[0]
+    assert sum("chat:ours: a reply has 201 tokens, and its limit was 200" in one for one in caplog.messages) == 1
 
 
 def test_an_expert_that_is_no_endpoint_is_named_as_it_was_asked_for(tmp_path: Path) -> None:

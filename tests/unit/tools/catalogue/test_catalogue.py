@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ConfigError
-from orchestra.tools.catalogue.catalogue import Catalogue, scaled
+from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue, scaled
+from orchestra.tools.catalogue.entry import limit_parameter
 from orchestra.types import Price, ToolKind
 from tests.support.worlds import ROOT, catalogue
 
@@ -27,6 +28,21 @@ def test_shipped_experts_have_the_published_accuracy_and_cost() -> None:
         assert shipped.strength(name) == pytest.approx(accuracy, abs=0.001)
     for name, value in cents.items():
         assert float(shipped.spec(name).call_usd) * 100 == pytest.approx(value, rel=0.01)
+
+
+def test_providers_that_may_ignore_the_newer_name_of_the_limit_are_sent_the_older() -> None:
+    """Together's schema knows max_tokens alone, DeepInfra documents it alone; OpenAI's reasoning models refuse it."""
+    names: dict[str, set[str]] = {}
+    for file in sorted((ROOT / "data/catalogue").glob("*.yaml")):
+        tools = read_catalogue(file).tools if file.name != "prices.yaml" else {}
+        for entry in tools.values():
+            if entry.implementation == "openai":
+                names.setdefault(entry.vendor, set()).add(entry.limit_parameter)
+    assert names["together"] == names["deepinfra"] == names["fireworks"] == {"max_tokens"}
+    assert names["openai"] == {"max_completion_tokens"}
+    tools = read_catalogue(ROOT / "data/catalogue/real.yaml").tools
+    rows = ("together/another", "openai/gpt-5", "nobody/known")
+    assert [limit_parameter(row, tools) for row in rows] == ["max_tokens", *["max_completion_tokens"] * 2]
 
 
 def test_another_day_has_other_prices_and_the_same_tools() -> None:

@@ -132,6 +132,24 @@ def test_tokens_that_are_not_told_are_charged_at_their_worst(monkeypatch: pytest
         assert double.asked[0]["max_completion_tokens"] == 500
 
 
+@pytest.mark.parametrize("other", ["max_completion_tokens", "max_tokens"])
+def test_the_limit_is_named_as_its_provider_names_it_and_an_endpoint_that_ignores_it_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    (name,) = {"max_completion_tokens", "max_tokens"} - {other}
+    script = [(200, one | {"usage": {"prompt_tokens": 9, "completion_tokens": 501}}, 0) for one in LONGER]
+    with endpoint(monkeypatch, script) as (double, _):
+        for _ in range(2):
+            asked = Endpoint("real", entry().model_copy(update={"limit_parameter": name}))
+            ask(asked)
+            ask(asked)
+        assert all(one[name] == 500 and other not in one for one in double.asked) and len(double.asked) == 4
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "real: a reply has 501 tokens, and its limit was 500, so caps of dollars may be crossed — "
+        f"try limit_parameter: {other} in its provider's entries of the catalogue"
+    ] * 2
+
+
 def test_the_deadline_ends_a_slow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         endpoint(monkeypatch, [(200, answer(), 1.0)], deadline_s=0.15) as (_, expert),
@@ -207,6 +225,7 @@ def test_a_cut_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ask(asked).text == f"Kelm {CUT}"
 
 
+LONGER = (ended("length"), answer())
 UNENDED, UNWILLING = "[no answer: its thoughts did not end]", "[no answer: it refused]"
 CUT_OFF = "[no answer: its program is cut off]"
 

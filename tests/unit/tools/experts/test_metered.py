@@ -44,6 +44,21 @@ def ask(chat: PaidChat, *texts: str, max_tokens: int = 50) -> list[tuple[ChatRep
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize("usage", [51, 50])
+def test_a_reply_above_its_limit_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, usage: int) -> None:
+    counts = {"usage": {"prompt_tokens": 9, "completion_tokens": usage}}
+    with serving([(200, answer() | counts, 0), (200, answer(None) | counts, 0)]) as double:
+        made = paid(tmp_path, double.url)
+        chat = PaidChat(made.chat, made.price, made.budget, Component.USER, "max_tokens")
+        ask(chat, "one?")
+        with pytest.raises(ToolError, match="empty answer"):
+            ask(chat.of(Component.GENERATOR), "two?")
+    assert [one.get("max_tokens") for one in double.asked] == [50, 50] and "max_completion_tokens" not in double.asked[
+        0
+    ]
+    assert sum("a reply has 51 tokens, and its limit was 50" in one for one in caplog.messages) == 2 * (usage == 51)
+
+
 def ledger(folder: Path) -> list[Charge]:
     return read_jsonl(folder / "ledger.jsonl", Charge)
 

@@ -45,6 +45,8 @@ def test_the_catalogue_entry_is_part_of_the_key_but_not_what_it_never_sees(tmp_p
     entry = catalogue().entry("gpt-5")
     same = entry.model_copy(update={"description": "other words", "price": "openai/gpt-5-mini", "latency_s": 1.0})
     other = entry.model_copy(update={"role": "math"})
+    assert "limit_parameter" not in entry.fingerprint, "what was recorded before there was one is still its own"
+    assert entry.model_copy(update={"limit_parameter": "max_tokens"}).fingerprint != entry.fingerprint
     assert entry.fingerprint == same.fingerprint != other.fingerprint
     with serving([(200, answer("Tesk"), 0)]) as double:
         ask(chat(tmp_path / "tape", double.url, entry=entry.fingerprint))
