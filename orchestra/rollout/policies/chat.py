@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestra.errors import ConfigError
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 PREFIX = "chat:"
 """How the name of such a policy begins; the name of a catalogue entry follows, such as chat:gpt-5."""
+MOST_NAME = 64
+"""Characters of a function's name that every provider takes."""
+REFUSED = re.compile("[^A-Za-z0-9_-]")
+"""What some providers take in no function's name, the dot among it."""
 SYSTEM = (
     "Solve the task. Call one tool at a time, and answer when you know enough. Every call costs the dollars and "
     "seconds that its description says. Ask the user where only the user can know. Reply with the answer alone."
@@ -83,12 +88,13 @@ class ChatPolicy(KeepsNothing):
         self._limit.check(reply.attempts, most)
         usage = _sum(reply.attempts, worst)
         ended: Literal["stop", "length"] = "length" if reply.cut else "stop"
-        ids = self._encode(turn_text(reply))
+        ids = self._encode(turn_text(reply, sent_names(conversation.example.toolbox)))
         return Generation(ids, [], ended, usage=usage, seconds=reply.seconds, replayed=reply.replayed)
 
     def _body(self, conversation: Conversation, most: int) -> dict[str, Any]:
         body: dict[str, Any] = {"messages": list(messages(conversation)), **self._limit.of(most)}
-        if tools := [function(spec) for spec in conversation.example.toolbox]:
+        names = sent_names(conversation.example.toolbox)
+        if tools := [function(spec, names[spec.name]) for spec in conversation.example.toolbox]:
             body["tools"] = tools
         return body | self._settings
 
@@ -119,11 +125,11 @@ def chat_policy(
 
 def messages(conversation: Conversation) -> Iterator[dict[str, Any]]:
     """The conversation so far in the words of the chat protocol."""
-    example = conversation.example
+    example, names = conversation.example, sent_names(conversation.example.toolbox)
     yield {"role": "system", "content": told(example)}
     yield {"role": "user", "content": example.instruction}
     for number, turn in enumerate(conversation.turns):
-        yield from _exchange(turn, f"call_{number}")
+        yield from _exchange(turn, f"call_{number}", names)
 
 
 def told(example: Example) -> str:
@@ -132,25 +138,49 @@ def told(example: Example) -> str:
     return "\n".join(filter(None, [SYSTEM, example.preference.words, budget]))
 
 
-def function(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as an OpenAI function, whose description says dollars and seconds of a call."""
+def sent_names(toolbox: Sequence[ToolSpec]) -> dict[str, str]:
+    """The names that a provider is sent for these tools, by ours; no two tools share one. Only names that may be
+    refused differ."""
+    names = {spec.name: spec.name for spec in toolbox if _sent(spec.name) == spec.name}
+    for spec in toolbox:
+        name, number = _sent(spec.name), 1
+        while spec.name not in names:
+            if name not in names.values():
+                names[spec.name] = name
+            number += 1
+            end = f"_{number}"
+            name = _sent(spec.name)[: MOST_NAME - len(end)] + end
+    return names
+
+
+def function(spec: ToolSpec, name: str) -> dict[str, Any]:
+    """A tool as an OpenAI function of this name, whose description says dollars and seconds of a call, and our name of
+    the tool where it is another: preferences and messages say that one."""
     whole = tool_dict(spec)
-    offer = f"{spec.description} (about ${whole['cost_usd']} and {int(whole['latency_s'])} s a call)"
-    return {"type": "function", "function": whole["function"] | {"description": offer}}
+    ours = "" if name == spec.name else f"{spec.name}: "
+    offer = f"{ours}{spec.description} (about ${whole['cost_usd']} and {int(whole['latency_s'])} s a call)"
+    return {"type": "function", "function": whole["function"] | {"name": name, "description": offer}}
 
 
-def turn_text(reply: ChatReply) -> str:
-    """A reply as the text of a turn: its first call, as asked for, or its answer."""
+def turn_text(reply: ChatReply, names: Mapping[str, str]) -> str:
+    """A reply as the text of a turn: its first call, by our name of the tool, or its answer."""
     if not reply.calls:
         return format_answer(reply.text)
-    first, name = reply.calls[0], json.dumps(reply.calls[0].name, ensure_ascii=False)
+    first, ours = reply.calls[0], {sent: name for name, sent in names.items()}
+    name = json.dumps(ours.get(first.name, first.name), ensure_ascii=False)
     return f'{CALL_OPEN}{{"name": {name}, "arguments": {first.arguments}}}{CALL_CLOSE}'
 
 
-def _exchange(turn: Turn, call_id: str) -> Iterator[dict[str, Any]]:
+def _sent(name: str) -> str:
+    """A name with nothing in it that a provider refuses, be it of no tool at all."""
+    return REFUSED.sub("_", name)[:MOST_NAME] or "_"
+
+
+def _exchange(turn: Turn, call_id: str, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """What the model wrote in a turn, and what came back."""
     if turn.call is not None:
-        asked = {"name": turn.call.name, "arguments": json.dumps(turn.call.arguments, ensure_ascii=False)}
+        name = names.get(turn.call.name) or _sent(turn.call.name)
+        asked = {"name": name, "arguments": json.dumps(turn.call.arguments, ensure_ascii=False)}
         call = {"id": call_id, "type": "function", "function": asked}
         yield {"role": "assistant", "content": None, "tool_calls": [call]}
         yield {"role": "tool", "tool_call_id": call_id, "content": turn.observation or ""}

@@ -1,12 +1,15 @@
 """A prompted model orchestrates: its calls run, its tokens are paid for, and a dead endpoint scores nothing."""
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
@@ -15,7 +18,7 @@ from orchestra.errors import BudgetError, ConfigError
 from orchestra.rewards.group import group_rewards
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import UNFINISHED
-from orchestra.rollout.policies.chat import ChatPolicy, chat_policy
+from orchestra.rollout.policies.chat import ChatPolicy, chat_policy, sent_names
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.replay.cassette import Cassette
@@ -25,7 +28,7 @@ from orchestra.types import Component, Episode, Price, StopReason, Usage, User
 from tests.support.endpoint import Double, Script, answer, ended, serving
 from tests.support.experts import expert, real
 from tests.support.scripts import play
-from tests.support.worlds import NEUTRAL, ROOT, codec, example, toolkit
+from tests.support.worlds import NEUTRAL, ROOT, catalogue, codec, example, toolkit
 
 PRICE = Price(input_per_million=Decimal(1), cached_input_per_million=Decimal("0.1"), output_per_million=Decimal(10))
 LIMITS = Rollout(max_turns=4, max_turn_tokens=200, max_tokens=4000)
@@ -99,6 +102,48 @@ def test_its_limit_is_named_as_its_entry_names_it_and_a_longer_reply_is_told(
         assert play(kit, chat_policy("chat:ours", kit, codec().turn), example(), LIMITS).solved
     assert server.asked[0]["max_tokens"] == 200 and "max_completion_tokens" not in server.asked[0]
     assert sum("chat:ours: a reply has 201 tokens, and its limit was 200" in one for one in caplog.messages) == 1
+
+
+TAKEN = re.compile("[a-zA-Z0-9_-]{1,64}")
+"""A function's name, as Anthropic and most endpoints of chat completions take it."""
+NAMES = st.lists(st.text("aB1._-", min_size=1, max_size=64), unique=True, max_size=8)
+
+
+@given(NAMES)
+def test_every_tool_has_a_name_that_providers_take_and_no_two_share_one(names: list[str]) -> None:
+    spec = example().toolbox[0]
+    sent = sent_names([spec.model_copy(update={"name": name}) for name in names])
+    assert sorted(sent) == sorted(names) and len(set(sent.values())) == len(names)
+    assert all(TAKEN.fullmatch(name) for name in sent.values())
+    assert all(sent[name] == name for name in names if TAKEN.fullmatch(name))
+
+
+def test_tools_with_dots_are_offered_called_and_recorded_by_every_provider(tmp_path: Path) -> None:
+    """The endpoint refuses the whole request for one name; calls, charges and episodes keep our names."""
+    asked = iter(["llama-3_3-70b", "llama-3_3-70b_2", "functions.search", "llama-3.3-70b"])
+
+    def strict(request: dict[str, Any]) -> Any:
+        named = [tool["function"]["name"] for tool in request["tools"]]
+        named += [call["function"]["name"] for m in request["messages"] for call in m.get("tool_calls", ())]
+        if bad := [name for name in named if not TAKEN.fullmatch(name)]:
+            return 400, {"error": {"message": f"Invalid tool name: {bad}"}}, 0
+        wanted = next(asked, None)
+        return 200, answer("888") if wanted is None else calling(wanted, '{"question": "x"}'), 0
+
+    plain = catalogue().spec("llama-3.3-70b")
+    names = ("llama-3_3-70b", "llama-3.3-70b")
+    box = [plain.model_copy(update={"name": name}) for name in names]
+    with serving(strict) as server:
+        limits = LIMITS.model_copy(update={"max_turns": 8})
+        chat = Chat("chat:m", model="m", url=server.url, attempts=1)
+        policy, kit = ChatPolicy("chat:m", chat, codec().turn), toolkit(tmp_path)
+        episode = play(kit, policy, example(toolbox=box), limits)
+    assert episode.solved and episode.tool_counts == {"llama-3_3-70b": 1, "llama-3.3-70b": 2}
+    told = [tool["function"] for tool in server.asked[0]["tools"]]
+    assert [one["name"] for one in told] == ["llama-3_3-70b", "llama-3_3-70b_2"]
+    assert told[1]["description"].startswith("llama-3.3-70b: ") and not told[0]["description"].startswith("llama")
+    echoed = [m["tool_calls"][0]["function"]["name"] for m in server.asked[-1]["messages"] if "tool_calls" in m]
+    assert echoed == ["llama-3_3-70b", "llama-3_3-70b_2", "functions_search", "llama-3_3-70b_2"]
 
 
 def test_an_expert_that_is_no_endpoint_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
