@@ -135,6 +135,10 @@ class OrchestraError(Exception):
         """Say where it happened, unless it does."""
         self._say(self.what, self.where or where, self.fix)
 
+    def advise(self, fix: str) -> None:
+        """Say what to do about it, unless it does."""
+        self._say(self.what, self.where, self.fix or fix)
+
     def _say(self, what: str, where: str, fix: str) -> None:
         self.what, self.where, self.fix = what, where, fix
         parts = [f"{where}: {what}" if where else what]

@@ -9,7 +9,7 @@ from orchestra.config.section import Positive, Section, switch
 
 MAX_OUTPUT_TOKENS = 6_000
 """Of one reply of the model that writes; a table of entries is the longest object."""
-OURS = frozenset({"model", "messages", "max_completion_tokens", "n", "stream"})
+OURS = frozenset({"model", "messages", "max_completion_tokens", "max_tokens", "n", "stream"})
 """What every request says: another value would break the cap of dollars, or the reading of the reply."""
 
 

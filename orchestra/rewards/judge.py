@@ -1,20 +1,15 @@
 """A pinned model that says whether an answer is right: every verdict with its prompt, its reply and its price."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from orchestra.errors import ConfigError, JudgeError, ToolError
 from orchestra.rewards.rubrics import Rubric, rubric
 from orchestra.tools.experts.metered import PaidChat
-from orchestra.tools.failures import ReplyError, Unusable
+from orchestra.tools.failures import ReplyError, RequestError, Unusable
 from orchestra.tools.recording import is_recorded
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Example, Judged, Message
-
-REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")
-"""Names of OpenAI's reasoning models, which refuse a temperature."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +38,15 @@ class Judge:
 
     async def read(self, prompt: str) -> Judged:
         """The verdict on a prompt that stands already; raises as the call does."""
-        messages, settings = [Message(role="user", content=prompt)], self._settings
+        messages = [Message(role="user", content=prompt)]
+        settings = self.rubric.settings
         try:
             reply, _ = await self.chat.ask(messages, max_tokens=self.max_tokens, settings=settings)
         except ToolError as error:
-            raise JudgeError(error.what, where=f"the judge {self.model}", fix="run the same command again") from None
+            # Another try has the same end where the request or the model is the reason.
+            lasting = error.fix if isinstance(error, RequestError | ReplyError) else ""
+            fix = lasting or "run the same command again"
+            raise JudgeError(error.what, where=f"the judge {self.model}", fix=fix) from None
         said = self.rubric.ruling(reply.text)
         # What it costs at its price, be it replayed: a repeated evaluation is the same to the byte.
         spent = self.chat.listed_usd(reply.attempts, messages, max_tokens=self.max_tokens, settings=settings)
@@ -64,17 +63,11 @@ class Judge:
         """Have it judge that 1 + 1 is 2; raises `JudgeError` where no reply comes. What it says is not read."""
         messages = self.rubric.messages("What is 1 + 1?", "2", "2")
         try:
-            await self.chat.ask(messages, max_tokens=self.max_tokens, settings=self._settings)
+            await self.chat.ask(messages, max_tokens=self.max_tokens, settings=self.rubric.settings)
         except ToolError as error:
             if isinstance(error, ReplyError) and error.unusable is not Unusable.SHAPE:
                 return
             raise JudgeError(error.what, where=f"the judge {self.model}", fix=error.fix) from None
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        """What a request says besides its prompt."""
-        left_out = {"temperature"} if REASONING.match(self.model) else set[str]()
-        return {name: value for name, value in self.rubric.settings.items() if name not in left_out}
 
 
 def judge_of(toolkit: Toolkit, examples: Iterable[Example]) -> Judge | None:

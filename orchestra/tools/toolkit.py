@@ -13,7 +13,6 @@ from orchestra.config.schema import Params, World
 from orchestra.errors import ConfigError
 from orchestra.tools.base import Tool
 from orchestra.tools.catalogue.catalogue import Catalogue
-from orchestra.tools.catalogue.entry import limit_parameter
 from orchestra.tools.experts.judging import JudgeEndpoint
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.tools.experts.simulated import AnswerBook, SimulatedExpert
@@ -161,8 +160,7 @@ class Toolkit:
     def _judge(world: World, catalogue: Catalogue) -> JudgeEndpoint:
         assert world.judge is not None and catalogue.book is not None
         price = catalogue.book.at(world.judge.price, date.fromisoformat(world.price_date))
-        named = limit_parameter(world.judge.price, catalogue.entries)
-        return JudgeEndpoint(world.judge, price, catalogue.providers, named)
+        return JudgeEndpoint.among(world.judge, price, catalogue.providers, catalogue.entries)
 
     @property
     def index(self) -> SearchIndex:

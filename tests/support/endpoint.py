@@ -28,6 +28,16 @@ def ended(finish: str, content: Any = None, **message: Any) -> dict[str, Any]:
     return told | {"choices": [told["choices"][0] | {"finish_reason": finish}]}
 
 
+def taking_no(parameter: str, told: str = "`{}` is deprecated for this model.") -> Callable[[dict[str, Any]], Any]:
+    """A model that refuses a parameter, as Claude its temperature, and else says TRUE and 888."""
+
+    def reply(request: dict[str, Any]) -> Any:
+        said = {"error": {"type": "invalid_request_error", "message": told.format(parameter)}}
+        return (400, said, 0) if parameter in request else (200, answer("Decision: TRUE\nAnswer: 888"), 0)
+
+    return reply
+
+
 def completion(request: dict[str, Any], content: str) -> dict[str, Any]:
     """A chat completion with every field that OpenAI's schema wants, for clients that check it."""
     told = answer(content)

@@ -26,9 +26,10 @@ from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.catalogue import CatalogueFile, read_catalogue
-from orchestra.tools.catalogue.entry import LimitParameter, limit_parameter
+from orchestra.tools.catalogue.entry import LimitParameter, limit_parameter, own_temperature
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
+from orchestra.tools.experts.judging import REASONING
 from orchestra.tools.rate_limits import limiter_of
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
@@ -247,6 +248,13 @@ class ModelSettings:
     def limit_parameter(self, row: str | None) -> LimitParameter:
         """How requests to the model of a row of the price book name their output limit; None: of a gateway."""
         return "max_completion_tokens" if row is None else limit_parameter(row, self._catalogue.tools)
+
+    @property
+    def own_temperature(self) -> bool:
+        """Whether a plain endpoint's model may refuse the temperature that is sent by default."""
+        found = self.endpoint
+        reasons = found is not None and REASONING.match(found["model"] or "") is not None
+        return reasons or (self.price is not None and own_temperature(self.price, self._catalogue.tools))
 
     @cached_property
     def _catalogue(self) -> CatalogueFile:

@@ -15,7 +15,7 @@ from orchestra.rollout.render import BUDGET, tool_dict
 from orchestra.system.environment import required
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import worst_usage
-from orchestra.tools.experts.output_limit import OutputLimit
+from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
 from orchestra.tools.failures import EndpointError, ReplyError, Unusable
 from orchestra.tools.replay.cassette import watched
 from orchestra.types import Turn, Usage
@@ -55,7 +55,8 @@ class ChatPolicy(KeepsNothing):
         settings: dict[str, Any] | None = None,
         limit_parameter: LimitParameter = "max_completion_tokens",
     ) -> None:
-        """`settings`: what else a request says, such as reasoning_effort; a temperature of 0 is sent by default."""
+        """`settings`: what else a request says, such as reasoning_effort; a temperature of 0 is sent by default, null
+        sends none."""
         self._name, self._chat, self._encode = name, chat, encode_turn
         self._limit = OutputLimit(name, limit_parameter)
         self._settings = {"temperature": 0} | (settings or {})
@@ -81,6 +82,7 @@ class ChatPolicy(KeepsNothing):
                 reply = await self._chat.ask(body)
             except EndpointError as error:
                 self._limit.check(error.lost, most)
+                name_refused(error, body)
                 usage, seconds, replayed = _sum(error.lost, worst), error.seconds, any(asked)
                 if (own := _own(error)) is not None:
                     return Generation([], [], own, usage=usage, seconds=seconds, replayed=replayed)
@@ -96,7 +98,7 @@ class ChatPolicy(KeepsNothing):
         names = sent_names(conversation.example.toolbox)
         if tools := [function(spec, names[spec.name]) for spec in conversation.example.toolbox]:
             body["tools"] = tools
-        return body | self._settings
+        return with_settings(body, self._settings)
 
 
 def chat_policy(

@@ -1,7 +1,6 @@
 """Real experts: a model behind an OpenAI-compatible endpoint as a tool, in each of the method's roles."""
 
 import re
-from typing import Any
 
 from pydantic import JsonValue
 
@@ -14,7 +13,7 @@ from orchestra.tools.catalogue.entry import TAKEN, Entry
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import worst_usage
-from orchestra.tools.experts.output_limit import OutputLimit
+from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
 from orchestra.tools.failures import EndpointError, ReplyError, Unusable
 from orchestra.tools.rate_limits import RateLimiter
 from orchestra.tools.replay.cassette import Cassette
@@ -88,12 +87,13 @@ class Endpoint:
         messages = [{"role": "system", "content": prompt}] if prompt is not None else []
         messages.append({"role": "user", "content": as_text(question)})
         most = self._entry.max_output_tokens
-        body: dict[str, Any] = {"messages": messages, **self._limit.of(most), **self._entry.settings}
+        body = with_settings({"messages": messages, **self._limit.of(most)}, self._entry.settings)
         worst = worst_usage(body, most or self._entry.usage.output_tokens)
         try:
             reply = await self._chat.ask(body)
         except EndpointError as error:
             self._limit.check(error.lost, most)
+            name_refused(error, body)
             if isinstance(error, ReplyError) and error.own is not None:
                 before, usage = error.billed
                 return self._result(f"{NO_ANSWER}{error.own}]", usage or worst, error.seconds, before, worst, context)

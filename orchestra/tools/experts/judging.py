@@ -1,11 +1,12 @@
 """The endpoint of a judge: its address and key, its price, its limits, its cap and its cassette."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
@@ -13,7 +14,7 @@ from orchestra.config.schema import World
 from orchestra.errors import ConfigError
 from orchestra.system.environment import required
 from orchestra.tools.catalogue.catalogue import read_catalogue
-from orchestra.tools.catalogue.entry import LimitParameter, limit_parameter
+from orchestra.tools.catalogue.entry import Entry, LimitParameter, limit_parameter, own_temperature
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
@@ -23,6 +24,8 @@ from orchestra.types import Component, Price
 
 URL, KEY = "ORCHESTRA_JUDGE_URL", "ORCHESTRA_JUDGE_KEY"
 """Environment variables of the judge: its address up to `/v1`, and its key where it needs one."""
+REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")
+"""Names of OpenAI's reasoning models, which refuse a temperature; of others, settings or entries say so."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,33 @@ class JudgeEndpoint:
     """The catalogue's: the experts of the judge's provider are asked within the same limits."""
     limit_parameter: LimitParameter = "max_completion_tokens"
     """As the catalogue's entries of the judge's provider name it."""
+    own_temperature: bool = False
+    """Whether the catalogue's entries of the judge's row name one other than 0, so that it is sent none."""
 
     @classmethod
     def of(cls, settings: JudgeSettings, world: World, root: Path) -> Self:
         """At its price of `world.price_date`; raises `ConfigError`."""
         price = PriceBook.load(root / world.prices).at(settings.price, date.fromisoformat(world.price_date))
         file = read_catalogue(root / world.catalogue)
-        return cls(settings, price, file.providers, limit_parameter(settings.price, file.tools))
+        return cls.among(settings, price, file.providers, file.tools)
+
+    @classmethod
+    def among(
+        cls,
+        settings: JudgeSettings,
+        price: Price,
+        providers: Mapping[str, ProviderLimits],
+        tools: Mapping[str, Entry],
+    ) -> Self:
+        """At this price, asked as the catalogue's entries of its provider and its row are."""
+        row = settings.price
+        return cls(settings, price, providers, limit_parameter(row, tools), own_temperature(row, tools))
+
+    @property
+    def over(self) -> dict[str, Any]:
+        """What holds over the settings of every request to it; null: not sent."""
+        refuses = self.own_temperature or REASONING.match(self.settings.model) is not None
+        return ({"temperature": None} if refuses else {}) | self.settings.settings
 
     def chat(self, budget: Budget | None, cassette: Cassette | None) -> PaidChat:
         """The judge under the budget's cap; a replay needs neither address nor key. Raises `ConfigError`."""
@@ -58,4 +81,4 @@ class JudgeEndpoint:
             cassette=cassette,
             provider=limiter_of(self.settings.price, self.providers),
         )
-        return PaidChat(chat, self.price, budget, Component.JUDGE, self.limit_parameter)
+        return PaidChat(chat, self.price, budget, Component.JUDGE, self.limit_parameter, self.over)

@@ -11,7 +11,8 @@ from orchestra.accounting.ledger import cost_of
 from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
-from orchestra.tools.experts.output_limit import OutputLimit
+from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
+from orchestra.tools.failures import EndpointError
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Charge, Component, Message, Price, Usage, add_up
 
@@ -31,13 +32,15 @@ class PaidChat:
         budget: Budget,
         component: Component,
         limit_parameter: LimitParameter = "max_completion_tokens",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        """`settings`: said by every request, over its own; what they set to null is not sent."""
         self.chat, self.price, self.budget, self.component = chat, price, budget, component
-        self.limit = OutputLimit(chat.name, limit_parameter)
+        self.limit, self.settings = OutputLimit(chat.name, limit_parameter), settings or {}
 
     def of(self, component: Component) -> Self:
         """The same chat, booked on another component."""
-        return type(self)(self.chat, self.price, self.budget, component, self.limit.parameter)
+        return type(self)(self.chat, self.price, self.budget, component, self.limit.parameter, self.settings)
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
@@ -58,7 +61,11 @@ class PaidChat:
                 return costliest
             return self._charge(reply.usage, Decimal(0) if reply.replayed else cost_of(self.price, reply.usage))
 
-        return await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
+        try:
+            return await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
+        except EndpointError as error:
+            name_refused(error, body)
+            raise
 
     def listed_usd(
         self,
@@ -78,7 +85,8 @@ class PaidChat:
 
     def _body(self, messages: Sequence[Message], max_tokens: int, settings: Mapping[str, Any] | None) -> dict[str, Any]:
         said = [message.model_dump(mode="json") for message in messages]
-        return {"messages": said, **self.limit.of(max_tokens), **(settings or {})}
+        body = with_settings({"messages": said, **self.limit.of(max_tokens)}, settings or {})
+        return with_settings(body, self.settings)
 
     def _charge(self, usage: Usage, cost_usd: Decimal) -> Charge:
         return Charge(component=self.component, name=self.chat.name, usage=usage, cost_usd=cost_usd)

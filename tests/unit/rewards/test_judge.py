@@ -5,13 +5,14 @@ import shutil
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
-from orchestra.errors import BudgetError, ConfigError
+from orchestra.errors import BudgetError, ConfigError, JudgeError
 from orchestra.rewards.judge import judge_of
 from orchestra.rewards.rubrics import FRAMES
 from orchestra.rollout.loop import RolloutOptions, rollout
@@ -25,7 +26,8 @@ from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Component, Episode, Message, Price, Verifier
 from orchestra.validation.rows import answer_problem
-from tests.support.endpoint import answer, serving
+from tests.support.endpoint import answer, serving, taking_no
+from tests.support.experts import expert
 from tests.support.scripts import LIMITS
 from tests.support.worlds import PRICE, ROOT, catalogue, codec, example, toolkit
 
@@ -114,6 +116,44 @@ def test_a_judge_is_asked_without_chance_where_its_model_takes_a_temperature(
         monkeypatch.setenv(URL, double.url)
         attempt(tools, "its western pillar sank")
     assert double.asked[0].get("temperature") == (None if refuses else 0)
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "sent"),
+    [
+        (False, {}, 0),
+        (False, {"temperature": None}, None),
+        (True, {}, None),
+        (True, {"temperature": 0.5}, 0.5),
+    ],
+)
+def test_a_judge_s_temperature_is_what_its_settings_and_its_row_of_prices_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, settings: dict[str, Any], sent: float | None
+) -> None:
+    """An entry of the catalogue with a temperature of its own says that its model may refuse another."""
+    judge = SETTINGS.model_copy(update={"model": "claude-opus-4-8", "settings": settings})
+    entries = {"claude": expert(price=judge.price, settings={"temperature": None} if own else {})}
+    endpoint = JudgeEndpoint.among(judge, COST, {}, entries)
+    tools = toolkit(tmp_path, budget=Budget(tmp_path / "ledger.jsonl", None), judge=endpoint)
+    with serving([(200, answer("Decision: TRUE"), 0)]) as double:
+        monkeypatch.setenv(URL, double.url)
+        assert attempt(tools, "its western pillar sank").solved
+    assert double.asked[0].get("temperature") == sent and ("temperature" in double.asked[0]) == (sent is not None)
+
+
+def test_what_a_judge_refuses_is_told_with_the_setting_that_leaves_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(taking_no("temperature")) as double:
+        monkeypatch.setenv(URL, double.url)
+        judge = judge_of(judged(tmp_path), [example(kind="judge", answer=LONG)])
+        assert judge is not None
+        with pytest.raises(JudgeError, match=r"deprecated .* — leave it out by settings: \{temperature: null\}$"):
+            asyncio.run(judge("why?", "because", LONG))
+
+
+def test_settings_that_say_nothing_leave_no_trace_in_what_is_kept_of_a_judge() -> None:
+    assert "settings" not in SETTINGS.model_dump_json()
 
 
 @pytest.mark.parametrize("reply", [(500, "down", 0), (200, answer("I cannot say"), 0)])

@@ -22,10 +22,9 @@ from orchestra.evaluation.benchmarks.run import Evaluation
 from orchestra.evaluation.benchmarks.tau2 import worker
 from orchestra.evaluation.benchmarks.tau2.gateway import STATE, hosted
 from orchestra.evaluation.benchmarks.tau2.proxy import Proxy, serving
-from orchestra.rewards.judge import REASONING
 from orchestra.system.environment import foreign, required
 from orchestra.text import one_line
-from orchestra.tools.experts.judging import KEY, URL
+from orchestra.tools.experts.judging import KEY, URL, JudgeEndpoint
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Component, ToolCall
 
@@ -186,15 +185,16 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
     try:
         price, most = model.price_of(judge.price), judge.max_output_tokens
         key = os.environ.get(KEY, "")
-        named = model.limit_parameter(judge.price)
-        proxy = Proxy(url, key, price, budget, cassette, Component.USER, max_tokens=most, limit_parameter=named)
+        asked = JudgeEndpoint.of(judge, model.params.world, model.root)
+        said: dict[str, Any] = {"limit_parameter": asked.limit_parameter, "settings": asked.over}
+        proxy = Proxy(url, key, price, budget, cassette, Component.USER, max_tokens=most, **said)
         stack.enter_context(serving(proxy))
         if model.model in REFERENCES:
             agent = {"kind": model.model}
         elif model.endpoint is not None:
             agents = stack.enter_context(serving(_agents(model, budget, cassette)))
             agent = {"kind": "endpoint", "model": model.endpoint["model"] or GATEWAY_MODEL}
-            if agents.price is not None and not REASONING.match(agent["model"]):
+            if agents.price is not None and not model.own_temperature:
                 agent["temperature"] = TEMPERATURE
         else:
             address = stack.enter_context(hosted(model, budget, evaluation.folder / STATE))

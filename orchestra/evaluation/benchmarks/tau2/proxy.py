@@ -8,7 +8,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from http.client import HTTPException
@@ -28,7 +28,7 @@ from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.chat.retries import TIMED_OUT
 from orchestra.tools.experts.metered import worst_usage
-from orchestra.tools.experts.output_limit import OutputLimit
+from orchestra.tools.experts.parameters import OutputLimit, with_settings
 from orchestra.tools.replay.cassette import Cassette, scope
 from orchestra.types import EXACT, Charge, Component, Price, Record, Usage
 
@@ -72,9 +72,10 @@ class Proxy(ThreadingHTTPServer):
         release: Served = ANY,
         deadline_s: float = DEADLINE_S,
         limit_parameter: LimitParameter = "max_completion_tokens",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`url`: up to /v1; empty where all is replayed. `max_tokens`: of a reply, where the request names no limit;
-        `limit_parameter`: its name there.
+        `limit_parameter`: its name there. `settings`: over what a request says; null: not sent.
         `call_usd`: what a gateway may spend on a call. `release`: what a gateway must answer with. `deadline_s`: of a
         reply."""
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -82,6 +83,7 @@ class Proxy(ThreadingHTTPServer):
         self.budget, self.cassette, self.max_tokens, self.call_usd = budget, cassette, max_tokens, call_usd
         self.release, self.deadline_s = release, deadline_s
         self.limit = OutputLimit(f"tau2's {component.value}", limit_parameter)
+        self.settings = settings or {}
         self.capped: dict[str, BudgetError | ConfigError] = {}
         """By name, why it stopped asking: a reason that the caller must act on."""
         self.cost_usd: dict[str, Decimal] = {}
@@ -142,6 +144,7 @@ class Proxy(ThreadingHTTPServer):
         if limit is None:
             limit = self.max_tokens
             body = body | self.limit.of(limit)
+        body = with_settings(body, self.settings)
         usage = worst_usage(body, int(limit))
         return body, worst.model_copy(update={"usage": usage, "cost_usd": cost_of(self.price, usage)})
 

@@ -130,7 +130,7 @@ def test_what_a_plain_endpoint_is_reported_to_cost_is_what_is_booked(
     assert all(attempt.cost_usd > 0 for attempt in made.attempts())
 
 
-def test_a_tested_model_s_limit_is_named_as_its_provider_names_it(tmp_path: Path) -> None:
+def test_a_tested_model_is_asked_as_the_entries_of_its_provider_and_its_row_say(tmp_path: Path) -> None:
     made = evaluation("hle", published("hle", tmp_path), tmp_path)
     world = made.params.world.model_copy(update={"catalogue": "data/catalogue/real.yaml", "price_date": "2026-08-06"})
     model = replace(made.model, params=made.params.model_copy(update={"world": world}))
@@ -138,6 +138,8 @@ def test_a_tested_model_s_limit_is_named_as_its_provider_names_it(tmp_path: Path
     for price, name in names.items():
         opened = replace(model, price=price).open(made.budget(), None)
         assert isinstance(opened, EndpointModel) and opened.limit_parameter == name
+        assert replace(model, price=price).own_temperature == (price == "openai/gpt-5-mini"), "its entries say 1"
+    assert replace(model, model="o3-mini@http://127.0.0.1:9/v1").own_temperature
 
 
 def test_another_release_gets_results_of_its_own_and_a_replay_those_recorded(

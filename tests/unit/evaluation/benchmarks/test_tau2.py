@@ -141,15 +141,16 @@ def test_what_a_reply_cost_is_the_worst_case_where_it_is_not_known(tmp_path: Pat
         assert Decimal("0.08") < asked.budget.spent_usd < Decimal("0.1")
 
 
-def test_a_request_without_a_limit_gets_one_as_its_provider_names_it(
+def test_a_request_gets_a_limit_as_its_provider_names_it_and_loses_what_settings_leave_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     body, budget = {"model": "m", "messages": []}, Budget(tmp_path / "l", None)
     long = answer("x") | {"usage": {"prompt_tokens": 9, "completion_tokens": 8}}
     with serving([(200, long, 0)]) as double:
-        made = Proxy(double.url, "", PRICE, budget, None, Component.USER, max_tokens=7, limit_parameter="max_tokens")
+        said: dict[str, Any] = {"limit_parameter": "max_tokens", "settings": {"temperature": None}}
+        made = Proxy(double.url, "", PRICE, budget, None, Component.USER, max_tokens=7, **said)
         with proxying(made) as asked:
-            post(asked.base("a/0"), body)
+            post(asked.base("a/0"), {**body, "temperature": 0})
     assert double.asked == [body | {"max_tokens": 7}] and "its limit was 7" in caplog.text
 
 

@@ -25,9 +25,10 @@ from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Component, Episode, Price, StopReason, Usage, User
-from tests.support.endpoint import Double, Script, answer, ended, serving
+from tests.support.endpoint import Double, Script, answer, ended, serving, taking_no
 from tests.support.experts import expert, real
-from tests.support.scripts import play
+from tests.support.scripts import RIGHT, play, says
+from tests.support.scripts import call as call_turn
 from tests.support.worlds import NEUTRAL, ROOT, catalogue, codec, example, toolkit
 
 PRICE = Price(input_per_million=Decimal(1), cached_input_per_million=Decimal("0.1"), output_per_million=Decimal(10))
@@ -91,6 +92,21 @@ def test_openai_s_reasoning_models_are_asked_with_the_only_temperature_that_they
         policies = [chat_policy(f"chat:{name}", kit, codec().turn, {"temperature": 0.7}) for name in names]
         found = [rollout([example()], one, codec(), kit, RolloutOptions(LIMITS, PRICE))[0] for one in policies]
     assert len(found) == 6 and all(episode.solved for episode in found)
+
+
+def test_a_model_that_takes_no_temperature_is_sent_none_and_its_refusal_names_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(taking_no("temperature")) as server:
+        entries = {"silent": expert(settings={"temperature": None}), "loud": expert()}
+        kit = real(monkeypatch, toolkit(tmp_path), server, **entries)
+        for name in entries:
+            policy = chat_policy(f"chat:{name}", kit, codec().turn, {"temperature": 0.7})
+            assert play(kit, policy, example(), LIMITS).counted == (name == "silent")
+        assert play(kit, says(call_turn("silent"), RIGHT), example(toolbox=[kit.catalogue.spec("silent")])).counted
+    assert ["temperature" in one for one in server.asked] == [False, True, False]
+    (told,) = caplog.messages
+    assert told.startswith("RequestError: chat:loud: HTTP 400: ") and told.endswith(": {temperature: null}")
 
 
 def test_its_limit_is_named_as_its_entry_names_it_and_a_longer_reply_is_told(

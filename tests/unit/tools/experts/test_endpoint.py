@@ -21,13 +21,13 @@ from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.endpoint import CUT, Endpoint, program, query
-from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, Unusable
+from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, RequestError, Unusable
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Charge, Component, Price, ToolCall, ToolKind, Usage
-from tests.support.endpoint import Double, answer, ended, serving
+from tests.support.endpoint import Double, Script, answer, ended, serving, taking_no
 from tests.support.experts import KEY, expert, real
 from tests.support.scripts import RIGHT, play, says
 from tests.support.scripts import call as call_turn
@@ -38,7 +38,7 @@ PRICE = Price(input_per_million=Decimal(2), cached_input_per_million=Decimal(1),
 
 @contextmanager
 def endpoint(
-    monkeypatch: pytest.MonkeyPatch, script: list[tuple[int, Any, float]], deadline_s: float = 5
+    monkeypatch: pytest.MonkeyPatch, script: Script, deadline_s: float = 5
 ) -> Iterator[tuple[Double, Endpoint]]:
     with serving(script) as double:
         monkeypatch.setenv("TEST_EXPERT_URL", double.url + "/")
@@ -148,6 +148,29 @@ def test_the_limit_is_named_as_its_provider_names_it_and_an_endpoint_that_ignore
         "real: a reply has 501 tokens, and its limit was 500, so caps of dollars may be crossed — "
         f"try limit_parameter: {other} in its provider's entries of the catalogue"
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("parameter", "told", "fix"),
+    [
+        ("temperature", "`{}` is deprecated for this model.", "leave it out by settings: {temperature: null}"),
+        (
+            "max_completion_tokens",
+            "Unsupported parameter: '{}'",
+            "name the limit otherwise by limit_parameter: max_tokens",
+        ),
+        ("max_completion_tokens", "{}=500 cannot be greater than max_model_len=400", ""),
+        ("messages", "{} must not be empty", ""),
+    ],
+)
+def test_a_refused_parameter_is_told_with_the_setting_that_changes_it(
+    monkeypatch: pytest.MonkeyPatch, parameter: str, told: str, fix: str
+) -> None:
+    with endpoint(monkeypatch, taking_no(parameter, told)):
+        asked = Endpoint("real", entry().model_copy(update={"settings": {"temperature": 0.5, "top_p": None}}))
+        with pytest.raises(RequestError) as error:
+            ask(asked)
+    assert error.value.fix == fix and str(error.value).endswith(f" — {fix}" if fix else "}")
 
 
 def test_the_deadline_ends_a_slow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
