@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 PREFIX = "chat:"
 """How the name of such a policy begins; the name of a catalogue entry follows, such as chat:gpt-5."""
+SETTINGS = "orchestrator_settings"
+"""The field of an entry with what such a policy says in its requests over the entry's `settings`."""
+ABOUT_TOOLS = ("parallel_tool_calls", "tool_choice")
+"""Parameters that providers take beside tools only."""
 MOST_NAME = 64
 """Characters of a function's name that every provider takes."""
 REFUSED = re.compile("[^A-Za-z0-9_-]")
@@ -39,7 +43,8 @@ SYSTEM = (
 
 
 class ChatPolicy(KeepsNothing):
-    """One model at one endpoint, greedy unless its settings say otherwise. A turn is one call, or an answer.
+    """One model at one endpoint, greedy unless its settings say otherwise. A turn is one call, or an answer: of calls
+    that a reply asks for in parallel the first is made, and the others are neither made nor shown to the model.
 
     An attempt whose reply is lost, or does not say its tokens, counts at its worst, as an expert's does. Thoughts that
     do not end, and a refusal, are the model's own doing: the episode ends as at the token limit, and is wrong.
@@ -82,7 +87,9 @@ class ChatPolicy(KeepsNothing):
                 reply = await self._chat.ask(body)
             except EndpointError as error:
                 self._limit.check(error.lost, most)
-                name_refused(error, body)
+                if "unction tools with reasoning_effort" in error.what:  # OpenAI's from GPT-5.4 on, also by default.
+                    error.advise(f"say {SETTINGS}: {{reasoning_effort: none}} in its entry")
+                name_refused(error, body, SETTINGS)
                 usage, seconds, replayed = _sum(error.lost, worst), error.seconds, any(asked)
                 if (own := _own(error)) is not None:
                     return Generation([], [], own, usage=usage, seconds=seconds, replayed=replayed)
@@ -98,14 +105,18 @@ class ChatPolicy(KeepsNothing):
         names = sent_names(conversation.example.toolbox)
         if tools := [function(spec, names[spec.name]) for spec in conversation.example.toolbox]:
             body["tools"] = tools
-        return with_settings(body, self._settings)
+        unfit = {} if tools else dict.fromkeys(ABOUT_TOOLS)
+        return with_settings(body, self._settings | unfit)
 
 
 def chat_policy(
     name: str, toolkit: Toolkit, encode_turn: Callable[[str], list[int]], settings: dict[str, Any] | None = None
 ) -> ChatPolicy:
-    """The policy `chat:ENTRY` over an entry of the toolkit's catalogue, whose settings come before `settings`; raises
-    `ConfigError` when that is no endpoint, or its address or key is not in the environment."""
+    """The policy `chat:ENTRY` over an entry of the toolkit's catalogue, whose settings come before `settings`; those
+    for an orchestrator come first.
+
+    Raises `ConfigError` when that is no endpoint, or its address or key is not in the environment.
+    """
     expert = name.removeprefix(PREFIX)
     entry = toolkit.catalogue.entry(expert)
     if entry.implementation != "openai" or entry.base_url_env is None or entry.endpoint_model is None:
@@ -122,7 +133,8 @@ def chat_policy(
         entry=entry.fingerprint,
         provider=toolkit.resources.provider(entry.price),
     )
-    return ChatPolicy(name, chat, encode_turn, (settings or {}) | entry.settings, entry.limit_parameter)
+    said = (settings or {}) | entry.settings | entry.orchestrator_settings
+    return ChatPolicy(name, chat, encode_turn, said, entry.limit_parameter)
 
 
 def messages(conversation: Conversation) -> Iterator[dict[str, Any]]:

@@ -92,7 +92,9 @@ class Entry(Record):
     )
     """How a request names that limit (openai). A provider may ignore a name that it does not know."""
     settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """What else a request says, such as temperature or reasoning_effort (openai)."""
+    """What else a request says, such as temperature or reasoning_effort; null: not sent (openai)."""
+    orchestrator_settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """The same over `settings`, where the model orchestrates as `chat:` and this entry (openai)."""
     hands_to: str | None = None
     """The tool that what it writes is given to: a code writer's interpreter, a query writer's search."""
     fallback: str | None = None
@@ -126,7 +128,10 @@ class Entry(Record):
         return json.dumps(self.model_dump(mode="json", exclude=UNHEARD), sort_keys=True)
 
 
-UNHEARD = {"description", "parameters", "price", "latency_s", "usage", "source", "fallback", "hands_to", "retires"}
+UNHEARD = {
+    "description", "parameters", "price", "latency_s", "usage", "source", "fallback", "hands_to", "retires",
+    "orchestrator_settings",
+}  # fmt: skip
 """Fields that the tool itself never sees."""
 
 

@@ -109,6 +109,41 @@ def test_a_model_that_takes_no_temperature_is_sent_none_and_its_refusal_names_th
     assert told.startswith("RequestError: chat:loud: HTTP 400: ") and told.endswith(": {temperature: null}")
 
 
+def openai_since_5_4(request: dict[str, Any]) -> Any:
+    """Function tools go with no reasoning, which is on by default; parallel_tool_calls goes with tools only."""
+    model, effort, tools = request["model"], request.get("reasoning_effort"), "tools" in request
+    refusal = ""
+    if tools and effort != "none":
+        refusal = (
+            f"Function tools with reasoning_effort are not supported for {model} in /v1/chat/completions. "
+            "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+        )
+    elif "parallel_tool_calls" in request and not tools:
+        refusal = "'parallel_tool_calls' is only allowed when 'tools' are specified."
+    return (400, {"error": {"message": refusal}}, 0) if refusal else (200, answer("Answer: 888"), 0)
+
+
+def test_an_entry_has_settings_of_its_own_as_an_orchestrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The expert goes on thinking, and is called without tools."""
+    as_expert: dict[str, Any] = {"temperature": None, "reasoning_effort": "high"}
+    apart = expert(settings=as_expert, orchestrator_settings={"reasoning_effort": "none", "parallel_tool_calls": False})
+    with serving(openai_since_5_4) as server:
+        kit = real(monkeypatch, toolkit(tmp_path), server, apart=apart, alike=expert(settings=as_expert))
+        for name in ("apart", "alike"):
+            policy = chat_policy(f"chat:{name}", kit, codec().turn)
+            for box in (example().toolbox, ()):
+                played = play(kit, policy, example().model_copy(update={"toolbox": box}), LIMITS)
+                assert played.counted == (name == "apart" or not box)
+        assert play(kit, says(call_turn("apart"), RIGHT), example(toolbox=[kit.catalogue.spec("apart")])).counted
+    sent = [(one.get("reasoning_effort"), one.get("parallel_tool_calls")) for one in server.asked]
+    assert sent == [("none", False), ("none", None), ("high", None), ("high", None), ("high", None)]
+    assert not any("temperature" in one for one in server.asked)
+    (told,) = caplog.messages
+    assert told.endswith(" — say orchestrator_settings: {reasoning_effort: none} in its entry")
+
+
 def test_its_limit_is_named_as_its_entry_names_it_and_a_longer_reply_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

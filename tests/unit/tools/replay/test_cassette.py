@@ -44,6 +44,7 @@ def ask(asked: Chat, text: str = "who?") -> ChatReply:
 def test_the_catalogue_entry_is_part_of_the_key_but_not_what_it_never_sees(tmp_path: Path) -> None:
     entry = catalogue().entry("gpt-5")
     same = entry.model_copy(update={"description": "other words", "price": "openai/gpt-5-mini", "latency_s": 1.0})
+    assert entry.model_copy(update={"orchestrator_settings": {"seed": 1}}).fingerprint == entry.fingerprint
     other = entry.model_copy(update={"role": "math"})
     assert "limit_parameter" not in entry.fingerprint, "what was recorded before there was one is still its own"
     assert entry.model_copy(update={"limit_parameter": "max_tokens"}).fingerprint != entry.fingerprint
