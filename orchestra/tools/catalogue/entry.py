@@ -139,7 +139,8 @@ def limit_parameter(row: str, tools: Mapping[str, Entry]) -> LimitParameter:
     """How requests to the model of a row of the price book name their output limit: as entries of its provider do."""
     asked = (entry for entry in tools.values() if entry.implementation == "openai")
     said = {entry.price: entry.limit_parameter for entry in asked if entry.vendor == row.partition("/")[0]}
-    return said.get(row) or next(iter(said.values()), "max_completion_tokens")
+    usual: LimitParameter = "max_completion_tokens"
+    return said.get(row) or next(iter(said.values()), usual)
 
 
 def own_temperature(row: str, tools: Mapping[str, Entry]) -> bool:

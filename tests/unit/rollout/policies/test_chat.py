@@ -21,7 +21,7 @@ from orchestra.rollout.policies.base import UNFINISHED
 from orchestra.rollout.policies.chat import ChatPolicy, chat_policy, sent_names
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.chat.client import Chat
-from orchestra.tools.replay.cassette import Cassette
+from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Component, Episode, Price, StopReason, Usage, User
@@ -275,7 +275,8 @@ def test_thoughts_that_do_not_end_and_a_refusal_are_wrong_paid_and_not_asked_aga
     with serving([(200, ended(finish), 0)]) as server:
         episode = attempt(tmp_path, server, budget, Cassette(tape))
         spent = budget.spent_usd
-        for mode in ("auto", "replay"):
+        modes: tuple[Mode, ...] = ("auto", "replay")
+        for mode in modes:
             assert attempt(tmp_path, server, budget, Cassette(tape, mode)) == episode
     assert episode.stop is StopReason.TOKEN_LIMIT and episode.counted and not episode.solved
     assert episode.turns[0].parse_error == UNFINISHED["length" if finish == "length" else "refused"][1]

@@ -23,7 +23,7 @@ from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.endpoint import CUT, Endpoint, program, query
 from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, RequestError, Unusable
 from orchestra.tools.rate_limits import ProviderLimits
-from orchestra.tools.replay.cassette import Cassette
+from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Charge, Component, Price, ToolCall, ToolKind, Usage
@@ -270,7 +270,8 @@ def test_an_expert_that_gives_no_answer_is_observed_paid_and_not_asked_again(
     hands_to = "python" if role == "code writer" else None
     with serving([(503, {}, 0), (200, reply, 0)]) as double:
         entries = {"real": expert(role=role, hands_to=hands_to, fallback="spare"), "spare": expert()}
-        for mode in ("record", "auto", "replay"):
+        modes: tuple[Mode, ...] = ("record", "auto", "replay")
+        for mode in modes:
             budget, tape = Budget(tmp_path / f"{mode}.jsonl", None), Cassette(tmp_path / "tape.jsonl", mode)
             kit = real(monkeypatch, toolkit(tmp_path), double, None, tape, budget, **entries)
             box = [kit.catalogue.spec(name) for name in ("real", "python")]
