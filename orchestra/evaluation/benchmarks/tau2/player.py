@@ -183,11 +183,9 @@ def play(evaluation: Evaluation, budget: Budget, cassette: Cassette | None) -> T
     stack, agents = ExitStack(), None
     agent: dict[str, Any]
     try:
-        price, most = model.price_of(judge.price), judge.max_output_tokens
-        key = os.environ.get(KEY, "")
-        asked = JudgeEndpoint.of(judge, model.params.world, model.root)
-        said: dict[str, Any] = {"limit_parameter": asked.limit_parameter, "settings": asked.over}
-        proxy = Proxy(url, key, price, budget, cassette, Component.USER, max_tokens=most, **said)
+        key, asked = os.environ.get(KEY, ""), JudgeEndpoint.of(judge, model.params.world, model.root)
+        said: dict[str, Any] = {"max_tokens": judge.max_output_tokens, "limit_parameter": asked.limit_parameter}
+        proxy = Proxy(url, key, asked.price, budget, cassette, Component.USER, settings=asked.over, **said)
         stack.enter_context(serving(proxy))
         if model.model in REFERENCES:
             agent = {"kind": model.model}

@@ -137,7 +137,7 @@ def test_the_limit_is_named_as_its_provider_names_it_and_an_endpoint_that_ignore
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, other: str
 ) -> None:
     (name,) = {"max_completion_tokens", "max_tokens"} - {other}
-    script = [(200, one | {"usage": {"prompt_tokens": 9, "completion_tokens": 501}}, 0) for one in LONGER]
+    script: Script = [(200, one | {"usage": {"prompt_tokens": 9, "completion_tokens": 501}}, 0) for one in LONGER]
     with endpoint(monkeypatch, script) as (double, _):
         for _ in range(2):
             asked = Endpoint("real", entry().model_copy(update={"limit_parameter": name}))
