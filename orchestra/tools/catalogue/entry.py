@@ -144,9 +144,9 @@ def limit_parameter(row: str, tools: Mapping[str, Entry]) -> LimitParameter:
 
 
 def own_temperature(row: str, tools: Mapping[str, Entry]) -> bool:
-    """Whether an entry of this row of the price book names a temperature other than 0, null among them: its model may
-    refuse another, so a judge sends it none."""
-    return any(entry.price == row and entry.settings.get("temperature", 0) != 0 for entry in tools.values())
+    """Whether an entry of this row of the price book says temperature 1, the usual one, or null: its model may refuse
+    another, so a judge sends it none."""
+    return any(entry.price == row and entry.settings.get("temperature", 0) in (None, 1) for entry in tools.values())
 
 
 def check_entry(name: str, entry: Entry, topics: list[str], where: str) -> None:

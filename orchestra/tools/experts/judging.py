@@ -39,7 +39,7 @@ class JudgeEndpoint:
     limit_parameter: LimitParameter = "max_completion_tokens"
     """As the catalogue's entries of the judge's provider name it."""
     own_temperature: bool = False
-    """Whether the catalogue's entries of the judge's row name one other than 0, so that it is sent none."""
+    """Whether the catalogue's entries of the judge's row say that it may refuse another; then it is sent none."""
 
     @classmethod
     def of(cls, settings: JudgeSettings, world: World, root: Path) -> Self:

@@ -121,18 +121,20 @@ def test_a_judge_is_asked_without_chance_where_its_model_takes_a_temperature(
 @pytest.mark.parametrize(
     ("own", "settings", "sent"),
     [
-        (False, {}, 0),
-        (False, {"temperature": None}, None),
-        (True, {}, None),
-        (True, {"temperature": 0.5}, 0.5),
+        ({}, {}, 0),
+        ({"temperature": 0.6}, {}, 0),
+        ({}, {"temperature": None}, None),
+        ({"temperature": None}, {}, None),
+        ({"temperature": 1}, {}, None),
+        ({"temperature": 1}, {"temperature": 0.5}, 0.5),
     ],
 )
 def test_a_judge_s_temperature_is_what_its_settings_and_its_row_of_prices_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, settings: dict[str, Any], sent: float | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], settings: dict[str, Any], sent: float | None
 ) -> None:
-    """An entry of the catalogue with a temperature of its own says that its model may refuse another."""
+    """An entry of the catalogue with temperature 1, or null, says that its model may refuse another."""
     judge = SETTINGS.model_copy(update={"model": "claude-opus-4-8", "settings": settings})
-    entries = {"claude": expert(price=judge.price, settings={"temperature": None} if own else {})}
+    entries = {"claude": expert(price=judge.price, settings=own)}
     endpoint = JudgeEndpoint.among(judge, COST, {}, entries)
     tools = toolkit(tmp_path, budget=Budget(tmp_path / "ledger.jsonl", None), judge=endpoint)
     with serving([(200, answer("Decision: TRUE"), 0)]) as double:
