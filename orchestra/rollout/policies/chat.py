@@ -120,7 +120,7 @@ def chat_policy(
     expert = name.removeprefix(PREFIX)
     entry = toolkit.catalogue.entry(expert)
     if entry.implementation != "openai" or entry.base_url_env is None or entry.endpoint_model is None:
-        fix = "name an entry with implementation: openai (data/catalogue/real.yaml has some)"
+        fix = "name an entry with implementation: openai (data/catalogue/current.yaml has some)"
         raise ConfigError(f"{expert} is no model behind an endpoint", where=name, fix=fix)
     asks = toolkit.cassette is None or toolkit.cassette.mode != "replay"
     chat = Chat(

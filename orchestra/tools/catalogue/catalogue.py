@@ -227,7 +227,7 @@ def _whole(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{extended} extends another file itself", where=str(path), fix="extend that one")
     tools, theirs, left_out = own.get("tools") or {}, other.get("tools"), own.get("without") or []
     if not isinstance(tools, dict) or not isinstance(theirs, dict) or not isinstance(left_out, list):
-        raise ConfigError("tools is no mapping, or without no list", where=str(path), fix="see real.yaml")
+        raise ConfigError("tools is no mapping, or without no list", where=str(path), fix="see current.yaml")
     taken = {name: entry for name, entry in theirs.items() if name not in tools and not _made_by(entry, left_out)}
     return {**other, **own, "tools": {**taken, **tools}}
 

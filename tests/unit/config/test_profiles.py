@@ -1,6 +1,7 @@
 """Profiles: one is in force as params.yaml, and each keeps the user's edits of it."""
 
 import shutil
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from orchestra.config.schema import load_params
 from orchestra.errors import ConfigError
 from orchestra.synthesis.dataset.generate import generate
 from orchestra.tools.catalogue.catalogue import Catalogue
+from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.toolkit import Toolkit
-from orchestra.types import Category
+from orchestra.tools.worst_case import worst_usd
+from orchestra.types import Category, ToolKind
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ["qwen3-0.6b", "qwen3-8b", "qwen3-8b-lora"]
@@ -86,6 +89,19 @@ def test_a_shipped_profile_names_what_exists(name: str) -> None:
     assert params.model.base is not None and params.model.revision is not None
     assert catalogue.all_simulated == (name == "qwen3-0.6b")
     assert params.rollout.max_turns >= 8 and params.synthesize.evolved_share > 0
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-8b-lora"])
+def test_the_cap_of_an_episode_allows_a_call_of_the_dearest_expert(name: str) -> None:
+    """A call that the cap forbids ends its episode as wrong, so that training would learn what the cap says."""
+    params = load_params(ROOT / f"models/recipes/{name}/params.yaml")
+    catalogue = Catalogue.load(ROOT / params.world.catalogue, ROOT / params.world.prices, params.world.price_date)
+    attempts, most, cap = ProviderLimits().attempts, params.synthesize.price_spread, params.rollout.budget_usd
+    worst = {
+        expert: worst_usd(catalogue.spec(expert, price_factor=most), catalogue.entry(expert), 8000, attempts)
+        for expert in catalogue.names(ToolKind.EXPERT)
+    }
+    assert cap is not None and max(worst.values()) < Decimal(str(cap)) < 3 * max(worst.values())
 
 
 @pytest.mark.parametrize("file", ["params.yaml", *(f"models/recipes/{name}/params.yaml" for name in SHIPPED)])
