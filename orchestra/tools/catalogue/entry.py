@@ -140,7 +140,7 @@ def limit_parameter(row: str, tools: Mapping[str, Entry]) -> LimitParameter:
     asked = (entry for entry in tools.values() if entry.implementation == "openai")
     said = {entry.price: entry.limit_parameter for entry in asked if entry.vendor == row.partition("/")[0]}
     usual: LimitParameter = "max_completion_tokens"
-    return said.get(row) or next(iter(said.values()), usual)
+    return said.get(row, next(iter(said.values()), usual))
 
 
 def own_temperature(row: str, tools: Mapping[str, Entry]) -> bool:

@@ -10,7 +10,8 @@ from orchestra.errors import CallError, ToolError
 from orchestra.serving.episodes.frames import PromptFrames
 from orchestra.serving.toolbox import DOMAIN_TOOLS, STATED, Shelf, ToolChoice, _weights, experts, preference, toolbox
 from orchestra.serving.wire.errors import ApiError
-from orchestra.serving.wire.request import ChatMessage, ChatRequest, PreferenceSpec
+from orchestra.serving.wire.messages import ChatMessage
+from orchestra.serving.wire.request import ChatRequest, PreferenceSpec
 from orchestra.synthesis.preferences.sentences import WEIGHTS, WORDS
 from orchestra.tools import resources
 from orchestra.tools.base import ToolContext, ToolResult
