@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +36,10 @@ PATIENCE_S = 10.0
 WAIT_S = 86_400
 """How long a rank waits for another before it gives up. One plays a development check or long episodes for hours while
 the rest wait: torch's own limit of half an hour ends a healthy run, and a rank that dies ends the others anyway."""
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Gloo's variable for the network interface of its connections."""
+ELSEWHERE = "192.0.2.1"
+"""An address of no machine (RFC 5737): the way to it is the way to other machines."""
 RECORDED = ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI")
 """Rank 0 alone records."""
 
@@ -103,7 +109,7 @@ def gathered(value: T) -> list[T]:
     if not torch.distributed.is_initialized():
         return [value]
     found: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, value)
+    torch.distributed.all_gather_object(found, value, group=_talks(torch.distributed.group.WORLD))
     return found
 
 
@@ -112,7 +118,41 @@ def wait_for_all() -> None:
     import torch
 
     if torch.distributed.is_initialized():
-        torch.distributed.barrier()
+        torch.distributed.barrier(group=_talks(torch.distributed.group.WORLD))
+
+
+@lru_cache(1)
+def _talks(everyone: Any) -> Any:
+    """The group of all ranks in which they exchange objects and wait; every rank must enter at its first use.
+
+    It is gloo's: a rank that waits in NCCL keeps its GPU busy, on which a rollout server may play meanwhile.
+    """
+    import torch
+
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    if local < world_size() and INTERFACE not in os.environ and (interface := _interface()) is not None:
+        os.environ[INTERFACE] = interface
+    return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
+
+
+def _interface() -> str | None:
+    """The network interface that leads to the other machines; None where none is found.
+
+    Gloo itself takes that of the host's name, which /etc/hosts often says to be the loopback.
+    """
+    import psutil
+
+    # On the first machine its own name may be the loopback's too.
+    for host in (os.environ.get("MASTER_ADDR", ""), ELSEWHERE):
+        with suppress(OSError):
+            family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)  # Of a datagram socket: nothing is sent.
+                own = probe.getsockname()[0]
+            if not own.startswith("127.") and own != "::1":
+                places = ((name, one.address) for name, each in psutil.net_if_addrs().items() for one in each)
+                return next((name for name, place in places if place.partition("%")[0] == own), None)
+    return None
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestra.config.schema import Grpo
 from orchestra.text import digest
+from orchestra.training.distributed import wait_for_all
 from orchestra.training.grpo.best_checkpoint import BestCheckpoint
 from orchestra.training.grpo.health import RECENT, is_good, reason_to_stop, trends
 from orchestra.training.grpo.rollouts import Rounds
@@ -87,6 +88,8 @@ def watch(
                 with playable() as model:
                     if state.is_world_process_zero:
                         log({f"dev/{k}": v for k, v in (evaluate(model) or {}).items()}, state.global_step)
+                # In the next step they would wait in NCCL, on the GPUs with which the rollout server plays the check.
+                wait_for_all()
 
         def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
             if not state.is_world_process_zero:

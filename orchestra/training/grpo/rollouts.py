@@ -21,7 +21,7 @@ from orchestra.rewards.limits import Multipliers
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.policies.base import Policy
 from orchestra.rollout.policies.forced import Beginning, ForcedPolicy
-from orchestra.training.distributed import gathered, rank, whole_weights
+from orchestra.training.distributed import gathered, rank, wait_for_all, whole_weights
 from orchestra.training.grpo.branching.means import ChoiceMeans
 from orchestra.training.grpo.branching.plan import Plan, first_turns, tried
 from orchestra.training.grpo.branching.plan import plan as branches
@@ -129,12 +129,15 @@ class Rounds:
 
         Where the engine plays, no rank keeps what is another's under ZeRO-3, unless it plans `branches` itself.
         """
+        if self.ahead is not None:
+            # What is played ahead keeps the weights that it began with, and its tools to itself.
+            self.ahead.settle()
+        if self.engine is not None:
+            # What another rank still plays needs its episodes' weights in the server, and no GPU that waits in NCCL.
+            wait_for_all()
         with ExitStack() as whole:
             model = whole.enter_context(whole_weights(trainer))
             if self.engine is not None:
-                if self.ahead is not None:
-                    # What is played ahead keeps the weights that it began with, and its tools to itself.
-                    self.ahead.settle()
                 self.engine.sync(model)
                 if not branches:
                     whole.close()

@@ -2,12 +2,17 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
@@ -15,9 +20,20 @@ from orchestra.system.processes import alive
 from orchestra.training import distributed
 from orchestra.training.compute.arguments import common_arguments
 
+NAME = distributed.INTERFACE
 ROOT = Path(__file__).parents[3]
 WHO = "import os; print(*(os.environ.get(n, '-') for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MLFLOW_RUN_ID')))"
 REST = "import os, time; open(f'{os.getppid()}.{os.environ[\"RANK\"]}.{os.getpid()}', 'w'); time.sleep(9999)"
+
+TALK = """
+import torch
+from orchestra.training import distributed
+# As NCCL's: a group that serves nothing in the machine's own memory.
+torch.distributed.init_process_group("cuda:gloo")
+distributed.wait_for_all()
+said = distributed.gathered(f"rank {distributed.rank()}")
+print(*said, sep=", ")
+"""
 
 
 def only(number: int, does: str, others: str = "import time; time.sleep(9999)") -> list[str]:
@@ -38,6 +54,51 @@ def test_each_is_told_who_it_is_and_rank_0_alone_records(
 def test_outside_of_a_launch_there_is_one() -> None:
     assert (distributed.joined(), distributed.rank(), distributed.world_size()) == (False, 0, 1)
     assert distributed.gathered("mine") == ["mine"]
+
+
+def test_objects_and_waits_need_no_gpu(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In NCCL a waiting rank keeps its GPU busy, which the rollout server shares."""
+    distributed.launch([sys.executable, "-c", TALK], 2, tmp_path)
+    assert capfd.readouterr().out == "rank 0, rank 1\n" == (tmp_path / "rank-1.log").read_text()
+
+
+def test_of_several_machines_the_interface_to_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gloo's own choice is that of the host's name, which is often the loopback's."""
+    made = list[dict[str, Any]]()
+    monkeypatch.setattr(torch.distributed, "new_group", lambda **how: made.append(how | {"by": os.environ.get(NAME)}))
+    monkeypatch.setattr(distributed, "_interface", lambda: "eth7")
+    for local, named, expected in (("4", None, None), ("2", None, "eth7"), ("2", "ib0", "ib0")):
+        distributed._talks.cache_clear()
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": local, NAME: named}.items():
+                patch.delenv(variable, raising=False) if value is None else patch.setenv(variable, value)
+            distributed._talks(None)
+            os.environ.pop(NAME, None)
+        assert made.pop() == {"backend": "gloo", "timeout": timedelta(days=1), "by": expected}
+    distributed._talks.cache_clear()
+
+
+@pytest.mark.parametrize(("routes", "found"), [(["10.0.0.7"], "eth0"), (["127.0.1.1", "10.0.0.7"], "eth0"), ([], None)])
+def test_an_interface_is_found_by_the_way_to_other_machines(
+    routes: list[str], found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the first machine its own name is often the loopback's; a machine without a network has none."""
+    left = list(routes)
+
+    class Probe(socket.socket):
+        def connect(self, address: Any) -> None:
+            if not left:
+                raise OSError("Network is unreachable")
+
+        def getsockname(self) -> Any:
+            return left.pop(0), 9
+
+    there = {"lo": "127.0.1.1", "eth0": "10.0.0.7"}
+    addresses = {name: [SimpleNamespace(address=address)] for name, address in there.items()}
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(distributed.socket, "socket", Probe)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert distributed._interface() == found
 
 
 @pytest.mark.parametrize("stage", ["sft", "grpo"])

@@ -17,7 +17,7 @@ from orchestra.serving.engines.policy import ServedPolicy
 from orchestra.serving.engines.server import OwnServer, Server, open_server
 from orchestra.serving.releases.vllm import SERVED_NAME, TOLERANCES
 from orchestra.text import one_line
-from orchestra.training.distributed import gathered, local_rank, rank, wait_for_all
+from orchestra.training.distributed import gathered, local_rank, rank
 from orchestra.training.grpo.engine import direct
 from orchestra.training.grpo.engine.canary import WeightCanary
 from orchestra.training.grpo.engine.weights import WholeWeights, untied, write_adapters
@@ -65,12 +65,10 @@ class RolloutEngine:
         """Whether weights go over CUDA IPC once the server runs: not after the first failure."""
 
     def sync(self, model: PreTrainedModel) -> None:
-        """Give the server the weights of `model`, which is whole on every rank; every rank takes part.
+        """Give the server the weights of `model`, which is whole on every rank; every rank takes part, and none plays.
 
         Raises `TrainingError` when the canary finds other weights, `ServiceError` when the server is gone.
         """
-        # What another rank still plays ahead must not change weights in the middle of an episode.
-        wait_for_all()
         began = time.monotonic()
         told = (self._sync(model), self.model) if rank() == self.owner else ("", "")
         url, self.model = gathered(told)[self.owner]

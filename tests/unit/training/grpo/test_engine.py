@@ -32,6 +32,7 @@ from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
 from orchestra.serving.releases.vllm import TOLERANCES
 from orchestra.training.compute.lora import adapted
+from orchestra.training.grpo import callbacks, rollouts
 from orchestra.training.grpo.engine import weights
 from orchestra.training.grpo.engine.ahead import Ahead
 from orchestra.training.grpo.engine.canary import NOISE, WeightCanary, _scores
@@ -350,12 +351,19 @@ class Played:
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_development_check_is_played_by_the_engine_with_the_weights_of_its_step(tmp_path: Path, ahead: int) -> None:
+def test_a_development_check_is_played_by_the_engine_with_the_weights_of_its_step(
+    tmp_path: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = SETTINGS.model_copy(update={"engine": "vllm", "steps_ahead": ahead})
     engine: Any = Played()
-    tools, checked = toolkit(tmp_path), list[bool]()
+    tools, checked, order = toolkit(tmp_path), list[bool](), list[str]()
+    real = rollouts.whole_weights
+    monkeypatch.setattr(rollouts, "wait_for_all", lambda: order.append("wait"))
+    monkeypatch.setattr(callbacks, "wait_for_all", lambda: order.append("wait"))
+    monkeypatch.setattr(rollouts, "whole_weights", lambda trainer: order.append("gather") or real(trainer))
 
     def evaluate(current: Any) -> dict[str, float]:
+        order.append("check")
         pairs = zip(current.parameters(), engine.model.parameters(), strict=True)
         checked.append(all(torch.equal(ours, its) for ours, its in pairs) and not engine.playing)
         made = grpo.watch(examples()[:2], None, engine, codec(), tools, RolloutOptions(LIMITS, PRICE))  # type: ignore[arg-type]
@@ -368,6 +376,9 @@ def test_a_development_check_is_played_by_the_engine_with_the_weights_of_its_ste
     )  # fmt: skip
     assert checked == [True, True]
     assert [row["dev/episodes"] for row in logs if "dev/episodes" in row] == [2.0, 2.0]
+    # No rank waits in a collective of its GPU for one that plays.
+    rounds = ["wait", "gather"] * 2
+    assert order == [*rounds, "wait", "gather", "check", "wait"] * 2
 
 
 @pytest.mark.parametrize(
