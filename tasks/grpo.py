@@ -16,6 +16,7 @@ from orchestra.files.examples import in_range, read_examples, split_watched, wit
 from orchestra.rewards.properties import check_weights
 from orchestra.rollout.loop import RolloutOptions, rollout
 from orchestra.rollout.render import Codec
+from orchestra.serving.engines.orphans import end_orphans
 from orchestra.synthesis.preferences.sentences import WORDS, stated
 from orchestra.system.machine import check_ranks, torch_beside_gpu, torch_gpus
 from orchestra.tools.toolkit import Toolkit
@@ -48,6 +49,8 @@ CANARIES = 4
 def main(stage: Stage) -> None:
     """models/sft, data/validated/train.jsonl → models/grpo, reports/grpo.json, reports/grpo_steps.jsonl."""
     settings = stage.params.grpo
+    # What a killed attempt left of its server has memory that the model needs.
+    end_orphans(stage.root)
     if distributed.joined() or (settings.processes == 1 and settings.strategy == "ddp"):
         train(stage)
     else:

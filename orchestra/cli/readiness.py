@@ -54,11 +54,16 @@ def refuse(root: Path, params: Params, until: str | None = None) -> None:
 
 
 def refuse_now(root: Path, params: Params, stages: Collection[str]) -> None:
-    """Raises `ServiceError` where these stages, which run on this machine now, lack GPUs, their memory or DeepSpeed."""
+    """Raises `ServiceError` where these stages, which run on this machine now, lack GPUs, their memory or DeepSpeed.
+
+    What a killed stage left of its server is ended first.
+    """
+    from orchestra.serving.engines.orphans import end_orphans
     from orchestra.serving.releases.vllm import check_gpus
 
     if not stages:
         return
+    end_orphans(root)
     devices, shape = machine.torch_gpus(), shape_of(root, params.model)
     for stage in machine.TRAINED:
         if stage in stages:

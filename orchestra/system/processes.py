@@ -34,15 +34,15 @@ FLOW_PID = "ORCHESTRA_FLOW_PID"
 """Tells a stage which flow it belongs to: DVC stands between them."""
 
 
-def die_with_parent(ancestor: int | None = None) -> None:
-    """Ask the kernel to kill this process when the thread that started it ends; Linux only, elsewhere nothing.
+def die_with_parent(ancestor: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to end this process when the thread that started it ends; Linux only, elsewhere nothing.
 
     Called in the child: through `preexec_fn`, or first thing in its main. A parent that ended before that is not told
     of, so a child that knows the pid of an `ancestor` ends at once when that one is gone already.
     """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(by), 0, 0, 0)
     if ancestor is not None and not alive(ancestor):
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -53,8 +53,12 @@ def spawn(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdout: int | IO[str] | IO[bytes] | None = None,
+    orphaned: signal.Signals = signal.SIGKILL,
 ) -> subprocess.Popen[str]:
-    """Start a child in its own process group that dies with the calling thread; stderr joins stdout."""
+    """Start a child in its own process group that dies with the calling thread; stderr joins stdout.
+
+    `orphaned`: the signal by which it dies. By SIGTERM it can end children of its own.
+    """
     return subprocess.Popen(
         list(command),
         cwd=cwd,
@@ -66,7 +70,7 @@ def spawn(
         errors="replace",
         bufsize=1,
         start_new_session=True,
-        preexec_fn=partial(die_with_parent, os.getpid()),
+        preexec_fn=partial(die_with_parent, os.getpid(), orphaned),
     )
 
 
@@ -96,6 +100,11 @@ def alive(pid: int) -> bool:
     except PermissionError:
         return True
     return _state(pid) not in {"Z", "X"}
+
+
+def lives(pid: int, started: str | None) -> bool:
+    """Whether the process runs that had the pid when it started then."""
+    return alive(pid) and started_at(pid) == started
 
 
 def started_at(pid: int) -> str | None:
@@ -146,7 +155,7 @@ def kill_tree(pid: int, *others: int, grace_s: float = 10.0) -> None:
         while time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            if not any(alive(victim) and started_at(victim) == start for victim, start in victims.items()):
+            if not any(lives(victim, start) for victim, start in victims.items()):
                 return
             time.sleep(0.05)
     raise ServiceError(f"process {pid} does not end", where="stop", fix=f"kill -9 {pid}")
@@ -232,7 +241,7 @@ class Service:
 
     @property
     def running(self) -> bool:
-        return alive(self.pid) and started_at(self.pid) == self.started
+        return lives(self.pid, self.started)
 
     @property
     def members(self) -> list[int]:

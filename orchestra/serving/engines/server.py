@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
 import threading
@@ -16,6 +14,7 @@ import httpx
 from orchestra.config.compute import Lora
 from orchestra.config.engine import PlayServer, RolloutServer
 from orchestra.errors import ServiceError
+from orchestra.serving.engines.orphans import end_orphans, forget_own, remember_own
 from orchestra.serving.releases.vllm import (
     SERVED_NAME,
     Say,
@@ -35,7 +34,6 @@ from orchestra.system.processes import (
     Service,
     free_port,
     kill_tree,
-    session_members,
     spawn,
     started_at,
     wait_until,
@@ -159,7 +157,6 @@ class OwnServer(Server):
         self.refresh: Callable[[], None] | None = None
         """Writes the model's files before it is started again, where they are older than its weights."""
         self._child: subprocess.Popen[str] | None = None
-        self._started = "0"
         self._runs = False
         """Whether it has been healthy since its last start."""
         self._failed: Exception | None = None
@@ -174,6 +171,7 @@ class OwnServer(Server):
         """Return when it is healthy; raises `ServiceError`."""
         if self.settings.device == "cpu" and (idle := beside_gpu("vLLM runs", "set the server's device to gpu")):
             self.say(idle)
+        end_orphans(self.root)
         check_gpus(
             self.root, self.settings, "grpo.server" if isinstance(self.settings, RolloutServer) else "evaluate.server"
         )
@@ -205,7 +203,7 @@ class OwnServer(Server):
                     pass
                 if self._ended.is_set():
                     break
-                self._sweep()
+                forget_own(self.root, self.port)
                 self.restarts += 1
                 if self.restarts > MOST_RESTARTS:
                     raise self._failure(f"it died {self.restarts} times: {last_error(self.log)}")
@@ -217,14 +215,7 @@ class OwnServer(Server):
             if self._child is not None and self._child.poll() is None:
                 kill_tree(self._child.pid, grace_s=2.0)
                 self._child.wait()
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """End what the server left behind in its session: its engine, and helpers of multiprocessing."""
-        if self._child is not None:
-            for pid in session_members(self._child.pid, self._started):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            forget_own(self.root, self.port)
 
     def _launch(self) -> None:
         self._runs = False
@@ -234,10 +225,11 @@ class OwnServer(Server):
         working_folder(self.folder, self.model_dir)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as out:
-            self._child = spawn(self.command, cwd=self.folder, env=env, stdout=out)
+            # Killed, it would leave its engine and that one's workers; at SIGTERM it ends them.
+            self._child = spawn(self.command, cwd=self.folder, env=env, stdout=out, orphaned=signal.SIGTERM)
         pid = self._child.pid
-        self._started = started_at(pid) or "0"
-        service = Service("rollout server", pid, self._started, self.port, self.url, str(self.log))
+        service = Service("rollout server", pid, started_at(pid) or "", self.port, self.url, str(self.log))
+        remember_own(self.root, service)
         wait_healthy(self.root, service, self.settings.start_timeout_s, self.say, setting="server.start_timeout_s")
         if self.adapter is not None:
             name, folder = self.adapter

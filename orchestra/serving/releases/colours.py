@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestra.config.deploy import VllmServer
 from orchestra.config.schema import Params
+from orchestra.serving.engines.orphans import end_orphans
 from orchestra.serving.releases import vllm
 from orchestra.serving.releases.control import (
     ENDING,
@@ -70,6 +71,7 @@ def start_beside(root: Path, params: Params, folder: Path, old: Serving | None) 
         # Two servers run side by side during a release: a fixed port is free for every other one only.
         port = 0
     settings = params.deploy.vllm
+    end_orphans(root)
     vllm.check_gpus(root, settings)
     return vllm.launch(root, idle[0], folder, max_len=params.rollout.max_tokens, port=port, settings=settings)
 
