@@ -74,7 +74,9 @@ def sbatch_script(params: Params, machines: Machines) -> str:
         "# Once DVC has the outputs, the checkpoints only fill the disk, and a later job goes on with the next stage.",
         "ranks() {",
         '    .venv/bin/dvc status --quiet "$1" && return',
-        f"    srun --ntasks={machines.nodes} --ntasks-per-node=1 .venv/bin/python -m torch.distributed.run \\",
+        # Without it the other nodes wait, with all their GPUs, for one that has failed.
+        f"    srun --ntasks={machines.nodes} --ntasks-per-node=1 --kill-on-bad-exit=1 \\",
+        "        .venv/bin/python -m torch.distributed.run \\",
         f"        --nnodes={machines.nodes} --nproc-per-node={machines.gpus} --rdzv-backend=c10d \\",
         f'        --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:{PORT}" -m "tasks.$1"',
         '    .venv/bin/dvc commit --force "$1"',

@@ -71,7 +71,7 @@ def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) ->
     assert lines[:2] == ["orchestra run --until validate", "orchestra run --until sft"]
     assert lines[3:] == ["dvc commit --force grpo", "orchestra run"]
     assert re.fullmatch(
-        r"srun --ntasks=2 .* --nnodes=2 --nproc-per-node=2 .* --rdzv-id=7 --rdzv-endpoint=n1:29500 -m tasks.grpo",
+        r"srun --ntasks=2 .*--kill-on-bad-exit=1 .* --nnodes=2 --nproc-per-node=2 .* --rdzv-id=7 --rdzv-endpoint=n1:29500 -m tasks.grpo",
         lines[2],
     )
 
