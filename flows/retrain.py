@@ -31,7 +31,7 @@ from orchestra.system.workspace import Screen
 from orchestra.text import plain
 from tasks.approval import now
 from tasks.platform import dvc
-from tasks.platform.ledger import LedgerTail, by_stage, ledgers, run_ledger
+from tasks.platform.ledger import LedgerTail, booked_as, by_stage, ledgers, run_ledger
 from tasks.platform.named import check_named
 from tasks.platform.registry import COMMIT, DECISION, git_commit
 from tasks.platform.stage import Stage
@@ -98,7 +98,7 @@ def _tell_commit(recorder: Recorder, run_id: str) -> None:
 
 def _tell_costs(recorder: Recorder) -> None:
     """What the run has spent so far, by stage and in all."""
-    if spent := by_stage(ledgers(recorder.root, recorder.parent)):
+    if spent := by_stage(ledgers(recorder.root, booked_as(recorder.parent))):
         recorder.metrics(recorder.parent, costs(spent))
 
 
@@ -191,7 +191,7 @@ def _recorded(root: Path, journal: RunJournal, until: str | None, force: set[str
         raise
     finally:
         identity = [root / name for name in ("dvc.lock", "dvc.yaml", "params.yaml")]
-        recorder.artifacts(recorder.parent, [*identity, *ledgers(root, recorder.parent)])
+        recorder.artifacts(recorder.parent, [*identity, *ledgers(root, booked_as(recorder.parent))])
         _tell_costs(recorder)
     recorder.finish(recorder.parent)
     if state.name not in SHORT:
@@ -224,7 +224,7 @@ def _run_all(root: Path, recorder: Recorder, journal: RunJournal, until: str | N
     until_then = order if until is None else order[: order.index(until) + 1]
     refuse_now(root, params, [one for one in until_then if why[one] or one in force])
     outcomes: dict[str, str] = {}
-    booked = LedgerTail(root, recorder.parent)
+    booked = LedgerTail(root, booked_as(recorder.parent))
     booked.take()
     # Prefect must neither look into the recorder's database connection nor store it.
     opaque: Any = quote(recorder)

@@ -68,6 +68,8 @@ def sbatch_script(params: Params, machines: Machines) -> str:
         "#SBATCH --output=slurm-%j.log",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
+        "# All of the job books in one file of .state/ledger, under one cap (budget.run_usd).",
+        'export ORCHESTRA_JOB="slurm-$SLURM_JOB_ID"',
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
         "",
         "# One stage on every GPU of every node; the other stages run on the first node.",

@@ -22,20 +22,26 @@ from tasks.platform.stage import Stage
 
 LEDGER = "ORCHESTRA_LEDGER"
 """Environment variable of a flow's stages: the file that all of them book in."""
+JOB = "ORCHESTRA_JOB"
+"""Environment variable of a scheduler's job: the name under which all of its runs and stages book, in one file."""
 
 
 @contextlib.contextmanager
 def run_ledger(root: Path, run: str) -> Iterator[None]:
-    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`."""
-    folder = root / LEDGERS
+    """Let every stage within the block book in one file, `.state/ledger/<run>.jsonl`, or in the job's."""
     before = os.environ.get(LEDGER)
-    os.environ[LEDGER] = str(folder / f"{run}.jsonl")
+    os.environ[LEDGER] = str(root / LEDGERS / f"{booked_as(run)}.jsonl")
     try:
         yield
     finally:
         os.environ.pop(LEDGER)
         if before is not None:
             os.environ[LEDGER] = before
+
+
+def booked_as(run: str) -> str:
+    """The name of a run's ledger: its own, or that of the job that it is a part of."""
+    return os.environ.get(JOB) or run
 
 
 class LedgerTail:
@@ -112,11 +118,14 @@ def _booked(folder: Path) -> list[tuple[str, Path]]:
 
 
 def open_budget(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Budget:
-    """The budget of this process: its run's, or outside of a flow one in `folder` (default: the stage's work folder).
+    """The budget of this process: its run's or its job's, or outside of both one in `folder` (default: the stage's work
+    folder).
 
     Several ranks book in a file each and share what the cap has left: together they cannot cross it.
     """
-    named = os.environ.get(LEDGER)
+    named, job = os.environ.get(LEDGER), os.environ.get(JOB)
+    if job and not named:
+        named = str(stage.root / LEDGERS / f"{job}.jsonl")
     first = Path(named) if named else (folder or stage.work_dir()) / "ledger.jsonl"
     own = first if rank == 0 else first.with_name(f"{first.stem}{RANK}{rank}.jsonl")
     cap = stage.params.budget.run_usd

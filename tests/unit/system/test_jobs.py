@@ -49,7 +49,7 @@ def played(tmp_path: Path, text: str, fresh: tuple[str, ...] = ()) -> list[str]:
     """What a script calls: its commands only write down their words, and DVC has the outputs of the `fresh` stages."""
     (tmp_path / ".venv/bin").mkdir(parents=True)
     for name in ("srun", "scontrol", ".venv/bin/orchestra", ".venv/bin/dvc"):
-        called = f'echo "{Path(name).name} $*" >> "$SLURM_SUBMIT_DIR/log"'
+        called = f'echo "{Path(name).name} $*" >> "$SLURM_SUBMIT_DIR/log"; echo "$ORCHESTRA_JOB" >> "{tmp_path}/jobs"'
         if name == "scontrol":
             called = 'echo "n1"; echo "n2"'
         elif name == ".venv/bin/dvc":
@@ -71,9 +71,11 @@ def test_the_script_starts_torchrun_once_a_node_and_tells_dvc(tmp_path: Path) ->
     assert lines[:2] == ["orchestra run --until validate", "orchestra run --until sft"]
     assert lines[3:] == ["dvc commit --force grpo", "orchestra run"]
     assert re.fullmatch(
-        r"srun --ntasks=2 .*--kill-on-bad-exit=1 .* --nnodes=2 --nproc-per-node=2 .* --rdzv-id=7 --rdzv-endpoint=n1:29500 -m tasks.grpo",
+        r"srun --ntasks=2 .*--kill-on-bad-exit=1 .* --nnodes=2 --nproc-per-node=2 .* "
+        r"--rdzv-id=7 --rdzv-endpoint=n1:29500 -m tasks.grpo",
         lines[2],
     )
+    assert set((tmp_path / "jobs").read_text(encoding="utf-8").split()) == {"slurm-7"}, "one ledger, under one cap"
 
 
 def test_a_later_job_trains_only_what_the_one_before_did_not_end(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from orchestra.accounting.budget import Budget
 from orchestra.config.schema import load_params
 from orchestra.types import Charge, Component
-from tasks.platform.ledger import LedgerTail, by_stage, ledgers, open_budget, run_ledger, tell
+from tasks.platform.ledger import LedgerTail, booked_as, by_stage, ledgers, open_budget, run_ledger, tell
 from tasks.platform.stage import Stage
 from tasks.records.models import costs
 from tests.support.worlds import ROOT
@@ -41,3 +41,23 @@ def test_a_stage_logs_what_it_spent_itself_and_the_stages_add_up_to_the_run(
     told = costs(by_stage(ledgers(tmp_path, "r")))
     assert told == {"cost/sft_usd": 190.3, "cost/grpo_usd": 750.15, "cost/total_usd": 940.45}
     assert told["cost/total_usd"] == float(LedgerTail(tmp_path, "r").take())
+
+
+def test_a_job_of_a_scheduler_has_one_ledger_and_one_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runs and, outside of them, the stages that torchrun starts."""
+    params = load_params(ROOT / "params.yaml")
+    params = params.model_copy(update={"budget": params.budget.model_copy(update={"run_usd": Decimal(100)})})
+    monkeypatch.setenv("ORCHESTRA_JOB", "slurm-7")
+    with run_ledger(tmp_path, "first"):
+        book(open_budget(Stage("synthesize", params, tmp_path)), "10")
+    for rank in (0, 1):
+        book(open_budget(Stage("grpo", params, tmp_path), rank=rank, ranks=2), "20")
+    with run_ledger(tmp_path, "last"):
+        budget = open_budget(Stage("evaluate", params, tmp_path))
+        budget.book(Charge(component=Component.EXPERT, name="x", cost_usd=Decimal(5)))
+        assert budget.cap_usd is not None and budget.cap_usd - budget.spent_usd == 45
+        budget.close()
+    told = costs(by_stage(ledgers(tmp_path, booked_as("last"))))
+    assert told == {"cost/synthesize_usd": 10, "cost/grpo_usd": 40, "cost/evaluate_usd": 5, "cost/total_usd": 55}
+    names = sorted(file.name for file in tmp_path.rglob("*.jsonl"))
+    assert names == ["slurm-7-rank1.jsonl", "slurm-7.jsonl"], "none in work/, which the job empties"
