@@ -145,10 +145,9 @@ def _memory(root: Path, params: Params, devices: list[machine.Gpu]) -> Iterator[
         level: Level = "error" if need.hopeless else "warning" if need.crowded or not need.fits else "ok"
         fix = machine.frees(root) if need.crowded else "" if need.fits else _fix(need)
         yield CheckResult(level, "memory forecast", machine.told(need), fix)
-    ranks = max(machine.plan_of(params, stage).ranks for stage in machine.TRAINED)
-    if devices and (wanted := ranks * machine.of_examples(params)):
-        room = machine.host_memory()
-        found = f"examples of {ranks} processes need {wanted / GIB:.1f} GiB beside the GPUs, of {room / GIB:.1f} GiB"
+    if devices:
+        (ranks, wanted), room = machine.loaded(params, shape, devices), machine.host_memory()
+        found = f"{ranks} x model and examples need {wanted / GIB:.1f} GiB beside the GPUs, of {room / GIB:.1f} GiB"
         fix = "" if wanted < room else "lower synthesize.train_examples, or use a machine with more memory"
         yield CheckResult("error" if fix else "ok", "memory forecast", found, fix)
     wanted, free = machine.checkpoint_bytes(params, shape), shutil.disk_usage(root).free

@@ -64,6 +64,7 @@ def sbatch_script(params: Params, machines: Machines) -> str:
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={machines.gpus}",
         "#SBATCH --exclusive",
+        "#SBATCH --mem=0",  # All of each node's: --exclusive gives all cores only.
         f"#SBATCH --time={machines.hours}:00:00",
         "#SBATCH --output=slurm-%j.log",
         "set -euo pipefail",

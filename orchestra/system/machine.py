@@ -227,6 +227,18 @@ def of_examples(params: Params) -> int:
     return size if size >= GIB else 0
 
 
+def loaded(params: Params, shape: ModelShape, devices: list[Gpu]) -> tuple[int, int]:
+    """How many processes of a training stage load the model on a machine with GPUs, and the bytes of its own memory
+    that they take: each has all weights there before they go to its GPU, and keeps its examples."""
+    found = []
+    for stage in TRAINED:
+        plan = plan_of(params, stage, gpu=True)
+        ranks = min(plan.ranks, len(devices))
+        size = shape.weights * (BFLOAT16 if plan.bfloat16_weights else FLOAT32) + of_examples(params)
+        found.append((ranks, ranks * size))
+    return max(found, key=lambda one: one[1])
+
+
 def beside(params: Params, devices: list[Gpu]) -> int:
     """Bytes of a GPU that grpo's own vLLM server takes from a rank; none where it has GPUs of its own."""
     grpo, server = params.grpo, params.grpo.server

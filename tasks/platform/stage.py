@@ -161,7 +161,8 @@ def stage_fingerprint(root: Path, name: str, params: Params) -> str:
         digest.update(dep.encode())
         for file in _files(root / dep):
             digest.update(str(file.relative_to(root)).encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            with file.open("rb") as content:  # A model's may be larger than the memory that is left.
+                digest.update(hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()[:16]
 
 

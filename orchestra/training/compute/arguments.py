@@ -50,9 +50,13 @@ def on_one_gpu(arguments: A) -> A:
 
 
 def training_dtype(compute: Compute) -> torch.dtype:
-    """Type of the weights in training: float32, the masters; a base that only carries adapters is in its precision."""
-    frozen = compute.lora is not None and compute.precision == "bfloat16"
-    return torch.bfloat16 if frozen else torch.float32
+    """Type of the weights that a training loads: float32, the masters.
+
+    It is bfloat16 for passes in bfloat16 where the masters are made later: a base that only carries adapters has none,
+    and DeepSpeed casts every weight to bfloat16 before it makes its own from them.
+    """
+    later = compute.lora is not None or compute.strategy != "ddp"
+    return torch.bfloat16 if later and compute.precision == "bfloat16" else torch.float32
 
 
 def released(model: PreTrainedModel, compute: Compute) -> PreTrainedModel:

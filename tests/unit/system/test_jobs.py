@@ -14,7 +14,7 @@ from orchestra.errors import ConfigError
 from orchestra.system.jobs import MOUNT, Machines, Pod, sbatch_script, spread, train_job
 from tests.support.worlds import ROOT
 
-SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "time", "output"}
+SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time", "output"}
 """Options of sbatch(1) that the script may use."""
 
 
@@ -39,7 +39,9 @@ def test_a_script_runs_the_whole_pipeline_and_the_training_on_every_node(tmp_pat
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
     options = re.findall(r"^#SBATCH --([\w-]+)", text, re.MULTILINE)
     assert set(options) <= SBATCH
-    assert {"#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8", "#SBATCH --time=48:00:00"} <= set(text.splitlines())
+    assert {"#SBATCH --mem=0", "#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8", "#SBATCH --time=48:00:00"} <= set(
+        text.splitlines()
+    )
     steps = [line for line in text.splitlines() if line.startswith(("ranks ", ".venv"))]
     run = ".venv/bin/orchestra run"
     assert steps == [f"{run} --until validate", "ranks sft", "ranks grpo", run]

@@ -198,7 +198,7 @@ def test_a_price_is_stale_after_the_days_of_the_parameters(days: int, stale: boo
 def test_a_training_beside_the_champion_is_refused(tmp_path: Path) -> None:
     params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
     (tmp_path / "models").symlink_to(ROOT / "models")
-    found = [one for one in examine_profile(tmp_path, params) if one.what == "memory forecast"]
+    found = [one for one in examine_profile(tmp_path, params) if one.found.startswith(("sft needs", "grpo needs"))]
     assert [(one.level, one.fix) for one in found] == [("warning", "orchestra stop vllm-blue")] * 2
     for stage in machine.TRAINED:
         with pytest.raises(ServiceError, match=rf"{stage} needs .* of which other processes hold 71.6"):

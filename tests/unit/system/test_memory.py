@@ -11,6 +11,7 @@ from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from orchestra.cli.common import CheckResult
 from orchestra.cli.readiness import _memory, examine_profile, refuse, shape_of
+from orchestra.config.compute import Lora
 from orchestra.config.schema import Params, load_params
 from orchestra.errors import ConfigError, DataError
 from orchestra.rollout.inference.decoder import MAX_PARAMETERS
@@ -18,6 +19,7 @@ from orchestra.serving.releases import vllm
 from orchestra.system import machine
 from orchestra.system.machine import Gpu, needs, peak, plan_of
 from orchestra.system.memory import EXAMPLE, GIB, OWN_DECODER, TILES, ModelShape, TrainingPlan, rollouts, training
+from orchestra.training.compute.arguments import training_dtype
 
 ROOT = Path(__file__).parents[3]
 EIGHT = ModelShape.load(ROOT / "models/recipes/qwen3-8b")
@@ -220,16 +222,33 @@ def test_a_large_set_of_examples_counts_in_every_process_that_reads_it(monkeypat
         refuse(ROOT, with_examples(embedded, 2_000_000))
 
 
-@pytest.mark.parametrize(("memory", "level"), [(64, "error"), (128, "ok")])
-def test_beside_gpus_they_lie_in_the_machine_s_memory(memory: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("profile", "examples", "memory", "told", "level"),
+    [
+        ("qwen3-8b", 4000, 128, "8 x model and examples need 122.1 GiB", "ok"),
+        ("qwen3-8b", 4000, 96, "8 x model and examples need 122.1 GiB", "error"),
+        ("qwen3-8b", 300_000, 256, "8 x model and examples need 206.7 GiB", "ok"),
+        ("qwen3-8b-lora", 4000, 64, "1 x model and examples need 15.3 GiB", "ok"),
+    ],
+)
+def test_beside_gpus_they_lie_in_the_machine_s_memory_where_each_process_loads_the_model(
+    profile: str, examples: int, memory: int, told: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "host_memory", lambda: memory * GIB)
-    params = with_examples(load_params(ROOT / "models/recipes/qwen3-8b/params.yaml"), 300_000)
-    (found,) = [
-        one
-        for one in _memory(ROOT, params, [H100] * 8)
-        if one.found.startswith("examples of 8 processes need 84.7 GiB")
-    ]
+    params = with_examples(load_params(ROOT / f"models/recipes/{profile}/params.yaml"), examples)
+    (found,) = [one for one in _memory(ROOT, params, [H100] * 8) if one.found.startswith(told)]
     assert found.level == level
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("change", [{}, {"strategy": "zero2"}, {"strategy": "zero3"}, {"lora": Lora(rank=8)}])
+def test_a_training_loads_weights_of_the_type_that_is_forecast(change: dict[str, object], precision: str) -> None:
+    """DeepSpeed casts to bfloat16 before it makes its float32 masters: float32 of 8 ranks would fill a machine."""
+    params = load_params(ROOT / "params.yaml")
+    settings = params.grpo.model_copy(update={"precision": precision, "processes": 8} | change)
+    halved = plan_of(params.model_copy(update={"grpo": settings}), "grpo", gpu=True).bfloat16_weights
+    assert training_dtype(settings) is (torch.bfloat16 if halved else torch.float32)
+    assert halved is (precision == "bfloat16" and change != {})
 
 
 def with_examples(params: Params, count: int) -> Params:

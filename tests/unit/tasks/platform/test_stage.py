@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,6 +191,19 @@ def test_the_fingerprint_sees_every_change(stage: Stage, change: str) -> None:
     assert before == stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
     CHANGES[change](root)
     assert before != stage_fingerprint(root, "demo", load_params(root / "params.yaml"))
+
+
+def test_a_fingerprint_reads_no_file_whole(stage: Stage) -> None:
+    """Every rank makes one, of models that together are larger than the machine's memory."""
+    (stage.root / "dvc.yaml").write_text("stages: {demo: {cmd: x, params: [sft], deps: [d]}}")
+    with (stage.root / "d").open("wb") as file:
+        file.truncate(1 << 26)
+    tracemalloc.start()
+    try:
+        stage_fingerprint(stage.root, "demo", stage.params)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
 
 
 def test_another_stages_parameters_do_not_matter(stage: Stage) -> None:
