@@ -233,9 +233,10 @@ def _wait(ranks: Sequence[subprocess.Popen[str]]) -> list[int]:
 
 
 def _end(ranks: Sequence[subprocess.Popen[str]]) -> None:
-    for one in ranks:
-        if one.poll() is None:
-            kill_tree(one.pid, grace_s=1.0)
+    # One that is still in its exit (contexts of many GPUs take their time) hides no cause: it ends with this process.
+    if left := [one.pid for one in ranks if one.poll() is None]:
+        with suppress(ServiceError):
+            kill_tree(*left, grace_s=1.0)
 
 
 def _fail(codes: Sequence[int], logs: Path) -> None:

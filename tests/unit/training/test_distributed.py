@@ -16,7 +16,7 @@ import torch
 
 from orchestra.config.schema import load_params
 from orchestra.errors import ServiceError
-from orchestra.system.processes import alive
+from orchestra.system.processes import alive, kill_tree
 from orchestra.training import distributed
 from orchestra.training.compute.arguments import common_arguments
 
@@ -113,6 +113,21 @@ def test_a_rank_waits_longer_than_any_development_check_takes(stage: str, tmp_pa
 def test_what_another_rank_says_last_is_the_error(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match=r"process 1 of 2 failed: ValueError: no room .*rank-1.log"):
         distributed.launch(only(1, "raise ValueError('no room')"), 2, tmp_path)
+
+
+def test_a_rank_that_takes_long_to_end_hides_no_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs a killed process may take seconds to leave."""
+    ended = list[tuple[int, ...]]()
+
+    def slow(*pids: int, grace_s: float) -> None:
+        ended.append(pids)
+        kill_tree(*pids, grace_s=grace_s)
+        raise ServiceError(f"process {pids[0]} does not end", where="stop", fix=f"kill -9 {pids[0]}")
+
+    monkeypatch.setattr(distributed, "kill_tree", slow)
+    with pytest.raises(ServiceError, match=r"process 1 of 3 failed: ValueError: no room"):
+        distributed.launch(only(1, "raise ValueError('no room')"), 3, tmp_path)
+    assert [len(pids) for pids in ended] == [2], "all at once"
 
 
 def test_what_rank_0_has_said_is_not_said_again(tmp_path: Path) -> None:
