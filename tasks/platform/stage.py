@@ -200,6 +200,10 @@ def _fail(name: str, kind: str, line: str, code: int = EXIT_ERROR) -> NoReturn:
     with contextlib.suppress(OSError):
         atomic.write_text(Path.cwd() / FAILURE_KIND.format(name), kind)
     print(f"error: {name}: {line}", file=sys.stderr, flush=True)
+    if "RANK" in os.environ:
+        # Other ranks wait for this one's end; an exit would wait for its threads, which may play for an hour.
+        sys.stdout.flush()
+        os._exit(code)
     sys.exit(code)
 
 

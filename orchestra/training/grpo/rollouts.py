@@ -153,10 +153,10 @@ class Rounds:
         usd, self.unlogged_usd = self.unlogged_usd, Decimal(0)
         return {"spent_usd": float(usd)} if self.spent is not None else {}
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Let go of what was played ahead."""
         if self.ahead is not None:
-            self.ahead.close()
+            self.ahead.close(wait=wait)
 
     def _seed(self, step: int) -> int:
         return self.settings.seed * 1_000_003 + step

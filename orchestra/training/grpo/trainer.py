@@ -129,8 +129,11 @@ def train_grpo(
     trainer.remove_callback(PrinterCallback)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    finally:
-        rounds.close()
+    except BaseException:
+        # Other ranks wait for this one to say why, and what it plays ahead is paid for nothing.
+        rounds.close(wait=False)
+        raise
+    rounds.close()
     rounds.book()
     if rounds.unlogged_usd and trainer.is_world_process_zero():
         log({f"ahead/{name}": usd for name, usd in rounds.logged().items()}, trainer.state.global_step)

@@ -43,6 +43,6 @@ class Ahead:
         if self._next is not None:
             self._next[1].exception()
 
-    def close(self) -> None:
-        """Wait for what is played, and let it go."""
-        self._pool.shutdown(wait=True)
+    def close(self, *, wait: bool = True) -> None:
+        """Let what is played go, once it has been played; with `wait` False at once, while it is played on."""
+        self._pool.shutdown(wait=wait, cancel_futures=True)

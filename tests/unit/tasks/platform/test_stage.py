@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -293,6 +294,20 @@ def test_what_a_lost_rank_breaks_in_another_is_not_the_error(stage: Stage) -> No
     done = run_code(stage.root, f"import sys\n{launcher}")
     assert done.returncode == -signal.SIGKILL
     assert (done.stdout, done.stderr) == ("", "") and not list(stage.root.rglob("*.error"))
+
+
+def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(stage: Stage) -> None:
+    """One may play the next round for an hour, and pay for it, while the other ranks wait."""
+    body = """import os, time
+    from concurrent.futures import ThreadPoolExecutor
+    os.environ['RANK'] = '1'
+    print('before')
+    ThreadPoolExecutor(1).submit(time.sleep, 50)
+    raise DataError('corrupt', where='a.jsonl', fix='fix it')"""
+    began = time.monotonic()
+    done = run_stage(stage.root, body)
+    assert (done.returncode, done.stderr, done.stdout) == (2, "error: demo: a.jsonl: corrupt — fix it\n", "before\n")
+    assert time.monotonic() - began < 40
 
 
 def test_bad_parameters_are_one_line(stage: Stage) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -379,6 +380,29 @@ def test_a_development_check_is_played_by_the_engine_with_the_weights_of_its_ste
     # No rank waits in a collective of its GPU for one that plays.
     rounds = ["wait", "gather"] * 2
     assert order == [*rounds, "wait", "gather", "check", "wait"] * 2
+
+
+def test_a_training_that_fails_does_not_wait_for_what_is_played_ahead(tmp_path: Path) -> None:
+    class Slow(Played):
+        def policy(self, temperature: float, seed: int) -> TransformersPolicy:
+            if threading.current_thread() is not threading.main_thread():
+                waited.append(over.wait(60))
+            return super().policy(temperature, seed)
+
+    def log(metrics: dict[str, float], step: int) -> None:
+        raise TrainingError("broken", where="grpo", fix="none")
+
+    over, waited, engine = threading.Event(), list[bool](), Slow()
+    settings = SETTINGS.model_copy(update={"engine": "vllm", "steps_ahead": 1})
+    try:
+        with pytest.raises(TrainingError, match="broken"):
+            train_grpo(
+                warm_model(), codec(), toolkit(tmp_path), examples(), settings, LIMITS, PRICE, tmp_path, log,
+                lambda current: None, engine=engine,  # type: ignore[arg-type]
+            )  # fmt: skip
+        assert not waited, "the next round is still played"
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize(
