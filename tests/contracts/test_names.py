@@ -6,6 +6,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from flows._workspace import PREFECT_SETTINGS
 from orchestra.config.schema import load_params, parse_params
 from orchestra.system.code_hash import CODE, Result
+from tasks import grpo, sft
 from tasks.experiments.sealed import NO_YARDSTICK
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +88,11 @@ def test_dependencies_of_stages_are_there_or_made_by_another() -> None:
         for dep in stage["deps"]:
             path = dep.replace("${model.recipe}", recipe)
             assert path in made or (ROOT / path).exists(), f"{name}: {path}"
+
+
+@pytest.mark.parametrize("module", [sft, grpo])
+def test_a_training_depends_on_the_settings_of_deepspeed_that_it_reads(module: ModuleType) -> None:
+    assert module.DEEPSPEED in read_yaml("dvc.yaml")["stages"][module.__name__.rpartition(".")[2]]["deps"]
 
 
 def test_outputs_are_ignored_by_git() -> None:
