@@ -189,7 +189,11 @@ def training(shape: ModelShape, plan: TrainingPlan) -> Footprint:
     gradients = max(share, left)
     passes = _pass(shape, plan, size)
     # Before the backward pass reaches the layers, the head's new gradient is there besides.
-    early = left + (shape.embedding * FLOAT32 if plan.lora is None else 0)
+    head = shape.embedding * FLOAT32 if plan.lora is None else 0
+    if zero and size < FLOAT32:
+        # The ranks share it in float32, a copy.
+        head += head * size // FLOAT32
+    early = left + head
     # After it all gradients are, beside what the first layer still keeps, or what the optimizer's step needs.
     size_of_layer = plan.rows * plan.tokens * shape.saved * size
     late = max(size_of_layer, _step(shape, plan, trained) // sharded[1])
