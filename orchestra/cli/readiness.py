@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ def examine_profile(root: Path, params: Params) -> Iterator[CheckResult]:
     devices = machine.gpus()
     if devices:
         names = ", ".join(f"{one.name} ({one.memory / GIB:.0f} GiB)" for one in devices)
-        yield CheckResult("ok", "GPUs", f"{len(devices)}: {names}; driver {devices[0].driver}")
+        alone = f"; compute mode {machine.EXCLUSIVE}" if any(one.exclusive for one in devices) else ""
+        yield CheckResult("ok", "GPUs", f"{len(devices)}: {names}; driver {devices[0].driver}{alone}")
     elif params.profile != "embedded":
         yield CheckResult("warning", "GPUs", "none: everything runs on the CPU", "use a machine with a GPU")
     torch_devices = machine.torch_gpus()
@@ -68,6 +70,8 @@ def refuse_now(root: Path, params: Params, stages: Collection[str]) -> None:
     for stage in machine.TRAINED:
         if stage in stages:
             machine.check_ranks(machine.compute_of(params, stage), stage, devices)
+    if "grpo" in stages:
+        machine.check_beside(params, devices)
     for need in machine.needs(params, shape, devices) if shape is not None else ():
         if need.stage in stages and need.crowded:
             raise ServiceError(machine.told(need), where=machine.GPU_MEMORY, fix=machine.frees(root))
@@ -115,9 +119,10 @@ def _servers(params: Params, device: str = "gpu") -> dict[str, VllmServer]:
 
 
 def _ranks(params: Params, devices: list[machine.Gpu]) -> Iterator[CheckResult]:
-    for stage in machine.TRAINED:
+    checks = [partial(machine.check_ranks, machine.compute_of(params, stage), stage) for stage in machine.TRAINED]
+    for check in (*checks, partial(machine.check_beside, params)):
         try:
-            machine.check_ranks(machine.compute_of(params, stage), stage, devices)
+            check(devices)
         except OrchestraError as error:
             yield CheckResult("error", error.where, error.what, error.fix)
 

@@ -36,6 +36,8 @@ CHECKPOINTS = 3
 AT_ONCE = 256
 """Most conversations that in-process rollouts hold at the same time."""
 LORA_RANK = 16
+EXCLUSIVE = "Exclusive_Process"
+"""A GPU's compute mode in nvidia-smi."""
 GPU_MEMORY = "GPU memory"
 HELPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("micro_batch", "1", {"rows": 1, "accumulates": True}),
@@ -56,6 +58,8 @@ class Gpu:
     uuid: str = ""
     held: int = 0
     """Bytes that processes hold now."""
+    exclusive: bool = False
+    """Whether it takes one process at a time."""
 
     @property
     def free(self) -> int:
@@ -96,22 +100,30 @@ def gpus(visible: str | None = None) -> list[Gpu]:
     """The GPUs that `visible` or CUDA_VISIBLE_DEVICES lets a process use, as nvidia-smi tells; none without it."""
     if shutil.which("nvidia-smi") is None:
         return []
-    fields = "name,memory.total,memory.used,driver_version,uuid"
+    fields = "name,memory.total,memory.used,driver_version,uuid,compute_mode"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 4]
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 5]
     found = [
-        Gpu(name, _bytes(total), driver, uuid, held=_bytes(used) if used[:1].isdigit() else 0)
-        for name, total, used, driver, uuid in rows
+        _gpu(name, _bytes(total), _bytes(used) if used[:1].isdigit() else 0, driver, uuid, mode)
+        for name, total, used, driver, uuid, mode in rows
         if total[:1].isdigit()
     ]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     if visible is None:
         return found
     return [one for name in visible.split(",") if (one := _named(name.strip(), found)) is not None]
+
+
+def _gpu(name: str, memory: int, held: int, driver: str, uuid: str, mode: str) -> Gpu:
+    # CUDA's service for several processes (MPS) is the one process then.
+    served = (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
+    exclusive = mode == EXCLUSIVE and not served
+    # Whoever holds more than the driver does keeps everybody out.
+    return Gpu(name, memory, driver, uuid, memory if exclusive and held >= GIB else held, exclusive)
 
 
 def _bytes(mib: str) -> int:
@@ -244,6 +256,15 @@ def beside(params: Params, devices: list[Gpu]) -> int:
     grpo, server = params.grpo, params.grpo.server
     shares = grpo.engine == "vllm" and server.device == "gpu" and server.url is None and server.devices is None
     return int(server.gpu_memory * min(one.memory for one in devices)) if shares and devices else 0
+
+
+def check_beside(params: Params, devices: list[Gpu]) -> None:
+    """Raises `ServiceError` where grpo's own server is to use a rank's GPU that takes one process at a time."""
+    if beside(params, devices) and (alone := [one for one in devices if one.exclusive]):
+        raise ServiceError(
+            f"the server and a rank share a GPU, whose compute mode is {EXCLUSIVE} ({counted(alone)})",
+            where="grpo.server", fix="nvidia-smi --compute-mode=DEFAULT, or set grpo.server.devices to other GPUs",
+        )  # fmt: skip
 
 
 def compute_of(params: Params, stage: str) -> Compute:

@@ -29,7 +29,8 @@ from tests.support.worlds import ROOT
 
 IDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8a3b1c2d-0000-4106-c12f-20bd9faed9f7")
 DRIVER = "#!/bin/sh\n" + "".join(
-    f'echo "NVIDIA H100 80GB HBM3, 81559, ${{HELD_{i}:-4}}, 550.1, {one}"\n' for i, one in enumerate(IDS)
+    f'echo "NVIDIA H100 80GB HBM3, 81559, ${{HELD_{i}:-4}}, 550.1, {one}, ${{MODE:-Default}}"\n'
+    for i, one in enumerate(IDS)
 )
 FULL = str(81559 - 8192)
 """MiB that others hold of a GPU with 8 GiB free."""
@@ -83,6 +84,32 @@ def test_it_names_the_gpus_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch_beside_gpu() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert beside_gpu("it runs", "use them") is None, "they are kept from this process on purpose"
+
+
+@pytest.mark.usefixtures("two_gpus", "cuda")
+def test_a_server_beside_a_rank_needs_a_gpu_that_takes_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some clusters have another compute mode, which no stage before the server's shows."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    params = load_params(ROOT / "models/recipes/qwen3-8b-lora/params.yaml")
+    refuse_now(tmp_path, params, ["sft", "grpo"])
+    monkeypatch.setenv("MODE", "Exclusive_Process")
+    refuse_now(tmp_path, params, ["sft"])
+    with pytest.raises(ServiceError, match=r"grpo.server: the server and a rank share a GPU, whose compute mode"):
+        refuse_now(tmp_path, params, ["sft", "grpo"])
+    (found,) = [one for one in examine_profile(tmp_path, params) if one.what == "grpo.server" and one.level == "error"]
+    assert found.fix.startswith("nvidia-smi --compute-mode=DEFAULT")
+    server = params.grpo.server.model_copy(update={"devices": "1"})
+    apart = params.model_copy(update={"grpo": params.grpo.model_copy(update={"server": server})})
+    refuse_now(tmp_path, apart, ["sft", "grpo"])
+    monkeypatch.setenv("HELD_1", "2000")
+    with pytest.raises(ServiceError, match=r"of a GPU with 0.0 of 79.6 GiB free"):
+        refuse_now(tmp_path, apart, ["sft", "grpo"])
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "mps/control").touch()
+    refuse_now(tmp_path, params, ["sft", "grpo"])
 
 
 @pytest.mark.usefixtures("two_gpus")
