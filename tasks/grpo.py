@@ -74,7 +74,7 @@ def train(stage: Stage) -> None:
         if idle := torch_beside_gpu():
             stage.say(idle)
     codec = Codec.load(stage.root / BASE)
-    budget = open_budget(stage, rank=distributed.rank(), ranks=distributed.world_size())
+    budget = open_budget(stage, rank=distributed.rank(), shares=episodes(settings))
     work = stage.work_dir()
     replies = KeptReplies(stage, rank=distributed.rank(), since=lambda: last_saved(work / "checkpoints"))
     toolkit = Toolkit.from_params(params, stage.root, budget=budget, cassette=replies)
@@ -126,6 +126,14 @@ def train(stage: Stage) -> None:
     if distributed.rank() == 0:
         tell(stage, budget, toolkit.cassette)
         report(stage, result, simulated=remember_simulated(work, budget))
+
+
+def episodes(settings: Grpo) -> list[int]:
+    """How many each rank pays for: those of its groups, and rank 0 those of every development check."""
+    rounds = settings.steps // settings.num_iterations
+    own = rounds * settings.examples_per_step * settings.group_size // settings.processes
+    checks = sum(step % settings.eval_every == 0 for step in range(1, settings.steps)) + 1
+    return [own + checks * settings.eval_examples, *[own] * (settings.processes - 1)]
 
 
 def check_preferences(settings: Grpo, examples: Sequence[Example] = ()) -> list[str]:

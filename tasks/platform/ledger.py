@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -117,11 +117,11 @@ def _booked(folder: Path) -> list[tuple[str, Path]]:
     return [(run_of(file), file) for file in sorted(folder.glob("*.jsonl"))]
 
 
-def open_budget(stage: Stage, folder: Path | None = None, *, rank: int = 0, ranks: int = 1) -> Budget:
+def open_budget(stage: Stage, folder: Path | None = None, *, rank: int = 0, shares: Sequence[int] = (1,)) -> Budget:
     """The budget of this process: its run's or its job's, or outside of both one in `folder` (default: the stage's work
     folder).
 
-    Several ranks book in a file each and share what the cap has left: together they cannot cross it.
+    Several ranks book in a file each and have their `shares` of what the cap has left: together they cannot cross it.
     """
     named, job = os.environ.get(LEDGER), os.environ.get(JOB)
     if job and not named:
@@ -135,7 +135,7 @@ def open_budget(stage: Stage, folder: Path | None = None, *, rank: int = 0, rank
         )
         with localcontext(rounding=ROUND_FLOOR):
             own_usd = _spent(own)
-            cap = own_usd + (cap - own_usd - others_usd) / ranks
+            cap = own_usd + (cap - own_usd - others_usd) * shares[rank] / sum(shares)
     return Budget(own, cap, stage.name)
 
 

@@ -188,10 +188,12 @@ def test_ranks_share_what_the_cap_has_left(workspace: Path) -> None:
     stage = Stage("grpo", load_params(workspace / "params.yaml"), workspace)
     with run_ledger(workspace, "run"):
         open_budget(stage).book(charge("0.1"))
-        one, two = (open_budget(stage, rank=rank, ranks=2) for rank in range(2))
+        one, two = (open_budget(stage, rank=rank, shares=[1, 1]) for rank in range(2))
         assert (one.cap_usd, two.cap_usd) == (Decimal("0.6"), Decimal("0.5"))
+        unlike = open_budget(stage, rank=0, shares=[3, 1])
+        assert unlike.cap_usd == Decimal("0.85")
         two.book(charge("0.5"))
-        again = open_budget(stage, rank=1, ranks=2)  # After a kill: what it has spent counts.
+        again = open_budget(stage, rank=1, shares=[1, 1])  # After a kill: what it has spent counts.
         assert again.spent_usd == Decimal("0.5") and again.cap_usd == Decimal("0.75")
     with pytest.raises(DataError, match="no run has been booked here"):
         shutil.rmtree(workspace / ".state")

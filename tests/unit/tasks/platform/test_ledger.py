@@ -32,7 +32,7 @@ def test_a_stage_logs_what_it_spent_itself_and_the_stages_add_up_to_the_run(
             book(budget, spent)
             book(budget, "0.05", Component.POLICY)
             if name == "grpo":
-                book(open_budget(stage, rank=1, ranks=2), "250")
+                book(open_budget(stage, rank=1, shares=[1, 1]), "250")
             tell(stage, budget)
     with run_ledger(tmp_path, "another"):
         book(open_budget(Stage("grpo", params, tmp_path)), "7")
@@ -51,7 +51,7 @@ def test_a_job_of_a_scheduler_has_one_ledger_and_one_cap(tmp_path: Path, monkeyp
     with run_ledger(tmp_path, "first"):
         book(open_budget(Stage("synthesize", params, tmp_path)), "10")
     for rank in (0, 1):
-        book(open_budget(Stage("grpo", params, tmp_path), rank=rank, ranks=2), "20")
+        book(open_budget(Stage("grpo", params, tmp_path), rank=rank, shares=[1, 1]), "20")
     with run_ledger(tmp_path, "last"):
         budget = open_budget(Stage("evaluate", params, tmp_path))
         budget.book(Charge(component=Component.EXPERT, name="x", cost_usd=Decimal(5)))
