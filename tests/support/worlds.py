@@ -178,7 +178,9 @@ def codec() -> "Codec":
     return Codec(train_tokenizer(TEXTS, 400, template))
 
 
-def tiny_model(seed: int = 0, *, hidden: int = 32, head_dim: int = 16, **config: Any) -> "PreTrainedModel":
+def tiny_model(
+    seed: int = 0, *, hidden: int = 32, head_dim: int = 16, tied: bool = True, **config: Any
+) -> "PreTrainedModel":
     """A random two-layer Qwen3 in float32 over `codec()`'s vocabulary."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -195,7 +197,7 @@ def tiny_model(seed: int = 0, *, hidden: int = 32, head_dim: int = 16, **config:
             num_key_value_heads=1,
             head_dim=head_dim,
             max_position_embeddings=2048,
-            tie_word_embeddings=True,
+            tie_word_embeddings=tied,
             initializer_range=hidden**-0.5,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -221,18 +223,18 @@ def easy_example(name: str = "e1", preference: Preference = NEUTRAL) -> Example:
     )  # fmt: skip
 
 
-def warm_model(seed: int = 0, *, head_dim: int = 16) -> "PreTrainedModel":
+def warm_model(seed: int = 0, *, head_dim: int = 16, tied: bool = True) -> "PreTrainedModel":
     """A tiny model that has learned to answer `easy_example` in a few tokens, of more than one length."""
     import copy
 
-    return copy.deepcopy(_warm_model(seed, head_dim))
+    return copy.deepcopy(_warm_model(seed, head_dim, tied))
 
 
 @lru_cache
-def _warm_model(seed: int, head_dim: int) -> "PreTrainedModel":
+def _warm_model(seed: int, head_dim: int, tied: bool) -> "PreTrainedModel":
     import torch
 
-    model = tiny_model(seed, head_dim=head_dim)
+    model = tiny_model(seed, head_dim=head_dim, tied=tied)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batch = []
     for said in ("yes", "how much", "who holds book 13?"):
