@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from orchestra.config.compute import Compute
 from orchestra.training.distributed import settle
 from tests.support.worlds import ROOT
 
@@ -17,9 +18,7 @@ def main(strategy: str) -> None:
     import deepspeed
     from deepspeed.utils import safe_get_full_grad
 
-    from orchestra.config.compute import Compute
-
-    settle(Compute(processes=1, strategy=strategy, optimizer="adamw"), "grpo")
+    settle(Compute.model_validate({"strategy": strategy, "optimizer": "adamw"}), "grpo")
     settings = json.loads((ROOT / f"models/recipes/deepspeed/{strategy}.json").read_text(encoding="utf-8"))
     settings |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 0.0}
     settings |= {"bf16": {"enabled": True}}

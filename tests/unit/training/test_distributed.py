@@ -71,7 +71,9 @@ def test_of_several_machines_the_interface_to_the_first_is_taken(monkeypatch: py
         distributed._talks.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": local, NAME: named}.items():
-                patch.delenv(variable, raising=False) if value is None else patch.setenv(variable, value)
+                patch.delenv(variable, raising=False)
+                if value is not None:
+                    patch.setenv(variable, value)
             distributed._talks(None)
             os.environ.pop(NAME, None)
         assert made.pop() == {"backend": "gloo", "timeout": timedelta(days=1), "by": expected}
@@ -96,7 +98,7 @@ def test_an_interface_is_found_by_the_way_to_other_machines(
     there = {"lo": "127.0.1.1", "eth0": "10.0.0.7"}
     addresses = {name: [SimpleNamespace(address=address)] for name, address in there.items()}
     monkeypatch.setattr("psutil.net_if_addrs", lambda: addresses)
-    monkeypatch.setattr(distributed.socket, "socket", Probe)
+    monkeypatch.setattr(socket, "socket", Probe)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert distributed._interface() == found
 

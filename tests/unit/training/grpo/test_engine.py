@@ -33,6 +33,7 @@ from orchestra.serving.engines.policy import TRIES, ServedPolicy
 from orchestra.serving.engines.server import _flags
 from orchestra.serving.releases.vllm import TOLERANCES
 from orchestra.training.compute.lora import adapted
+from orchestra.training.distributed import whole_weights
 from orchestra.training.grpo import callbacks, rollouts
 from orchestra.training.grpo.engine import weights
 from orchestra.training.grpo.engine.ahead import Ahead
@@ -358,10 +359,14 @@ def test_a_development_check_is_played_by_the_engine_with_the_weights_of_its_ste
     settings = SETTINGS.model_copy(update={"engine": "vllm", "steps_ahead": ahead})
     engine: Any = Played()
     tools, checked, order = toolkit(tmp_path), list[bool](), list[str]()
-    real = rollouts.whole_weights
+
+    def gather(trainer: Any) -> Any:
+        order.append("gather")
+        return whole_weights(trainer)
+
     monkeypatch.setattr(rollouts, "wait_for_all", lambda: order.append("wait"))
     monkeypatch.setattr(callbacks, "wait_for_all", lambda: order.append("wait"))
-    monkeypatch.setattr(rollouts, "whole_weights", lambda trainer: order.append("gather") or real(trainer))
+    monkeypatch.setattr(rollouts, "whole_weights", gather)
 
     def evaluate(current: Any) -> dict[str, float]:
         order.append("check")
