@@ -77,7 +77,7 @@ def test_only_runs_of_this_workspace_are_closed(root: Path, tmp_path: Path, monk
 def test_the_ledgers_of_other_runs_go_to_their_records(root: Path) -> None:
     killed, folder = Recorder.open(root, "spent", "s"), root / ".state" / "ledger"
     folder.mkdir(parents=True)
-    for name in (killed.parent, f"{killed.parent}-rank1", "0" * 32):
+    for name in (killed.parent, f"{killed.parent}-rank1", "0" * 32, "slurm-7"):
         (folder / f"{name}.jsonl").write_text(name, encoding="utf-8")
     mine = Recorder.open(root, "next", "n")
     (folder / f"{mine.parent}.jsonl").touch()
@@ -86,7 +86,9 @@ def test_the_ledgers_of_other_runs_go_to_their_records(root: Path) -> None:
         f"{killed.parent}.jsonl",
         f"{killed.parent}-rank1.jsonl",
     }
-    assert {file.stem for file in folder.iterdir()} == {mine.parent, "0" * 32}, "nothing is lost where no record is"
+    assert {file.stem for file in folder.iterdir()} == {mine.parent, "0" * 32, "slurm-7"}, (
+        "nothing is lost where no record is"
+    )
 
 
 def test_what_a_retried_run_spent_before_another_run_counts_on(root: Path) -> None:
