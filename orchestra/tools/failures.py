@@ -30,6 +30,8 @@ class EndpointError(ToolError):
     """How long that took."""
     lost: tuple[Usage | None, ...] = ()
     """Attempts that may be billed: their usage, None where it is not known."""
+    unreachable: bool = False
+    """Nobody listens at the address."""
 
 
 class DeadlineError(EndpointError):

@@ -1,6 +1,7 @@
 """A circuit breaker: what fails again and again is left alone for a while, then tried by one call."""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,10 @@ from contextvars import ContextVar
 from orchestra.tools.failures import CircuitError
 from orchestra.tools.rate_limits import wake
 
+log = logging.getLogger("orchestra.tools")
+
+MOST_PROBES = 3
+"""Failed ones in a row, after which calls wait no more: what is down so long may stay so."""
 _LONGEST_S: ContextVar[float] = ContextVar("longest_wait", default=math.inf)
 
 
@@ -37,7 +42,10 @@ class Breaker:
         self._name, self._failures, self._open_s, self._clock = name, failures, open_s, clock
         self._row = 0
         self._why, self._lasting = "", False
-        """What the last failure said, and whether it does not pass by itself."""
+        """What the last failure said, and whether no call waits: it is no failure that soon passes by itself."""
+        self._probes, self._worked = 0, False
+        """Probes that failed since it opened, and whether anything ever succeeded."""
+        self._opened = 0.0
         self._until: float | None = None
         """When it may be tried again; None while it is closed."""
         self._probing = False
@@ -83,15 +91,30 @@ class Breaker:
 
     def succeeded(self) -> None:
         """It works: closed."""
+        if self._until is not None:
+            down_s = self._clock() - self._opened
+            log.warning("%s: it answers again, after %.0f s; the last failure: %s", self._name, down_s, self._why)
+        self._probes, self._worked = 0, True
         self._row, self._until, self._probing, self._lasting = 0, None, False, False
         self._tell()
 
-    def failed(self, probe: bool, why: str = "", *, lasting: bool = False) -> None:
-        """Count a failure; what fails that was let through before it opened changes nothing. While a `lasting` one is
-        the last, as with a wrong key, nothing waits."""
+    def failed(self, probe: bool, why: str = "", *, lasting: bool = False, unreachable: bool = False) -> None:
+        """Count a failure; what fails that was let through before it opened changes nothing.
+
+        Nothing waits while a `lasting` one is the last, as with a wrong key, after `MOST_PROBES` failed probes, and
+        where it is `unreachable` and never worked.
+        """
         if self._until is not None and not probe:
             return
-        self._row, self._why, self._lasting = self._row + 1, why, lasting
+        self._probes += probe
+        self._row, self._why = self._row + 1, why
+        self._lasting = lasting or self._probes >= MOST_PROBES or (unreachable and not self._worked)
+        if self._until is None and self._row >= self._failures:
+            self._opened = self._clock()
+            meanwhile = "calls fail at once" if self._lasting else "calls that may wait do"
+            what = "%s: not asked for %g s after %d failures in a row, then by one call each %g s until it answers; %s"
+            args = (self._name, self._open_s, self._row, self._open_s, meanwhile)
+            log.warning(what + "; the last failure: %s", *args, why)
         if probe or self._row >= self._failures:
             self._until, self._probing = self._clock() + self._open_s, False
             self._tell()

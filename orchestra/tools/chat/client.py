@@ -186,7 +186,9 @@ class Chat:
             if _is_up(error):
                 self._breaker.succeeded()
             else:
-                self._breaker.failed(probe, error.what, lasting=not error.retryable)
+                why = without(one_line(error.what), self._secrets)
+                lasting = not error.retryable
+                self._breaker.failed(probe, why, lasting=lasting, unreachable=error.unreachable)
             raise
         self._breaker.succeeded()
         return reply.model_copy(update={"seconds": round(before_s + time.monotonic() - began, 3)})
@@ -206,7 +208,9 @@ class Chat:
             return await retry(self._once, body, attempt, lost)
         except PassingError as error:
             what = f"{error} {attempts_made(self.attempts - left.attempts)}"
-            raise EndpointError(what, where=self.name, fix=FIXES.get(error.status, "see the endpoint's log")) from None
+            failed = EndpointError(what, where=self.name, fix=FIXES.get(error.status, "see the endpoint's log"))
+            failed.unreachable = error.unreachable
+            raise failed from None
 
     async def _pace(self, state: "RetryCallState") -> None:
         """Another attempt is another request to the provider."""
@@ -236,7 +240,8 @@ class Chat:
             cause = error.__cause__ or error
             if not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
                 lost(None)
-            raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": ")) from None
+            nobody = isinstance(cause, httpx2.ConnectError | httpx2.UnsupportedProtocol)
+            raise PassingError(f"{type(cause).__name__}: {cause}".rstrip(": "), unreachable=nobody) from None
         except BodyError as error:
             lost(None)
             raise ReplyError(str(error), unusable=Unusable.SHAPE, where=self.name, fix=SPEAKS) from None

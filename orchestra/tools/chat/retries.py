@@ -24,10 +24,10 @@ MAX_BACKOFF_S = 30.0
 class PassingError(Exception):
     """An attempt failed in a way that may pass."""
 
-    def __init__(self, what: str, retry_after_s: float = 0.0, status: int = 0) -> None:
-        """`status`: of HTTP, 0 without one."""
+    def __init__(self, what: str, retry_after_s: float = 0.0, status: int = 0, *, unreachable: bool = False) -> None:
+        """`status`: of HTTP, 0 without one. `unreachable`: nobody listens at the address."""
         super().__init__(what + (f", it asks to wait {retry_after_s:g} s," if retry_after_s else ""))
-        self.retry_after_s, self.status = retry_after_s, status
+        self.retry_after_s, self.status, self.unreachable = retry_after_s, status, unreachable
 
 
 def retrying(

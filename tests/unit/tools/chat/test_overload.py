@@ -28,8 +28,8 @@ from tests.support.endpoint import Script, answer, serving
 T = TypeVar("T")
 CALLS = 32
 LIMITS = ProviderLimits(concurrency=4, failures=2, attempts=2, open_s=0.05)
-OVERLOADED = 12
-"""Requests that are refused first: as many as the calls of two attempts can send until the breaker opens."""
+OVERLOADED = 8
+"""Requests that are refused first: until the breaker opens, or to two probes at most."""
 
 
 def chat(url: str, limits: ProviderLimits, provider: RateLimiter | None = None, deadline_s: float = 60) -> Chat:
@@ -89,7 +89,7 @@ def test_a_short_overload_loses_few_of_many_calls_and_all_of_them_where_none_wai
             return Counter(await asyncio.gather(*(outcome(one.ask(body())) for _ in range(CALLS))))
 
     limits = LIMITS if waits else LIMITS.model_copy(update={"open_s": 30.0})
-    with serving(overloaded(OVERLOADED)) as double:
+    with serving(overloaded(OVERLOADED if waits else CALLS)) as double:
         kinds = with_chats(whole, chat(double.url, limits))
     if waits:
         lost = OVERLOADED // LIMITS.attempts
@@ -211,6 +211,75 @@ def test_no_call_waits_beyond_its_deadline_or_begins_to_where_that_is_too_short(
         assert time.monotonic() - began < 30 and len(double.asked) == 1
 
 
+def test_what_stays_down_is_waited_for_through_three_probes_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Later, one call asks each `open_s`, and the others fail at once, whatever their deadline."""
+
+    async def whole(clock: Callable[[], float]) -> None:
+        breaker, up = Breaker("one", 2, 10, clock), False
+
+        async def call() -> bool | None:
+            try:
+                probe = await breaker.admitted(3600)
+            except CircuitError:
+                return None
+            if up:
+                breaker.succeeded()
+            else:
+                breaker.failed(probe, "HTTP 529")
+            return up
+
+        async def calls(count: int) -> Counter[bool | None]:
+            return Counter(await asyncio.gather(*(call() for _ in range(count))))
+
+        assert await calls(16) == {False: 2 + 3, None: 11} and clock() == 30, "three probes"
+        assert await calls(16) == {None: 16} and clock() == 30
+        await asyncio.sleep(10)
+        assert await calls(4) == {False: 1, None: 3} and clock() == 40, "a probe, which fails"
+        await asyncio.sleep(10)
+        up = True
+        assert await calls(16) == {True: 16}
+        up = False
+        assert await calls(16) == {False: 5, None: 11} and clock() == 80, "what worked again is waited for again"
+
+    at_once(whole)
+    opened, closed, again = (record.getMessage() for record in caplog.records)
+    assert (
+        opened
+        == again
+        == (
+            "one: not asked for 10 s after 2 failures in a row, then by one call each 10 s until it answers; "
+            "calls that may wait do; the last failure: HTTP 529"
+        )
+    )
+    assert closed == "one: it answers again, after 50 s; the last failure: HTTP 529"
+
+
+@pytest.mark.parametrize("worked", [False, True])
+def test_nobody_is_waited_for_where_nobody_ever_listened(worked: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def whole(one: Chat) -> list[type]:
+        if worked:
+            await one.ask(body())
+            double.shutdown()
+            double.server_close()
+            await one.aclose()
+        calls = [asyncio.ensure_future(outcome(one.ask(body()))) for _ in range(6)]
+        await passes(lambda: sum(call.done() for call in calls) + len(one._breaker._waiting) == 6)
+        waiting = sum(not call.done() for call in calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert waiting == (5 if worked else 0)
+        return [call.result() for call in calls if not call.cancelled()]
+
+    limits = ProviderLimits(concurrency=1, failures=1, attempts=1, open_s=30)
+    with serving([(200, answer(), 0)]) as double:
+        url = double.url if worked else "http://127.0.0.1:9/v1"
+        kinds = with_chats(whole, chat(url, limits, deadline_s=3600))
+    assert kinds == [EndpointError] + [CircuitError] * (0 if worked else 5)
+    (told,) = (record.getMessage() for record in caplog.records if "not asked" in record.getMessage())
+    assert ("calls that may wait do" if worked else "calls fail at once") in told and "ConnectError" in told
+
+
 @pytest.mark.parametrize(("status", "said_"), [(401, {}), (404, {}), (429, {"error": {"code": "insufficient_quota"}})])
 def test_nothing_waits_for_what_no_wait_helps(status: int, said_: Any) -> None:
     async def whole(one: Chat) -> list[type]:
@@ -283,7 +352,8 @@ def test_whatever_comes_one_probe_asks_none_waits_too_long_and_none_is_left(
                 probe = await breaker.admitted(most_s)
             except CircuitError as refused:
                 # As late as it can tell, or as soon: more than what is left would have to be waited.
-                assert clock() - began <= most_s + 1e-6 and clock() - began + refused.wait_s >= most_s - 1e-6
+                assert clock() - began <= most_s + 1e-6
+                assert breaker._lasting or clock() - began + refused.wait_s >= most_s - 1e-6
                 return
             assert clock() - began <= most_s + 1e-6
             probes += probe
