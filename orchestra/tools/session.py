@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
-from orchestra.tools.base import FAILED, ToolContext, ToolResult, readable, result_of
+from orchestra.tools.base import FAILED, NO_ANSWER, ToolContext, ToolResult, readable, result_of
 from orchestra.tools.chat.breaker import longest_wait
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.recording import Recording, is_recorded
@@ -204,7 +204,9 @@ class ToolSession:
                 continue
             if not failed:
                 return result
-            text = f"({', '.join(failed)} failed; {spec.name} answers) {result.text}"
+            text = result.text
+            if not text.startswith(NO_ANSWER):
+                text = f"({', '.join(failed)} failed; {spec.name} answers) {text}"
             return result.model_copy(update={"text": text, "by": spec.name, "besides": (*spent, *result.besides)})
 
     async def _help(self, name: str, arguments: dict[str, Any]) -> tuple[str, tuple[Charge, ...]]:

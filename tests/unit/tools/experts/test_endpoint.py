@@ -314,6 +314,16 @@ def test_a_fallback_answers_is_named_and_each_is_charged_at_its_own_price(
         assert [request["model"] for request in double.asked] == ["real", "spare"]
 
 
+def test_a_fallback_that_gives_no_answer_is_seen_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = {"real": (500, {}, 0), "spare": (200, ended("length", "<think>hm"), 0)}
+    with serving(lambda request: said[request["model"]]) as double:
+        both = {"real": expert(fallback="spare"), "spare": expert()}
+        kit = real(monkeypatch, toolkit(tmp_path), double, ProviderLimits(attempts=1), **both)
+        outcome = call(kit, "real")
+    assert outcome.text == "[no answer: its thoughts did not end]" and unanswered(outcome.text)
+    assert (outcome.by, outcome.charge.name) == ("spare", "spare")
+
+
 def test_what_a_failed_call_cost_is_in_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with serving([(0, None, 0)]) as double:
         limits = ProviderLimits(attempts=2, failures=1)
