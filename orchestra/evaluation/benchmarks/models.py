@@ -231,6 +231,7 @@ class ModelSettings:
             cassette=cassette,
             entry=self.release.fingerprint,
             billed=SPENT if price is None else frozenset(),
+            own_counts=True,
             provider=None if self.price is None else limiter_of(self.price, self._catalogue.providers),
         )
         limits, named = (self.max_tokens, self.question_usd), self.limit_parameter(self.price)

@@ -132,6 +132,7 @@ def chat_policy(
         cassette=toolkit.cassette,
         entry=entry.fingerprint,
         provider=toolkit.resources.provider(entry.price),
+        own_counts=True,
     )
     said = (settings or {}) | entry.settings | entry.orchestrator_settings
     return ChatPolicy(name, chat, encode_turn, said, entry.limit_parameter)

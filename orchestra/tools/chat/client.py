@@ -81,11 +81,12 @@ class Chat:
         entry: str = "",
         provider: RateLimiter | None = None,
         billed: frozenset[int] = frozenset(),
+        own_counts: bool = False,
     ) -> None:
         """`attempts`: None for the provider's. `entry`: what of the catalogue decides a reply, for the cassette.
-        `billed`: HTTP statuses of refusals that may be billed all the same."""
+        `billed`: HTTP statuses of refusals that may be billed all the same. `own_counts`: as `Cassette.slot` says."""
         self.name, self.model = name, model
-        self._url, self._key, self._entry, self._billed = url, key, entry, billed
+        self._url, self._key, self._entry, self._billed, self._own_counts = url, key, entry, billed, own_counts
         self._secrets = [one for one in (key, *credentials(url)) if one]
         """Never shown or kept, wherever an endpoint may repeat them."""
         self._provider = provider or RateLimiter()
@@ -107,7 +108,9 @@ class Chat:
         attempt that gave no answer and may be billed all the same: with its usage, None where that is not known.
         """
         body = {"model": self.model, **body}
-        slot = self._cassette.slot(body, self._entry, secrets=self._secrets) if self._cassette is not None else None
+        slot = None
+        if self._cassette is not None:
+            slot = self._cassette.slot(body, self._entry, secrets=self._secrets, own_counts=self._own_counts)
         if slot is not None and slot.found is not None:
             return _replayed(slot)
         lost: list[Usage | None] = []

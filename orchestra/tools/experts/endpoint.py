@@ -72,6 +72,7 @@ class Endpoint:
             cassette=cassette,
             entry=entry.fingerprint,
             provider=provider,
+            own_counts=True,
         )
 
     async def call(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:

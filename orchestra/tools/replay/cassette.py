@@ -96,7 +96,7 @@ class Cassette:
 
     The same request asked again in its scope gets the next of its replies, so that sampling can be repeated too.
     Failures are kept, so that a replay is the run as it was. auto asks again where it failed, unless it is `exact` or
-    the model itself gave no answer: that would change what is measured.
+    the model itself gave no answer where that is its result: that would change what is measured.
     """
 
     def __init__(self, path: Path, mode: Mode = "auto", *, exact: bool = False) -> None:
@@ -129,9 +129,12 @@ class Cassette:
             Path(path).touch()
         return cls(Path(path), mode)  # type: ignore[arg-type]  # Checked above.
 
-    def slot(self, request: dict[str, Any], entry: str = "", *, secrets: Sequence[str] = ()) -> Slot:
+    def slot(
+        self, request: dict[str, Any], entry: str = "", *, secrets: Sequence[str] = (), own_counts: bool = False
+    ) -> Slot:
         """The next asking of a request to a catalogue entry (`Entry.fingerprint`); in replay mode raises `ConfigError`
-        when it is not recorded. `secrets`: what it is asked with, which is never written."""
+        when it is not recorded. `secrets`: what it is asked with, which is never written. `own_counts`: what the model
+        does in place of an answer is its result, as of an expert, and not of a judge."""
         key = key_of(request, entry)
         with self._lock:
             self._secrets.update(secrets)
@@ -140,7 +143,8 @@ class Cassette:
             self._numbers[place] += 1
             found = None if self.mode == "record" else self._recorded.get(place, {}).get(number)
             failure = None if found is None else found.failure
-            if failure is not None and failure.unusable not in OWN and self.mode == "auto" and not self._exact:
+            result = failure is None or (own_counts and failure.unusable in OWN)
+            if not result and self.mode == "auto" and not self._exact:
                 found = None
             self.replayed += found is not None
             self.asked += found is None

@@ -192,9 +192,31 @@ def test_thoughts_that_do_not_end_and_a_refusal_are_wrong_answers(
     assert [attempt.solved for attempt in made.attempts()] == [False, False, False]
     assert [attempt.why for attempt in made.attempts()][:2] == ["it refused", "its thoughts did not end"]
     assert all(not attempt.failure and attempt.cost_usd > 0 for attempt in made.attempts())
-    again = evaluation("hle", file, tmp_path / "again", double.url, tape=("replay", tape))
-    again.attempt(again.shards)
-    assert again.attempts() == made.attempts()
+    for mode in ("auto", "replay"):
+        again = evaluation("hle", file, tmp_path / mode, double.url, tape=(mode, tape))
+        again.attempt(again.shards)
+        assert again.attempts() == made.attempts()
+
+
+def test_a_judge_whose_thoughts_did_not_end_is_asked_again_with_a_cassette_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a judge it is a failure, no result."""
+    file, tape = published("hle", tmp_path, pairs("hle")[:2]), str(tmp_path / "tape.jsonl")
+    reply, replies = player("hle"), [(200, ended("length"), 0)]
+
+    def cut(request: dict[str, object]) -> object:
+        return replies.pop() if replies and request["model"] != MODEL else reply(request)
+
+    with serving(cut) as double:
+        monkeypatch.setenv(URL, double.url)
+        made = evaluation("hle", file, tmp_path, double.url, concurrency=1, tape=("auto", tape))
+        made.attempt(made.shards)
+        assert [attempt.judged is None for attempt in made.attempts()] == [True, False]
+        before = len(double.asked)
+        assert sum(made.journal.forget_failures(shard) for shard in made.shards) == 1 == made.attempt(made.shards)
+        assert [request["model"] == MODEL for request in double.asked[before:]] == [False]
+    assert all(attempt.judged is not None for attempt in made.attempts())
 
 
 def test_more_trials_and_questions_go_on_from_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

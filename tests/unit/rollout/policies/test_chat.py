@@ -48,7 +48,9 @@ def attempt(
     attempts: int = 1,
     **changes: Any,
 ) -> Episode:
-    chat = Chat("chat:m", model="m", url=server.url, attempts=attempts, backoff_s=0.01, cassette=cassette)
+    chat = Chat(
+        "chat:m", model="m", url=server.url, attempts=attempts, backoff_s=0.01, cassette=cassette, own_counts=True
+    )
     policy = ChatPolicy("chat:m", chat, codec().turn, {"reasoning_effort": "low"})
     asked = example().model_copy(update=changes)
     (found,) = rollout([asked], policy, codec(), toolkit(folder), RolloutOptions(LIMITS, PRICE, budget=budget))
@@ -284,6 +286,14 @@ def test_thoughts_that_do_not_end_and_a_refusal_are_wrong_paid_and_not_asked_aga
     assert budget.spent_usd == spent == episode.cost_usd > 0
     (reward,) = group_rewards([episode], NEUTRAL)
     assert reward.value == 0
+
+
+def test_an_entry_as_a_policy_is_replayed_where_it_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving([(200, ended("content_filter"), 0), (200, answer("888"), 0)]) as server:
+        for _ in range(2):
+            kit = real(monkeypatch, toolkit(tmp_path), server, None, Cassette(tmp_path / "tape.jsonl"), ours=expert())
+            episode = play(kit, chat_policy("chat:ours", kit, codec().turn), example(), LIMITS)
+            assert episode.stop is StopReason.TOKEN_LIMIT and len(server.asked) == 1
 
 
 def test_it_asks_the_user_and_hears_the_reply(tmp_path: Path) -> None:

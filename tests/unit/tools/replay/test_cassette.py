@@ -18,7 +18,7 @@ from orchestra.tools.failures import CircuitError, DeadlineError, EndpointError,
 from orchestra.tools.replay.cassette import SETTING, Cassette, Mode, Recorded, secrets_of
 from orchestra.tools.replay.tool import TapedTool
 from orchestra.types import Charge, Component, Price, Usage
-from tests.support.endpoint import answer, serving
+from tests.support.endpoint import answer, ended, serving
 from tests.support.worlds import catalogue
 
 KEY = "sk-live-0123456789"
@@ -72,6 +72,21 @@ def test_failures_replay_as_they_were_and_auto_asks_again(tmp_path: Path) -> Non
         )
         assert ask(chat(file, double.url), "down?").text == "Tesk" and len(double.asked) == 3
     assert ask(chat(file, mode="replay"), "down?").text == "Tesk", "the later line of a number takes its place"
+
+
+@pytest.mark.parametrize("own_counts", [True, False])
+def test_auto_replays_thoughts_that_did_not_end_where_they_are_the_result(tmp_path: Path, own_counts: bool) -> None:
+    def asked(mode: Mode = "auto") -> str:
+        tape = Cassette(tmp_path / "tape", mode)
+        try:
+            return ask(Chat("one", model="m-1", url=double.url, cassette=tape, own_counts=own_counts)).text
+        except ReplyError as error:
+            return str(error.unusable)
+
+    with serving([(200, ended("length"), 0), (200, answer("Tesk"), 0)]) as double:
+        assert [asked(), asked("replay")] == ["truncated"] * 2
+        assert [asked(), asked("replay")] == (["truncated"] * 2 if own_counts else ["Tesk"] * 2)
+        assert len(double.asked) == (1 if own_counts else 2)
 
 
 @pytest.mark.parametrize(
