@@ -120,7 +120,7 @@ class Progress:
 def check(evaluation: Evaluation, wanted: Wanted) -> None:
     """Raises `ServiceError` where a judge that this command needs gives no reply: nothing is paid for it then."""
     second = evaluation.spec.protocol.second_judge if wanted.agreement else None
-    check_judges(evaluation, second, harness=wanted.harness is not None)
+    check_judges(evaluation, second, wanted.agreement or 0, harness=wanted.harness is not None)
 
 
 def forget(evaluation: Evaluation) -> None:

@@ -6,7 +6,7 @@ from orchestra.accounting.ledger import phase
 from orchestra.config.judge import JudgeSettings
 from orchestra.errors import JudgeError, ServiceError
 from orchestra.evaluation.benchmarks.run import OVER, Evaluation, cassette_of, judge_for
-from orchestra.tools.replay.cassette import scope
+from orchestra.evaluation.benchmarks.second import verdicts_miss
 
 ANOTHER = "to name another judge: --judge MODEL --judge-price PROVIDER/MODEL (docs/how-to/run-benchmarks.md)"
 WITHOUT = f"without --harness, {ANOTHER}"
@@ -14,23 +14,28 @@ WITHOUT = f"without --harness, {ANOTHER}"
 NO_SECOND = "or leave out --agreement; orchestra analyse judges compares with any judge"
 
 
-def check_judges(evaluation: Evaluation, second: JudgeSettings | None = None, *, harness: bool = False) -> None:
-    """Raises `ServiceError` where the judge, or the `second` one, gives no reply, and `BudgetError` at the cap.
+def check_judges(
+    evaluation: Evaluation, second: JudgeSettings | None = None, count: int = 0, *, harness: bool = False
+) -> None:
+    """Raises `ServiceError` where the judge, or the `second` one of `count` answers, gives no reply; `BudgetError` at
+    the cap.
 
-    Nothing is asked in a replay, nor where all verdicts are there.
+    Nothing is asked in a replay, and no judge whose verdicts are all there. What a cassette holds is no reply.
     """
     first = evaluation.judging if evaluation.user == "model" else None
-    if first is not None and (harness or any(map(evaluation.missing, evaluation.shards))):
+    attempts_miss = harness or any(map(evaluation.missing, evaluation.shards))
+    if first is not None and attempts_miss:
         _check(evaluation, first, WITHOUT if harness else ANOTHER)
-    if second is not None:
+    if second is not None and (attempts_miss or verdicts_miss(evaluation, evaluation.attempts(), count, second)):
         _check(evaluation, second, NO_SECOND)
 
 
 def _check(evaluation: Evaluation, settings: JudgeSettings, other: str) -> None:
-    cassette, budget = cassette_of(evaluation), evaluation.budget()
+    cassette = cassette_of(evaluation)
     if cassette is not None and cassette.mode == "replay":
         return
-    judge = judge_for(evaluation, settings, budget, cassette)
+    budget = evaluation.budget()
+    judge = judge_for(evaluation, settings, budget, None)
     assert judge is not None
 
     async def asked() -> None:
@@ -40,7 +45,7 @@ def _check(evaluation: Evaluation, settings: JudgeSettings, other: str) -> None:
             await judge.chat.aclose()
 
     try:
-        with phase(OVER), scope("is the judge there"):
+        with phase(OVER):
             asyncio.run(asked())
     except JudgeError as error:
         fix = "; ".join(filter(None, (error.fix, other)))

@@ -38,14 +38,8 @@ def judge_again(
     An answer that the second judge fails on is left out, and said. Raises `JudgeError` when it fails on all, and
     `BudgetError` when the cap is reached; what was made is kept.
     """
-    by_item = {one.item: one for one in attempts if one.trial == 0 and one.judged is not None}
-    chosen = [by_item[item] for item in sample(list(by_item), count)]
-    questions, asking = {question.id: question for question in evaluation.questions}, rubric(settings.rubric)
-    prompts = {
-        one.item: asking.messages(questions[one.item].question, one.answer or "", questions[one.item].answer)[0].content
-        for one in chosen
-    }
-    file = evaluation.folder / f"second-{settings.model}.jsonl"
+    chosen = _chosen(attempts, count)
+    prompts, file = _prompts(evaluation, chosen, settings), _file(evaluation, settings)
     there = _kept(file, prompts)
     missing = {item: prompt for item, prompt in prompts.items() if item not in there}
     if missing:
@@ -60,6 +54,30 @@ def judge_again(
     pairs = [(bool(one.solved), there[one.item].solved) for one in chosen if one.item in there]
     first = evaluation.judging
     return agreement(first.model if first is not None else "", settings.model, pairs)
+
+
+def verdicts_miss(evaluation: Evaluation, attempts: Sequence[Attempt], count: int, settings: JudgeSettings) -> bool:
+    """Whether `judge_again` would ask the second judge."""
+    prompts = _prompts(evaluation, _chosen(attempts, count), settings)
+    return len(_kept(_file(evaluation, settings), prompts)) < len(prompts)
+
+
+def _chosen(attempts: Sequence[Attempt], count: int) -> list[Attempt]:
+    by_item = {one.item: one for one in attempts if one.trial == 0 and one.judged is not None}
+    return [by_item[item] for item in sample(list(by_item), count)]
+
+
+def _prompts(evaluation: Evaluation, chosen: Sequence[Attempt], settings: JudgeSettings) -> dict[str, str]:
+    """What the second judge is asked, by question."""
+    questions, asking = {question.id: question for question in evaluation.questions}, rubric(settings.rubric)
+    return {
+        one.item: asking.messages(questions[one.item].question, one.answer or "", questions[one.item].answer)[0].content
+        for one in chosen
+    }
+
+
+def _file(evaluation: Evaluation, settings: JudgeSettings) -> Path:
+    return evaluation.folder / f"second-{settings.model}.jsonl"
 
 
 def _kept(file: Path, prompts: Mapping[str, str]) -> dict[str, Judged]:

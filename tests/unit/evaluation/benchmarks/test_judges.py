@@ -11,6 +11,7 @@ from orchestra.accounting.ledger import total
 from orchestra.errors import BudgetError, ServiceError
 from orchestra.evaluation.benchmarks.judges import check_judges
 from orchestra.evaluation.benchmarks.run import Evaluation
+from orchestra.evaluation.benchmarks.second import judge_again
 from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.experts.judging import URL
 from orchestra.types import Charge, Component
@@ -95,3 +96,34 @@ def test_where_no_verdict_is_wanted_no_judge_is_asked(
     tape = tmp_path / "tape.jsonl"
     tape.touch()
     check_judges(replace(made, model=replace(made.model, tape=("replay", str(tape)))))
+
+
+def test_a_recorded_reply_does_not_stand_for_the_judge(
+    made: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = list[str]()
+    with serving(lambda request: without(*gone)(request)) as double:
+        monkeypatch.setenv(URL, double.url)
+        taped = replace(made, model=replace(made.model, tape=("auto", str(tmp_path / "tape.jsonl"))))
+        check_judges(taped)
+        gone.append(JUDGE)
+        with pytest.raises(ServiceError, match=rf"the judge {JUDGE}: HTTP 404"):
+            check_judges(taped)
+
+
+def test_a_second_judge_whose_verdicts_are_all_there_is_not_asked(
+    made: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = made.spec.protocol.second_judge
+    assert second is not None
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        done = replace(made, model=replace(made.model, model=f"{MODEL}@{double.url}"))
+        done.attempt(done.shards)
+        judge_again(done, done.attempts(), 1, second)
+    with serving(without(second.model)) as double:
+        monkeypatch.setenv(URL, double.url)
+        check_judges(done, second, 1)
+        assert not double.asked
+        with pytest.raises(ServiceError, match="HTTP 404"):
+            check_judges(done, second, 2)
