@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol, TextIO
+from types import TracebackType
+from typing import Protocol, Self, TextIO
 
 from orchestra.accounting.ledger import K, Spending, current_phase, parts
 from orchestra.errors import BudgetError
@@ -24,6 +25,46 @@ class SpendingCap(Protocol):
     async def room(self, worst_usd: Decimal) -> None: ...
 
     def book(self, charge: Charge) -> None: ...
+
+
+class HeldBack:
+    """A call's worst case, held back within the block, but for waits before anything was sent."""
+
+    def __init__(self, budget: SpendingCap, worst_usd: Decimal) -> None:
+        self._budget, self._worst_usd, self._holds = budget, worst_usd, ExitStack()
+        self._held = self._sent = False
+
+    def __enter__(self) -> Self:
+        self._take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held = False
+        self._holds.__exit__(kind, error, trace)
+
+    def attempt(self) -> None:
+        """Call it before anything is sent: from now on it is held until the block ends. Raises `BudgetError`."""
+        self._take()
+        self._sent = True
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Hold nothing within the block, unless something was sent; then wait for room and hold it again, or raise
+        `BudgetError`."""
+        if not self._sent:
+            self._held = False
+            self._holds.close()
+        yield
+        if not self._held:
+            await self._budget.room(self._worst_usd)
+            self._take()
+
+    def _take(self) -> None:
+        if not self._held:
+            self._holds.enter_context(self._budget.hold(self._worst_usd))
+            self._held = True
 
 
 class Budget:

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
+from orchestra.accounting.budget import HeldBack
 from orchestra.errors import CallError, ConfigError, OrchestraError, ToolError
 from orchestra.text import as_text
 from orchestra.types import Charge, Component, Price, Record, Seconds, Turn, Usage, Usd
@@ -90,6 +91,8 @@ class ToolContext:
     """The tool's shown name: what its charges are booked under."""
     deadline_s: float | None = None
     """Seconds after which a call has failed, as the tool's entry says."""
+    held: HeldBack | None = None
+    """The call's worst case: a tool that has spent nothing yet may let go of it while it waits."""
     ask: Callable[[str, dict[str, JsonValue]], Awaitable[tuple[str, tuple[Charge, ...]]]] | None = None
     """Calls another tool of the catalogue at this example's price of it: its text and what it cost; raises as
     `Tool.call` does."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from orchestra.accounting.budget import HeldBack
 from orchestra.accounting.ledger import at_price
 from orchestra.errors import CallError, Fault, ToolError
 from orchestra.text import one_line
@@ -85,9 +86,9 @@ class ToolSession:
         charges: tuple[Charge, ...] = ()
         worst_usd = self._worst_usd(spec, call, self._toolkit.as_billed) if spends else Decimal(0)
         await budget.room(worst_usd)
-        with budget.hold(worst_usd), watched() as replayed:
+        with HeldBack(budget, worst_usd) as held, watched() as replayed:
             try:
-                outcome = await self._run(spec, call)
+                outcome = await self._run(spec, call, held)
                 charges = (outcome.charge, *outcome.besides)
             except ToolError as failure:
                 charges = failure.charges
@@ -125,14 +126,14 @@ class ToolSession:
             return charge
         return charge.model_copy(update={"cost_usd": at_price(charge, billed.price, spec.price)})
 
-    async def _run(self, spec: ToolSpec, call: ToolCall) -> ToolOutcome:
+    async def _run(self, spec: ToolSpec, call: ToolCall, held: HeldBack | None = None) -> ToolOutcome:
         component = Component.DOMAIN
         try:
             if spec.kind is ToolKind.DOMAIN:
                 result, error = self._call_domain(spec, call), False
             else:
                 component = self._toolkit.catalogue.entry(spec.tool).component
-                result, error = await self._ask(spec.tool, spec, call.arguments), False
+                result, error = await self._ask(spec.tool, spec, call.arguments, held), False
         except CallError as failure:
             text = f"{FAILED}{failure}"
             result = ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
@@ -171,7 +172,9 @@ class ToolSession:
             raise CallError(f"{spec.name} needs a domain")
         return ToolResult(text=text, cost_usd=spec.price.per_call, latency_s=spec.latency_s)
 
-    async def _ask(self, name: str, spec: ToolSpec, arguments: dict[str, Any]) -> ToolResult:
+    async def _ask(
+        self, name: str, spec: ToolSpec, arguments: dict[str, Any], held: HeldBack | None = None
+    ) -> ToolResult:
         """Call a tool of the catalogue, offered as `spec`; where it fails its fallback, which the result then names and
         which is asked at once where the tool is down.
 
@@ -186,7 +189,7 @@ class ToolSession:
                 fallback = None
             context = ToolContext(
                 self._example.instruction, price, latency_s, self.domain, notes, name=spec.name, ask=self._help,
-                deadline_s=self._toolkit.catalogue.entry(name).deadline_s,
+                deadline_s=self._toolkit.catalogue.entry(name).deadline_s, held=None if spent else held,
             )  # fmt: skip
             try:
                 with longest_wait(math.inf if fallback is None else 0):

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 
 from orchestra.tools.failures import CircuitError
@@ -13,6 +13,7 @@ from orchestra.tools.rate_limits import wake
 
 log = logging.getLogger("orchestra.tools")
 
+Meanwhile = Callable[[], AbstractAsyncContextManager[None]]
 MOST_PROBES = 3
 """Failed ones in a row, after which calls wait no more: what is down so long may stay so."""
 _LONGEST_S: ContextVar[float] = ContextVar("longest_wait", default=math.inf)
@@ -71,9 +72,9 @@ class Breaker:
         self._probing = self._until is not None
         return self._probing
 
-    async def admitted(self, most_s: float) -> bool:
+    async def admitted(self, most_s: float, meanwhile: Meanwhile = nullcontext) -> bool:
         """The same, once the time is over or the probe has ended; raises `CircuitError` as soon as `most_s` seconds
-        cannot be enough."""
+        cannot be enough. Each wait is within `meanwhile`, whose end may take long: none is a probe until then."""
         ends = self._clock() + most_s
         while True:
             try:
@@ -83,7 +84,8 @@ class Breaker:
                 if not self.may_close(left_s):
                     raise
                 wait_s = refused.wait_s or left_s
-            await self._changed(wait_s)
+            async with meanwhile():
+                await self._changed(wait_s)
 
     def may_close(self, within_s: float) -> bool:
         """Whether a call may be let through within so many seconds, and succeed."""

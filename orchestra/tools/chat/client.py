@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from orchestra.text import credentials, one_line, without
-from orchestra.tools.chat.breaker import Breaker, longest_wait_s
+from orchestra.tools.chat.breaker import Breaker, Meanwhile, longest_wait_s
 from orchestra.tools.chat.reply import SPEAKS, ChatReply, is_of, read_reply
 from orchestra.tools.chat.retries import RETRIED, TIMED_OUT, PassingError, attempts_made, retry_after_s, retrying
 from orchestra.tools.failures import (
@@ -100,12 +101,18 @@ class Chat:
         self._client: PerLoop[Any] = PerLoop(self._connect)
 
     async def ask(
-        self, body: dict[str, Any], *, on_attempt: OnAttempt | None = None, on_lost: OnLost | None = None
+        self,
+        body: dict[str, Any],
+        *,
+        on_attempt: OnAttempt | None = None,
+        on_lost: OnLost | None = None,
+        meanwhile: Meanwhile = nullcontext,
     ) -> ChatReply:
         """The reply to `body`, to which the model's name is added; raises `EndpointError` or one of its kinds.
 
         `on_attempt` is called before anything is sent, and may refuse by raising. `on_lost` is called after every
-        attempt that gave no answer and may be billed all the same: with its usage, None where that is not known.
+        attempt that gave no answer and may be billed all the same: with its usage, None where that is not known. Each
+        wait for the breaker is within `meanwhile`.
         """
         body = {"model": self.model, **body}
         slot = None
@@ -121,7 +128,7 @@ class Chat:
                 on_lost(usage)
 
         try:
-            reply = await self._admitted(body, on_attempt or _nothing, note)
+            reply = await self._admitted(body, on_attempt or _nothing, note, meanwhile)
         except EndpointError as error:
             error.lost = tuple(lost)
             error.hide(self._secrets)  # an endpoint, or a library that refuses a header, may repeat them
@@ -139,14 +146,16 @@ class Chat:
         if client is not None:
             await client.close()
 
-    async def _admitted(self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost) -> ChatReply:
+    async def _admitted(
+        self, body: dict[str, Any], attempt: OnAttempt, lost: OnLost, meanwhile: Meanwhile
+    ) -> ChatReply:
         """Ask within the provider's limits and the deadline, once the breaker lets it: for an open one, the call waits
         as long as its deadline at most. Waiting for the breaker or for a place is not the endpoint's time."""
         self._client.get()  # Its first import takes a second, which is nobody's deadline.
         left = _Left(self.attempts, self._deadline_s, min(self._deadline_s, longest_wait_s()))
         while True:
             # A call that waits here takes no place and no request from the provider's other models.
-            probe = await self._let_in(left)
+            probe = await self._let_in(left, meanwhile)
             try:
                 async with self._provider.place():
                     probe = probe or self._breaker.admit()
@@ -158,11 +167,11 @@ class Chat:
             finally:
                 self._breaker.ended(probe)
 
-    async def _let_in(self, left: _Left) -> bool:
+    async def _let_in(self, left: _Left, meanwhile: Meanwhile) -> bool:
         """Whether the call is the breaker's probe; raises `CircuitError` where waiting does not help."""
         began = time.monotonic()
         try:
-            return await self._breaker.admitted(left.waiting_s)
+            return await self._breaker.admitted(left.waiting_s, meanwhile)
         except CircuitError as error:
             error.seconds = round(self._deadline_s - left.asking_s, 3)  # Of attempts before it opened.
             raise

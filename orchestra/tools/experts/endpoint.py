@@ -1,9 +1,11 @@
 """Real experts: a model behind an OpenAI-compatible endpoint as a tool, in each of the method's roles."""
 
 import re
+from typing import Any
 
 from pydantic import JsonValue
 
+from orchestra.accounting.budget import HeldBack
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import CallError, ToolError
 from orchestra.system.environment import required
@@ -91,7 +93,7 @@ class Endpoint:
         body = with_settings({"messages": messages, **self._limit.of(most)}, self._entry.settings)
         worst = worst_usage(body, most or self._entry.usage.output_tokens)
         try:
-            reply = await self._chat.ask(body)
+            reply = await self._asked(body, context.held)
         except EndpointError as error:
             self._limit.check(error.lost, most)
             name_refused(error, body)
@@ -110,6 +112,12 @@ class Endpoint:
     async def aclose(self) -> None:
         """Close the pooled connections."""
         await self._chat.aclose()
+
+    async def _asked(self, body: dict[str, Any], held: HeldBack | None) -> ChatReply:
+        """Nothing is held for the call while it waits before its first attempt."""
+        if held is None:
+            return await self._chat.ask(body)
+        return await self._chat.ask(body, on_attempt=held.attempt, meanwhile=held.waiting)
 
     async def _handed(self, reply: ChatReply, result: ToolResult, context: ToolContext) -> ToolResult:
         """The result of what the expert wrote; its own reply where that is the answer."""

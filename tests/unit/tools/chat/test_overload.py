@@ -131,7 +131,7 @@ def test_a_call_between_two_attempts_waits_too_and_has_no_more_attempts_than_bef
     assert isinstance(third, EndpointError) and "after 2 attempts" in str(third)
 
 
-def test_what_waits_holds_no_place_no_dollars_and_can_be_cancelled(tmp_path: Path) -> None:
+def test_a_judge_that_waits_holds_no_place_no_dollars_and_can_be_cancelled(tmp_path: Path) -> None:
     def reply(request: dict[str, Any]) -> Any:
         return (529, {}, 0) if request["model"] == "m-1" else (200, answer(), 0)
 
