@@ -15,7 +15,7 @@ from orchestra.errors import ToolError
 from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.rollout.parse import format_answer
 from orchestra.rollout.policies.base import Conversation, ScriptedPolicy
-from orchestra.tools.base import Tool, ToolContext, ToolResult
+from orchestra.tools.base import NO_ANSWER, Tool, ToolContext, ToolResult
 from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.types import Charge, Component, Episode, StopReason
 from tests.support.endpoint import serving
@@ -71,7 +71,9 @@ def test_failures_are_failures_and_cost_what_they_cost(monkeypatch: pytest.Monke
     failed = [episode for episode in episodes if episode.stop is StopReason.TOOL_FAILURE]
     assert 0 < len(failed) < LONELY, "some calls fail for good, most are saved by another attempt or the fallback"
     assert all(episode.verdict is None and not episode.counted for episode in failed)
-    assert all(episode.solved for episode in episodes if episode not in failed), "no failure counts as unsolved"
+    own = [e for e in episodes if any((turn.observation or "").startswith(NO_ANSWER) for turn in e.turns)]
+    assert not any(episode.solved for episode in own) and len(own) < LONELY, "thoughts that do not end are wrong"
+    assert all(episode.solved for episode in episodes if episode not in failed + own), "no failure counts as unsolved"
     assert any("failed; spare answers" in (turn.observation or "") for e in episodes for turn in e.turns)
 
     spent = [charge for episode in episodes for charge in episode.charges]
