@@ -28,19 +28,13 @@ def opened(kit: Toolkit) -> Any:
     return kit.tool("down")._chat._breaker  # type: ignore[attr-defined]
 
 
-def sessions(kit: Toolkit) -> ToolSession:
+def session_of(kit: Toolkit) -> ToolSession:
     return ToolSession(kit, example(toolbox=[kit.catalogue.spec(name) for name in ("down", "up")]))
 
 
 async def passes(holds: Any) -> None:
     while not holds():
         await asyncio.sleep(0.005)
-
-
-def capped(kit: Toolkit, calls: str, besides: str = "0") -> Decimal:
-    """The worst case of calls of these experts, and some more."""
-    worst = sessions(kit).worst_usd(ToolCall(name=calls))
-    return worst + Decimal(besides)
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -54,8 +48,8 @@ def test_what_waits_leaves_the_cap_to_others_and_never_crosses_it(
     def reply(request: dict[str, Any]) -> Any:
         return (529, {}, 0) if request["model"] == "down" and down.is_set() else (200, answer(), SENT)
 
-    async def whole(kit: Toolkit, budget: Budget) -> list[ToolOutcome | BaseException]:
-        session = sessions(kit)
+    async def whole(kit: Toolkit, budget: Budget, cap: Decimal) -> list[ToolOutcome | BaseException]:
+        session = session_of(kit)
         with pytest.raises(ToolError):
             await session.call(ToolCall(name="down", arguments={}))
         tasks = [asyncio.ensure_future(session.call(ToolCall(name="down", arguments={}))) for _ in range(CALLS)]
@@ -65,7 +59,7 @@ def test_what_waits_leaves_the_cap_to_others_and_never_crosses_it(
         assert (await session.call(ToolCall(name="up", arguments={}))).text == "Kelmar"
         assert time.monotonic() - began < 5
         if not fits:
-            budget.book(Charge(component=Component.JUDGE, name="another", cost_usd=budget.cap_usd))
+            budget.book(Charge(component=Component.JUDGE, name="another", cost_usd=cap))
         down.clear()
         opened(kit)._until = 0.0
         opened(kit)._tell()
@@ -78,14 +72,15 @@ def test_what_waits_leaves_the_cap_to_others_and_never_crosses_it(
         limits = ProviderLimits(failures=1, attempts=1, open_s=60)
         entries = {"down": expert(deadline_s=3600), "up": expert(deadline_s=3600)}
         kit = real(monkeypatch, toolkit(tmp_path), double, limits, **entries)
-        budget = Budget(tmp_path / "ledger.jsonl", capped(kit, "down", "0.001"))
+        cap = session_of(kit).worst_usd(ToolCall(name="down")) + Decimal("0.001")
+        budget = Budget(tmp_path / "ledger.jsonl", cap)
         kit = real(monkeypatch, toolkit(tmp_path), double, limits, None, budget, **entries)
-        ended = asyncio.run(asyncio.wait_for(whole(kit, budget), 30))
+        ended = asyncio.run(asyncio.wait_for(whole(kit, budget, cap), 30))
         asked = [request["model"] for request in double.asked]
     assert budget._held == 0 and double.most_at_once == 1, "no two attempts at once are held for"
     if fits:
         assert [one.text for one in ended if isinstance(one, ToolOutcome)] == ["Kelmar"] * CALLS
-        assert asked == ["down", "up"] + ["down"] * CALLS and budget.spent_usd < budget.cap_usd
+        assert asked == ["down", "up"] + ["down"] * CALLS and budget.spent_usd < cap
     else:
         assert [type(one) for one in ended] == [BudgetError] * CALLS and asked == ["down", "up"]
 
@@ -101,7 +96,7 @@ def test_what_was_sent_stays_held_while_the_call_waits_for_its_next_attempt(
         return 0, None, 0
 
     async def whole(kit: Toolkit, budget: Budget) -> None:
-        session = sessions(kit)
+        session = session_of(kit)
         worst = session.worst_usd(ToolCall(name="down", arguments={}))
         task = asyncio.ensure_future(session.call(ToolCall(name="down", arguments={})))
         await passes(lambda: double.asked)
