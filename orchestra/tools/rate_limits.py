@@ -1,4 +1,4 @@
-"""Limits of one provider: calls at once and requests a minute, shared by all of its models."""
+"""Limits of one provider, shared by all of its models: calls at once, requests a minute, the output limit's name."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ from orchestra.types import Record
 T = TypeVar("T")
 
 MINUTE_S = 60.0
+LimitParameter = Literal["max_completion_tokens", "max_tokens"]
+"""Names of the output limit in requests."""
 
 
 class ProviderLimits(Record):
@@ -24,6 +26,8 @@ class ProviderLimits(Record):
     concurrency: int = Field(default=16, gt=0)
     """Calls at once, in one process."""
     requests_per_minute: int | None = Field(default=None, gt=0)
+    limit_parameter: LimitParameter = "max_completion_tokens"
+    """How a request names the output limit. A provider may ignore a name that it does not know."""
     attempts: int = Field(default=3, gt=0)
     """Of one call, the first included."""
     failures: int = Field(default=5, gt=0)

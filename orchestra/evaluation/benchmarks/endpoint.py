@@ -10,11 +10,11 @@ from orchestra.accounting.budget import Budget
 from orchestra.errors import ConfigError
 from orchestra.evaluation.benchmarks.base import Attempt, Question, Step
 from orchestra.rewards.outcome import verify
-from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import PaidChat, ask_held
 from orchestra.tools.failures import EndpointError
+from orchestra.tools.rate_limits import LimitParameter
 from orchestra.types import Charge, Component, Example, Price, Usage, add_up
 
 SPENT = frozenset({500, 502})

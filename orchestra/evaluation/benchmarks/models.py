@@ -26,11 +26,11 @@ from orchestra.rollout.loop import RolloutOptions, run_episodes
 from orchestra.synthesis.preferences.sentences import NEUTRAL
 from orchestra.system.code_hash import code_hash
 from orchestra.tools.catalogue.catalogue import CatalogueFile, read_catalogue
-from orchestra.tools.catalogue.entry import LimitParameter, limit_parameter, own_temperature
+from orchestra.tools.catalogue.entry import own_temperature
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.judging import REASONING
-from orchestra.tools.rate_limits import limiter_of
+from orchestra.tools.rate_limits import RateLimiter, limiter_of
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.types import Category, Episode, Example, Price, Provenance, StopReason, Verifier
@@ -222,6 +222,7 @@ class ModelSettings:
         if found is None:
             return CheckpointModel.load(self.checkpoint, self.params, self.root, budget)
         price = self.listed_price
+        provider = RateLimiter() if self.price is None else limiter_of(self.price, self._catalogue.providers)
         chat = Chat(
             found["model"] or "gateway",
             model=found["model"] or GATEWAY_MODEL,
@@ -232,9 +233,9 @@ class ModelSettings:
             entry=self.release.fingerprint,
             billed=SPENT if price is None else frozenset(),
             own_counts=True,
-            provider=None if self.price is None else limiter_of(self.price, self._catalogue.providers),
+            provider=provider,
         )
-        limits, named = (self.max_tokens, self.question_usd), self.limit_parameter(self.price)
+        limits, named = (self.max_tokens, self.question_usd), provider.limits.limit_parameter
         return EndpointModel(chat, found["url"], price, budget, *limits, self.release.version, named)
 
     @property
@@ -245,10 +246,6 @@ class ModelSettings:
             what = "the model's price is unknown"
             raise ConfigError(what, where="--model", fix="name its row of the price book: --price PROVIDER/MODEL")
         return None if self.price is None else self.price_of(self.price)
-
-    def limit_parameter(self, row: str | None) -> LimitParameter:
-        """How requests to the model of a row of the price book name their output limit; None: of a gateway."""
-        return "max_completion_tokens" if row is None else limit_parameter(row, self._catalogue.tools)
 
     @property
     def own_temperature(self) -> bool:

@@ -21,8 +21,8 @@ from orchestra.tools.replay.cassette import watched
 from orchestra.types import Turn, Usage
 
 if TYPE_CHECKING:
-    from orchestra.tools.catalogue.entry import LimitParameter
     from orchestra.tools.chat.reply import ChatReply
+    from orchestra.tools.rate_limits import LimitParameter
     from orchestra.tools.toolkit import Toolkit
     from orchestra.types import Example, ToolSpec
 
@@ -123,6 +123,7 @@ def chat_policy(
         fix = "name an entry with implementation: openai (data/catalogue/current.yaml has some)"
         raise ConfigError(f"{expert} is no model behind an endpoint", where=name, fix=fix)
     asks = toolkit.cassette is None or toolkit.cassette.mode != "replay"
+    provider = toolkit.resources.provider(entry.price)
     chat = Chat(
         name,
         model=entry.endpoint_model,
@@ -131,11 +132,11 @@ def chat_policy(
         deadline_s=entry.deadline_s,
         cassette=toolkit.cassette,
         entry=entry.fingerprint,
-        provider=toolkit.resources.provider(entry.price),
+        provider=provider,
         own_counts=True,
     )
     said = (settings or {}) | entry.settings | entry.orchestrator_settings
-    return ChatPolicy(name, chat, encode_turn, said, entry.limit_parameter)
+    return ChatPolicy(name, chat, encode_turn, said, provider.limits.limit_parameter)
 
 
 def messages(conversation: Conversation) -> Iterator[dict[str, Any]]:

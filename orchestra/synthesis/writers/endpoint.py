@@ -10,7 +10,6 @@ from orchestra.config.synthesis import MAX_OUTPUT_TOKENS
 from orchestra.errors import ConfigError
 from orchestra.system.environment import required
 from orchestra.tools.catalogue.catalogue import read_catalogue
-from orchestra.tools.catalogue.entry import limit_parameter
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
@@ -44,8 +43,7 @@ def writing_chat(
         )
     found = PriceBook.load(root / world.prices).at(price, date.fromisoformat(world.price_date))
     url = "" if tape is not None and tape.mode == "replay" else required(URL, tool="writer")
-    file = read_catalogue(root / world.catalogue)
-    provider, named = limiter_of(price, file.providers), limit_parameter(price, file.tools)
+    provider = limiter_of(price, read_catalogue(root / world.catalogue).providers)
     deadline_s, key = max(DEADLINE_S, max_tokens / SLOWEST), os.environ.get(KEY, "")
     chat = Chat(model, model=model, url=url, key=key, deadline_s=deadline_s, cassette=tape, provider=provider)
-    return PaidChat(chat, found, budget, Component.GENERATOR, named)
+    return PaidChat(chat, found, budget, Component.GENERATOR, provider.limits.limit_parameter)

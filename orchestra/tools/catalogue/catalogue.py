@@ -31,7 +31,7 @@ class CatalogueFile(Record):
     """The layout of tools.yaml."""
 
     extends: str | None = None
-    """Another file of the folder, whose keys hold where this one has none, and whose tools are there besides."""
+    """Another file of the folder. Its keys hold where this one has none; its tools and providers are there besides."""
     without: list[str] = Field(default_factory=list)
     """Implementations whose tools are not taken over from that file, such as simulated."""
     topics: list[str]
@@ -229,7 +229,11 @@ def _whole(path: Path) -> dict[str, Any]:
     if not isinstance(tools, dict) or not isinstance(theirs, dict) or not isinstance(left_out, list):
         raise ConfigError("tools is no mapping, or without no list", where=str(path), fix="see current.yaml")
     taken = {name: entry for name, entry in theirs.items() if name not in tools and not _made_by(entry, left_out)}
-    return {**other, **own, "tools": {**taken, **tools}}
+    limits, their_limits = own.get("providers") or {}, other.get("providers") or {}
+    if not all(isinstance(one, dict) for part in (limits, their_limits) for one in (part, *part.values())):
+        raise ConfigError("providers is no mapping of mappings", where=str(path), fix="see current.yaml")
+    said = {name: {**their_limits.get(name, {}), **limits.get(name, {})} for name in {**their_limits, **limits}}
+    return {**other, **own, "providers": said, "tools": {**taken, **tools}}
 
 
 def _made_by(entry: Any, implementations: list[Any]) -> bool:

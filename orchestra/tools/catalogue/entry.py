@@ -14,8 +14,6 @@ from orchestra.tools.mcp.spec import McpServer, McpTool
 from orchestra.types import Component, Record, Seconds, ToolKind, Usage
 
 Share = Annotated[float, Field(ge=0, le=1)]
-LimitParameter = Literal["max_completion_tokens", "max_tokens"]
-"""Names of the output limit in requests."""
 WebProvider = Literal["tavily"]
 """Search APIs; orchestra/tools/search/web.py has a class for each."""
 TAKEN: dict[str, str | None] = {"generalist": None, "math": None, "code writer": "code", "query writer": "query"}
@@ -87,10 +85,6 @@ class Entry(Record):
     """The model's name at the endpoint (openai)."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     """Tokens that one reply may have (openai). None: as many as the endpoint allows, so that no cap can be kept."""
-    limit_parameter: LimitParameter = Field(
-        default="max_completion_tokens", exclude_if=lambda name: name == "max_completion_tokens"
-    )
-    """How a request names that limit (openai). A provider may ignore a name that it does not know."""
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """What else a request says, such as temperature or reasoning_effort; null: not sent (openai)."""
     orchestrator_settings: dict[str, JsonValue] = Field(default_factory=dict)
@@ -133,14 +127,6 @@ UNHEARD = {
     "orchestrator_settings",
 }  # fmt: skip
 """Fields that the tool itself never sees."""
-
-
-def limit_parameter(row: str, tools: Mapping[str, Entry]) -> LimitParameter:
-    """How requests to the model of a row of the price book name their output limit: as entries of its provider do."""
-    asked = (entry for entry in tools.values() if entry.implementation == "openai")
-    said = {entry.price: entry.limit_parameter for entry in asked if entry.vendor == row.partition("/")[0]}
-    usual: LimitParameter = "max_completion_tokens"
-    return said.get(row, next(iter(said.values()), usual))
 
 
 def own_temperature(row: str, tools: Mapping[str, Entry]) -> bool:

@@ -62,7 +62,7 @@ class Endpoint:
         assert entry.base_url_env is not None and entry.endpoint_model is not None
         asks = cassette is None or cassette.mode != "replay"
         self._name, self._entry = name, entry
-        self._limit = OutputLimit(name, entry.limit_parameter)
+        self._limit = OutputLimit(name, (provider or RateLimiter()).limits.limit_parameter)
         self._chat = Chat(
             name,
             model=entry.endpoint_model,

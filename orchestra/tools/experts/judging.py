@@ -14,11 +14,11 @@ from orchestra.config.schema import World
 from orchestra.errors import ConfigError
 from orchestra.system.environment import required
 from orchestra.tools.catalogue.catalogue import read_catalogue
-from orchestra.tools.catalogue.entry import Entry, LimitParameter, limit_parameter, own_temperature
+from orchestra.tools.catalogue.entry import Entry, own_temperature
 from orchestra.tools.catalogue.price_book import PriceBook
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
-from orchestra.tools.rate_limits import ProviderLimits, limiter_of
+from orchestra.tools.rate_limits import LimitParameter, ProviderLimits, RateLimiter, limiter_of
 from orchestra.tools.replay.cassette import Cassette
 from orchestra.types import Component, Price
 
@@ -36,8 +36,6 @@ class JudgeEndpoint:
     price: Price
     providers: Mapping[str, ProviderLimits] = field(default_factory=dict)
     """The catalogue's: the experts of the judge's provider are asked within the same limits."""
-    limit_parameter: LimitParameter = "max_completion_tokens"
-    """As the catalogue's entries of the judge's provider name it."""
     own_temperature: bool = False
     """Whether the catalogue's entries of the judge's row say that it may refuse another; then it is sent none."""
 
@@ -57,8 +55,17 @@ class JudgeEndpoint:
         tools: Mapping[str, Entry],
     ) -> Self:
         """At this price, asked as the catalogue's entries of its provider and its row are."""
-        row = settings.price
-        return cls(settings, price, providers, limit_parameter(row, tools), own_temperature(row, tools))
+        return cls(settings, price, providers, own_temperature(settings.price, tools))
+
+    @property
+    def provider(self) -> RateLimiter:
+        """Whose limits its requests keep, with the experts of the same provider."""
+        return limiter_of(self.settings.price, self.providers)
+
+    @property
+    def limit_parameter(self) -> LimitParameter:
+        """How its provider names the output limit."""
+        return self.provider.limits.limit_parameter
 
     @property
     def over(self) -> dict[str, Any]:
@@ -79,6 +86,6 @@ class JudgeEndpoint:
             url=url,
             key=os.environ.get(KEY, ""),
             cassette=cassette,
-            provider=limiter_of(self.settings.price, self.providers),
+            provider=self.provider,
         )
         return PaidChat(chat, self.price, budget, Component.JUDGE, self.limit_parameter, self.over)

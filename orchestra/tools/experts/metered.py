@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import cost_of
-from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.parameters import OutputLimit, name_refused, with_settings
 from orchestra.tools.failures import EndpointError
+from orchestra.tools.rate_limits import LimitParameter
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
 from orchestra.types import Charge, Component, Message, Price, Usage, add_up
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.failures import EndpointError, RequestError
+from orchestra.tools.rate_limits import LimitParameter
 from orchestra.types import Usage
 
 log = logging.getLogger("orchestra.tools")
@@ -36,7 +36,7 @@ class OutputLimit:
         (other,) = set(get_args(LimitParameter)) - {self.parameter}
         log.warning(
             "%s: a reply has %d tokens, and its limit was %d, so caps of dollars may be crossed — "
-            "try limit_parameter: %s in its provider's entries of the catalogue",
+            "say limit_parameter: %s for its provider in the catalogue's providers",
             self._name, longest, most, other,
         )  # fmt: skip
 
@@ -56,4 +56,4 @@ def name_refused(error: EndpointError, body: Mapping[str, Any], settings: str = 
         error.advise(f"leave it out by {settings}: {{{sent[0]}: null}}")
     elif NOT_TAKEN.search(error.what):
         (other,) = set(limits) - {sent[0]}
-        error.advise(f"name the limit otherwise by limit_parameter: {other}")
+        error.advise(f"say limit_parameter: {other} for its provider in the catalogue's providers")

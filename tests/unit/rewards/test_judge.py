@@ -239,20 +239,22 @@ def test_a_judge_and_the_experts_of_its_provider_share_its_limits(
 def test_a_judge_of_params_has_the_limits_of_its_provider_in_the_catalogue(tmp_path: Path) -> None:
     folder = tmp_path / "data/catalogue"
     shutil.copytree(ROOT / "data/catalogue", folder)
-    with (folder / "tools.yaml").open("a", encoding="utf-8") as file:
-        file.write("providers:\n  openai: {requests_per_minute: 7}\n")
+    text = (folder / "tools.yaml").read_text(encoding="utf-8")
+    text = text.replace("providers:\n", "providers:\n  openai: {requests_per_minute: 7}\n")
+    (folder / "tools.yaml").write_text(text, encoding="utf-8")
     world = load_params(ROOT / "params.yaml").world.model_copy(update={"judge": SETTINGS, "domains": []})
     kit, alone = Toolkit.of(world, tmp_path), JudgeEndpoint.of(SETTINGS, world, tmp_path)
     assert kit.judge == alone and alone.providers["openai"].requests_per_minute == 7
 
 
-def test_the_limit_of_a_judge_is_named_as_its_provider_s_experts_name_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["tools", "real", "current"])
+def test_the_limit_of_a_judge_is_named_as_its_provider_names_it_in_every_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     settings = JudgeSettings(model="llama", price="together/llama-3.3-70b-turbo")
     world = load_params(ROOT / "params.yaml").world
-    world = world.model_copy(update={"judge": settings, "domains": [], "price_date": "2026-08-06"})
-    world = world.model_copy(update={"catalogue": "data/catalogue/real.yaml"})
+    world = world.model_copy(update={"judge": settings, "domains": [], "price_date": "2026-11-28"})
+    world = world.model_copy(update={"catalogue": f"data/catalogue/{name}.yaml"})
     with serving([(200, answer("Decision: TRUE"), 0)]) as double:
         monkeypatch.setenv(URL, double.url)
         kit = Toolkit.of(world, ROOT, tmp_path, budget=Budget(tmp_path / "ledger.jsonl", None))

@@ -24,11 +24,11 @@ from orchestra.errors import BudgetError, ConfigError
 from orchestra.evaluation.benchmarks.endpoint import SPENT, check_release
 from orchestra.evaluation.benchmarks.served import ANY, Served
 from orchestra.text import one_line, without
-from orchestra.tools.catalogue.entry import LimitParameter
 from orchestra.tools.chat.reply import tokens_of
 from orchestra.tools.chat.retries import TIMED_OUT
 from orchestra.tools.experts.metered import worst_usage
 from orchestra.tools.experts.parameters import OutputLimit, with_settings
+from orchestra.tools.rate_limits import LimitParameter
 from orchestra.tools.replay.cassette import Cassette, scope
 from orchestra.types import EXACT, Charge, Component, Price, Record, Usage
 

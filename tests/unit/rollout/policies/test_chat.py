@@ -21,6 +21,7 @@ from orchestra.rollout.policies.base import UNFINISHED
 from orchestra.rollout.policies.chat import ChatPolicy, chat_policy, sent_names
 from orchestra.tools.catalogue.catalogue import Catalogue
 from orchestra.tools.chat.client import Chat
+from orchestra.tools.rate_limits import ProviderLimits
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.toolkit import Toolkit
 from orchestra.tools.worst_case import OVERHEAD_TOKENS
@@ -146,12 +147,13 @@ def test_an_entry_has_settings_of_its_own_as_an_orchestrator(
     assert told.endswith(" — say orchestrator_settings: {reasoning_effort: none} in its entry")
 
 
-def test_its_limit_is_named_as_its_entry_names_it_and_a_longer_reply_is_told(
+def test_its_limit_is_named_as_its_provider_names_it_and_a_longer_reply_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = answer("888") | {"usage": {"prompt_tokens": 9, "completion_tokens": 201}}
     with serving([(200, long, 0)]) as server:
-        kit = real(monkeypatch, toolkit(tmp_path), server, ours=expert(limit_parameter="max_tokens"))
+        limits = ProviderLimits(limit_parameter="max_tokens")
+        kit = real(monkeypatch, toolkit(tmp_path), server, limits, ours=expert())
         assert play(kit, chat_policy("chat:ours", kit, codec().turn), example(), LIMITS).solved
     assert server.asked[0]["max_tokens"] == 200 and "max_completion_tokens" not in server.asked[0]
     assert sum("chat:ours: a reply has 201 tokens, and its limit was 200" in one for one in caplog.messages) == 1

@@ -10,15 +10,18 @@ import pytest
 from pydantic import ValidationError
 
 from orchestra.accounting.budget import Budget
+from orchestra.config.schema import load_params
 from orchestra.config.synthesis import ModelWriting
 from orchestra.errors import DataError
 from orchestra.synthesis.writers.domains import Subjects
+from orchestra.synthesis.writers.endpoint import URL, writing_chat
 from orchestra.synthesis.writers.prompts import REPAIR, SHORTER, SUBJECTS
 from orchestra.synthesis.writers.structured import Writer, as_json
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.types import Component, Price
 from tests.support.endpoint import answer, serving
+from tests.support.worlds import ROOT
 
 PRICE = Price(input_per_million=Decimal(1), output_per_million=Decimal(1))
 GOOD = json.dumps({"subjects": [{"name": "museum", "subject": "who shows which painting where"}]})
@@ -100,6 +103,18 @@ def test_a_cut_after_two_refusals_is_the_last_and_a_whole_object_at_the_limit_is
     made, asked = write(tmp_path, [reply("{}"), CUT["half an object"], reply(GOOD, "length")])
     assert isinstance(made, Subjects) and len(asked) == 3
     assert asked[2]["messages"][3]["content"].startswith(REPAIR.text[:15]) and len(asked[2]["messages"]) == 4
+
+
+@pytest.mark.parametrize("name", ["tools", "real", "current"])
+@pytest.mark.parametrize(("row", "limit"), [("together/llama-3.3-70b", "max_tokens"), ("openai/gpt-5-mini", None)])
+def test_the_limit_of_a_writer_is_named_as_its_provider_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, row: str, limit: str | None
+) -> None:
+    monkeypatch.setenv(URL, "http://127.0.0.1:9/v1")
+    changed = {"catalogue": f"data/catalogue/{name}.yaml", "price_date": "2026-11-28"}
+    world = load_params(ROOT / "params.yaml").world.model_copy(update=changed)
+    chat = writing_chat(world, ROOT, "m", row, Budget(tmp_path / "ledger.jsonl", None))
+    assert chat.limit.parameter == (limit or "max_completion_tokens")
 
 
 @pytest.mark.parametrize("key", ["messages", "model", "max_completion_tokens", "n", "stream"])

@@ -243,7 +243,8 @@ def test_no_verdict_waits_for_a_place_until_it_is_too_late(
     monkeypatch.setattr(judged, "JUDGE_S", 0.5)
     file = asks / "data/catalogue/tools.yaml"
     text = file.read_text(encoding="utf-8")
-    file.write_text(f"{text}\nproviders: {json.dumps({'openai': limits})}\n", encoding="utf-8")
+    text = text.replace("providers:\n", f"providers:\n  openai: {json.dumps(limits)}\n")
+    file.write_text(text, encoding="utf-8")
     with serving(lambda body: (200, answer(RIGHT), 0.3)) as double:
         monkeypatch.setenv("ORCHESTRA_JUDGE_URL", f"http://127.0.0.1:{double.server_port}/v1")
         assert "not judged" not in look(asks).line

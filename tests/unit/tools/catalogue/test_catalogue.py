@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestra.accounting.ledger import cost_of
 from orchestra.errors import ConfigError
 from orchestra.tools.catalogue.catalogue import Catalogue, read_catalogue, scaled
-from orchestra.tools.catalogue.entry import limit_parameter
+from orchestra.tools.rate_limits import limiter_of
 from orchestra.types import Price, ToolKind
 from tests.support.worlds import ROOT, catalogue
 
@@ -32,17 +32,23 @@ def test_shipped_experts_have_the_published_accuracy_and_cost() -> None:
 
 def test_providers_that_may_ignore_the_newer_name_of_the_limit_are_sent_the_older() -> None:
     """Together's schema knows max_tokens alone, DeepInfra documents it alone; OpenAI's reasoning models refuse it."""
-    names: dict[str, set[str]] = {}
-    for file in sorted((ROOT / "data/catalogue").glob("*.yaml")):
-        tools = read_catalogue(file).tools if file.name != "prices.yaml" else {}
-        for entry in tools.values():
-            if entry.implementation == "openai":
-                names.setdefault(entry.vendor, set()).add(entry.limit_parameter)
-    assert names["together"] == names["deepinfra"] == names["fireworks"] == {"max_tokens"}
-    assert names["openai"] == {"max_completion_tokens"}
-    tools = read_catalogue(ROOT / "data/catalogue/real.yaml").tools
-    rows = ("together/another", "openai/gpt-5", "nobody/known")
-    assert [limit_parameter(row, tools) for row in rows] == ["max_tokens", *["max_completion_tokens"] * 2]
+    for name in ("tools", "real", "current"):
+        providers = read_catalogue(ROOT / f"data/catalogue/{name}.yaml").providers
+        rows = ("together/any", "deepinfra/any", "fireworks/any", "openai/gpt-5", "anthropic/any", "nobody/known")
+        named = [limiter_of(row, providers).limits.limit_parameter for row in rows]
+        assert named == [*["max_tokens"] * 3, *["max_completion_tokens"] * 3], name
+
+
+def test_what_a_catalogue_says_of_a_provider_holds_over_what_the_extended_one_says(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_bytes(TOOLS.read_bytes())
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: tools.yaml\nproviders: {together: {concurrency: 2}, openai: {attempts: 1}}", "utf-8")
+    providers = read_catalogue(mine).providers
+    assert (providers["together"].limit_parameter, providers["together"].concurrency) == ("max_tokens", 2)
+    assert (providers["openai"].attempts, providers["fireworks"].limit_parameter) == (1, "max_tokens")
+    mine.write_text("extends: tools.yaml\nproviders: {together: 3}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="providers is no mapping of mappings"):
+        read_catalogue(mine)
 
 
 def test_another_day_has_other_prices_and_the_same_tools() -> None:

@@ -22,7 +22,7 @@ from orchestra.tools.catalogue.entry import Entry
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.endpoint import CUT, Endpoint, program, query
 from orchestra.tools.failures import CircuitError, EndpointError, ReplyError, RequestError, Unusable
-from orchestra.tools.rate_limits import ProviderLimits
+from orchestra.tools.rate_limits import ProviderLimits, RateLimiter
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.tools.session import ToolOutcome, ToolSession
 from orchestra.tools.toolkit import Toolkit
@@ -140,13 +140,14 @@ def test_the_limit_is_named_as_its_provider_names_it_and_an_endpoint_that_ignore
     script: Script = [(200, one | {"usage": {"prompt_tokens": 9, "completion_tokens": 501}}, 0) for one in LONGER]
     with endpoint(monkeypatch, script) as (double, _):
         for _ in range(2):
-            asked = Endpoint("real", entry().model_copy(update={"limit_parameter": name}))
+            limits = ProviderLimits.model_validate({"limit_parameter": name})
+            asked = Endpoint("real", entry(), provider=RateLimiter(limits))
             ask(asked)
             ask(asked)
         assert all(one[name] == 500 and other not in one for one in double.asked) and len(double.asked) == 4
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "real: a reply has 501 tokens, and its limit was 500, so caps of dollars may be crossed — "
-        f"try limit_parameter: {other} in its provider's entries of the catalogue"
+        f"say limit_parameter: {other} for its provider in the catalogue's providers"
     ] * 2
 
 
@@ -157,7 +158,7 @@ def test_the_limit_is_named_as_its_provider_names_it_and_an_endpoint_that_ignore
         (
             "max_completion_tokens",
             "Unsupported parameter: '{}'",
-            "name the limit otherwise by limit_parameter: max_tokens",
+            "say limit_parameter: max_tokens for its provider in the catalogue's providers",
         ),
         ("max_completion_tokens", "{}=500 cannot be greater than max_model_len=400", ""),
         ("messages", "{} must not be empty", ""),
