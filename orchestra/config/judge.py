@@ -1,8 +1,6 @@
 """The model that judges answers which no rule can check."""
 
-from pydantic import JsonValue
-
-from orchestra.config.section import Positive, Section, switch
+from orchestra.config.section import Positive, RequestSettings, Section, switch
 
 
 class JudgeSettings(Section):
@@ -16,5 +14,5 @@ class JudgeSettings(Section):
     """What it is asked: hle or frames."""
     max_output_tokens: Positive = 4096
     """Of one reply, its reasoning included."""
-    settings: dict[str, JsonValue] = switch({})
+    settings: RequestSettings = switch({})
     """What else a request says, over the rubric's own; `temperature: null` sends none, for models that refuse it."""

@@ -4,8 +4,10 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_validator
 
+OURS = frozenset({"model", "messages", "tools", "max_completion_tokens", "max_tokens", "n", "stream"})
+"""What we say in requests ourselves: another value would break the cap of dollars, or the reading of the reply."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -29,6 +31,14 @@ def _inside(text: str) -> str:
     return text
 
 
+def _more(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if taken := sorted(OURS & set(settings)):
+        raise ValueError(f"must not hold {taken[0]}, which each request says by itself")
+    return settings
+
+
+RequestSettings = Annotated[dict[str, JsonValue], AfterValidator(_more)]
+"""What else requests to a model say, such as temperature; null: not sent."""
 Name = Annotated[str, AfterValidator(_name)]
 """Of a folder, a model, a rule: it is joined to paths, addresses and queries."""
 Policy = Annotated[str, AfterValidator(lambda text: _name(text.removeprefix("chat:")) and text)]

@@ -3,26 +3,18 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import AfterValidator, Field
 
-from orchestra.config.section import Positive, Section, switch
+from orchestra.config.section import Positive, RequestSettings, Section, switch
 
 MAX_OUTPUT_TOKENS = 6_000
 """Of one reply of the model that writes; a table of entries is the longest object."""
-OURS = frozenset({"model", "messages", "max_completion_tokens", "max_tokens", "n", "stream"})
-"""What every request says: another value would break the cap of dollars, or the reading of the reply."""
 
 
 def _extra_file(text: str) -> str:
     if not re.fullmatch(r"data/extra/([\w-][\w.-]*/)*[\w-][\w.-]*\.jsonl", text):
         raise ValueError("must be a file below data/extra; put it there and name it: data/extra/NAME.jsonl")
     return text
-
-
-def _more(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    if taken := sorted(OURS & set(settings)):
-        raise ValueError(f"must not hold {taken[0]}, which the writer sets by itself")
-    return settings
 
 
 ExtraFile = Annotated[str, AfterValidator(_extra_file)]
@@ -41,7 +33,7 @@ class ModelWriting(Section):
     """Dollars that the whole version may cost, whichever run spends them."""
     max_output_tokens: Positive = switch(MAX_OUTPUT_TOKENS)
     """Of one reply, its thoughts included; a reasoning model needs more."""
-    settings: Annotated[dict[str, JsonValue], AfterValidator(_more)] = switch({})
+    settings: RequestSettings = switch({})
     """What else a request says, such as reasoning_effort; they hold over the writer's own: response_format, seed,
     temperature."""
     version: Annotated[str, Field(pattern=r"^data/versions/[\w-][\w.-]*$")] = switch("data/versions/flow")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, JsonValue
 
+from orchestra.config.section import RequestSettings
 from orchestra.errors import ConfigError
 from orchestra.tools.catalogue.schema import schema_problem
 from orchestra.tools.mcp.spec import McpServer, McpTool
@@ -85,9 +86,9 @@ class Entry(Record):
     """The model's name at the endpoint (openai)."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     """Tokens that one reply may have (openai). None: as many as the endpoint allows, so that no cap can be kept."""
-    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    settings: RequestSettings = Field(default_factory=dict)
     """What else a request says, such as temperature or reasoning_effort; null: not sent (openai)."""
-    orchestrator_settings: dict[str, JsonValue] = Field(default_factory=dict)
+    orchestrator_settings: RequestSettings = Field(default_factory=dict)
     """The same over `settings`, where the model orchestrates as `chat:` and this entry (openai)."""
     hands_to: str | None = None
     """The tool that what it writes is given to: a code writer's interpreter, a query writer's search."""

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from orchestra.accounting.budget import Budget
+from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import load_params
 from orchestra.config.synthesis import ModelWriting
 from orchestra.errors import DataError
@@ -21,6 +22,7 @@ from orchestra.tools.chat.client import Chat
 from orchestra.tools.experts.metered import PaidChat
 from orchestra.types import Component, Price
 from tests.support.endpoint import answer, serving
+from tests.support.experts import expert
 from tests.support.worlds import ROOT
 
 PRICE = Price(input_per_million=Decimal(1), output_per_million=Decimal(1))
@@ -117,9 +119,18 @@ def test_the_limit_of_a_writer_is_named_as_its_provider_names_it(
     assert chat.limit.parameter == (limit or "max_completion_tokens")
 
 
-@pytest.mark.parametrize("key", ["messages", "model", "max_completion_tokens", "n", "stream"])
+KEYS = ["messages", "model", "tools", "max_tokens", "max_completion_tokens", "n", "stream"]
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_settings_cannot_change_what_the_cap_and_the_reading_rely_on(key: str) -> None:
     known: dict[str, Any] = {"model": "m-1", "price": "openai/gpt-5-mini", "cap_usd": 1.0}
     assert ModelWriting(**known).model_dump() == known, "the defaults keep the bytes of older records"
-    with pytest.raises(ValidationError, match=f"must not hold {key}, which the writer sets by itself"):
+    refused = f"must not hold {key}, which each request says by itself"
+    with pytest.raises(ValidationError, match=refused):
         ModelWriting(**known, settings={key: 1})
+    with pytest.raises(ValidationError, match=refused):
+        JudgeSettings(model="m-1", price="openai/gpt-5-mini", settings={key: None})
+    for field in ("settings", "orchestrator_settings"):
+        with pytest.raises(ValidationError, match=refused):
+            expert(**{field: {"temperature": 1, key: None}})
