@@ -24,8 +24,9 @@ from orchestra.types import Component, Price
 
 URL, KEY = "ORCHESTRA_JUDGE_URL", "ORCHESTRA_JUDGE_KEY"
 """Environment variables of the judge: its address up to `/v1`, and its key where it needs one."""
-REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")
-"""Names of OpenAI's reasoning models, which refuse a temperature; of others, settings or entries say so."""
+REASONING = re.compile(r"(.*/)?(o\d|gpt-([5-9]|[12]\d)(?![\d.]*-chat))")
+"""Names of OpenAI's reasoning models: o1 and later, GPT-5 and later without the chat models. They refuse a
+temperature; of others, settings or entries say so."""
 
 
 @dataclass(frozen=True)

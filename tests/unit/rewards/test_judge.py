@@ -119,6 +119,19 @@ def test_a_judge_is_asked_without_chance_where_its_model_takes_a_temperature(
 
 
 @pytest.mark.parametrize(
+    ("models", "refuse"),
+    [
+        ("o1 o3-mini-2025-01-31 openai/o4-mini gpt-5 gpt-5.1 gpt-5.4-mini gpt-6-luna gpt-6.1-sol gpt-7 gpt-10.2", True),
+        ("gpt-5-chat-latest gpt-5.1-chat-latest gpt-6.1-chat gpt-10-chat gpt-4o gpt-4.1-2025-04-14", False),
+        ("gpt-3.5-turbo gpt-35-turbo openai/gpt-oss-120b olmo-3 claude-opus-5-5", False),
+    ],
+)
+def test_openai_s_reasoning_models_are_known_by_their_names(models: str, refuse: bool) -> None:
+    known = [JudgeEndpoint(SETTINGS.model_copy(update={"model": one}), COST).over for one in models.split()]
+    assert known == [{"temperature": None} if refuse else {}] * len(known)
+
+
+@pytest.mark.parametrize(
     ("own", "settings", "sent"),
     [
         ({}, {}, 0),
