@@ -32,6 +32,7 @@ from orchestra.validation.gate.decontamination import Gate
 Say = Callable[[str], None]
 SHARES = {"rules": 0.0, "both": 0.5, "llm": 1.0}
 """Share of the domain examples that the model writes."""
+SETTING = "synthesize.writer.settings"
 SPARE = 1.25
 """Tasks asked for, over those wanted: some do not hold."""
 
@@ -52,7 +53,7 @@ def written_first(params: Params, root: Path, say: Say, run: Budget | None = Non
 
     def writer() -> Writer:
         most = settings.max_output_tokens
-        chat = writing_chat(params.world, root, settings.model, settings.price, budget, tape, most)
+        chat = writing_chat(params.world, root, settings.model, settings.price, budget, tape, most, SETTING)
         return Writer(chat, max_tokens=most, settings=settings.settings)
 
     for name, subject in settings.domains.items():

@@ -31,11 +31,12 @@ def writing_chat(
     budget: Budget,
     tape: Cassette | None = None,
     max_tokens: int = MAX_OUTPUT_TOKENS,
+    setting: str = "",
 ) -> PaidChat:
     """The endpoint that writes, at its price of `world.price_date`; where all is replayed it needs no address.
 
-    It has time for replies of `max_tokens`. Raises `ConfigError` without a price, or where the address is not in the
-    environment.
+    It has time for replies of `max_tokens`. `setting`: what leaves a parameter out of its requests, for errors; empty:
+    nothing does. Raises `ConfigError` without a price, or where the address is not in the environment.
     """
     if price is None:
         raise ConfigError(
@@ -46,4 +47,4 @@ def writing_chat(
     provider = limiter_of(price, read_catalogue(root / world.catalogue).providers)
     deadline_s, key = max(DEADLINE_S, max_tokens / SLOWEST), os.environ.get(KEY, "")
     chat = Chat(model, model=model, url=url, key=key, deadline_s=deadline_s, cassette=tape, provider=provider)
-    return PaidChat(chat, found, budget, Component.GENERATOR, provider.limits.limit_parameter)
+    return PaidChat(chat, found, budget, Component.GENERATOR, provider.limits.limit_parameter, setting=setting)

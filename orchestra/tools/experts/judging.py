@@ -24,6 +24,8 @@ from orchestra.types import Component, Price
 
 URL, KEY = "ORCHESTRA_JUDGE_URL", "ORCHESTRA_JUDGE_KEY"
 """Environment variables of the judge: its address up to `/v1`, and its key where it needs one."""
+SETTING = "world.judge.settings"
+"""What leaves a parameter out of the requests to a judge; a command's judge has those of world.judge, by its name."""
 REASONING = re.compile(r"(.*/)?(o\d|gpt-([5-9]|[12]\d)(?![\d.]*-chat))")
 """Names of OpenAI's reasoning models: o1 and later, GPT-5 and later without the chat models. They refuse a
 temperature; of others, settings or entries say so."""
@@ -89,4 +91,4 @@ class JudgeEndpoint:
             cassette=cassette,
             provider=self.provider,
         )
-        return PaidChat(chat, self.price, budget, Component.JUDGE, self.limit_parameter, self.over)
+        return PaidChat(chat, self.price, budget, Component.JUDGE, self.limit_parameter, self.over, SETTING)

@@ -33,14 +33,19 @@ class PaidChat:
         component: Component,
         limit_parameter: LimitParameter = "max_completion_tokens",
         settings: Mapping[str, Any] | None = None,
+        setting: str = "",
     ) -> None:
-        """`settings`: said by every request, over its own; what they set to null is not sent."""
+        """`settings`: said by every request, over its own; what they set to null is not sent. `setting`: the one of
+        params.yaml that leaves a parameter out, for errors; empty: there is none."""
         self.chat, self.price, self.budget, self.component = chat, price, budget, component
         self.limit, self.settings = OutputLimit(chat.name, limit_parameter), settings or {}
+        self.setting = setting
 
     def of(self, component: Component) -> Self:
         """The same chat, booked on another component."""
-        return type(self)(self.chat, self.price, self.budget, component, self.limit.parameter, self.settings)
+        return type(self)(
+            self.chat, self.price, self.budget, component, self.limit.parameter, self.settings, self.setting
+        )
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, settings: Mapping[str, Any] | None = None
@@ -64,7 +69,7 @@ class PaidChat:
         try:
             return await ask_held(self.chat, body, self.budget, worst_usd, lost=lost, paid=paid)
         except EndpointError as error:
-            name_refused(error, body)
+            name_refused(error, body, self.setting)
             raise
 
     def listed_usd(

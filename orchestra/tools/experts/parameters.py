@@ -47,13 +47,15 @@ def with_settings(body: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[
 
 
 def name_refused(error: EndpointError, body: Mapping[str, Any], settings: str = "settings") -> None:
-    """Where the endpoint refused a parameter of this request, say in the error which setting leaves it out."""
+    """Where the endpoint refused a parameter of this request, say in the error which setting leaves it out; empty: none
+    does."""
     sent = [name for name in body if name not in FIXED and re.search(rf"\b{name}\b", error.what)]
     if not isinstance(error, RequestError) or not sent:
         return
     limits = get_args(LimitParameter)
     if sent[0] not in limits:
-        error.advise(f"leave it out by {settings}: {{{sent[0]}: null}}")
+        by = f"leave it out by {settings}: {{{sent[0]}: null}}"
+        error.advise(by if settings else f"name a model that takes {sent[0]}")
     elif NOT_TAKEN.search(error.what):
         (other,) = set(limits) - {sent[0]}
         error.advise(f"say limit_parameter: {other} for its provider in the catalogue's providers")

@@ -163,7 +163,9 @@ def test_what_a_judge_refuses_is_told_with_the_setting_that_leaves_it_out(
         monkeypatch.setenv(URL, double.url)
         judge = judge_of(judged(tmp_path), [example(kind="judge", answer=LONG)])
         assert judge is not None
-        with pytest.raises(JudgeError, match=r"deprecated .* — leave it out by settings: \{temperature: null\}$"):
+        with pytest.raises(
+            JudgeError, match=r"deprecated .* — leave it out by world.judge.settings: \{temperature: null\}$"
+        ):
             asyncio.run(judge("why?", "because", LONG))
 
 

@@ -13,7 +13,7 @@ from orchestra.accounting.ledger import total
 from orchestra.config.retraining import BudgetLimits
 from orchestra.config.schema import Params, load_params, parse_params
 from orchestra.domains.engine import load_domain
-from orchestra.errors import BudgetError, ConfigError
+from orchestra.errors import BudgetError, ConfigError, ServiceError
 from orchestra.files.jsonl import read_jsonl
 from orchestra.files.yaml import parse_yaml
 from orchestra.synthesis.dataset.by_model import by_rule, wanted, written_first
@@ -22,7 +22,7 @@ from orchestra.synthesis.domain_tasks.tasks import domain_tasks
 from orchestra.types import Category, Charge, Component, Example
 from tasks.platform.stage import Stage
 from tasks.synthesize import main as stage_main
-from tests.support.endpoint import answer, serving
+from tests.support.endpoint import answer, serving, taking_no
 from tests.support.worlds import ROOT
 
 VERSION = "data/versions/flow"
@@ -108,6 +108,15 @@ def test_its_limit_and_its_settings_are_sent_and_what_is_too_long_is_told_with_t
         written_first(params(max_output_tokens=900, settings={"reasoning_effort": "low"}), root, said.append)
         assert {(one["max_completion_tokens"], one["reasoning_effort"]) for one in double.asked} == {(900, "low")}
     assert "cut off after 900 output tokens" in str(said) and "raise the writer's max_output_tokens" in str(said)
+
+
+def test_a_parameter_that_its_model_refuses_is_told_with_the_setting_that_leaves_it_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(taking_no("seed")) as double:
+        monkeypatch.setenv("ORCHESTRA_WRITER_URL", double.url)
+        with pytest.raises(ServiceError, match=r"leave it out by synthesize\.writer\.settings: \{seed: null\}"):
+            written_first(params(), root, say)
 
 
 def test_a_replay_writes_the_same_without_an_address(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

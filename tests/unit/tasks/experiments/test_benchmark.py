@@ -161,6 +161,28 @@ def test_a_judge_that_is_gone_is_told_with_the_options_and_the_report_says_who_j
     assert f"judge-7b (not the protocol&#39;s {official})" in (root / PAGE).read_text()
 
 
+def test_a_judge_that_params_yaml_names_too_has_its_limit_and_its_settings(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    named = {"model": "judge-7b", "price": "openai/o3-mini", "max_output_tokens": 77, "settings": {"top_p": 1}}
+    said["world"]["judge"] = named
+    (root / "params.yaml").unlink()
+    (root / "params.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+    file = published("hle", tmp_path, pairs("hle")[:2])
+    with serving(player("hle")) as double:
+        monkeypatch.setenv(URL, double.url)
+        told = ["--benchmark", "hle", "--data", str(file), "--model", f"{MODEL}@{double.url}"]
+        told += ["--price", "openai/gpt-5-mini", "--judge-price", "openai/gpt-4.1"]
+        for judge in ("judge-7b", "judge-8b"):
+            benchmark.main([*told, "--judge", judge])
+        sent = {(one["model"], one["max_completion_tokens"], one.get("top_p")) for one in double.asked}
+    limits = {(model, top_p): most for model, most, top_p in sent if model != MODEL}
+    assert limits == {("judge-7b", 1): 77, ("judge-8b", None): 4096}
+    protocols = [yaml.safe_load(one.read_text()) for one in (root / REPORTS / "hle").glob("*/protocol.yaml")]
+    assert {(one["judge"]["price"], one["judge"]["rubric"]) for one in protocols} == {("openai/gpt-4.1", "hle")}
+
+
 def test_attempts_without_a_verdict_are_said_and_where_all_are_so_it_is_an_error(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,9 +14,10 @@ from orchestra.files.jsonl import read_jsonl
 from orchestra.tools.chat.client import Chat
 from orchestra.tools.chat.reply import ChatReply
 from orchestra.tools.experts.metered import PaidChat
+from orchestra.tools.failures import RequestError
 from orchestra.tools.replay.cassette import Cassette, Mode
 from orchestra.types import Charge, Component, Message, Price
-from tests.support.endpoint import Double, answer, serving
+from tests.support.endpoint import Double, answer, serving, taking_no
 
 PRICE = Price(input_per_million=Decimal(2), cached_input_per_million=Decimal(1), output_per_million=Decimal(10))
 COST = Decimal("0.00023")
@@ -57,6 +58,24 @@ def test_a_reply_above_its_limit_is_told(tmp_path: Path, caplog: pytest.LogCaptu
         0
     ]
     assert sum("a reply has 51 tokens, and its limit was 50" in one for one in caplog.messages) == 2 * (usage == 51)
+
+
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        ("world.judge.settings", "leave it out by world.judge.settings: {seed: null}"),
+        ("", "name a model that takes seed"),
+    ],
+)
+def test_a_refused_parameter_is_told_with_a_setting_that_the_caller_has(
+    tmp_path: Path, setting: str, advice: str
+) -> None:
+    with serving(taking_no("seed")) as double:
+        made = paid(tmp_path, double.url)
+        chat = PaidChat(made.chat, PRICE, made.budget, Component.JUDGE, settings={"seed": 1}, setting=setting)
+        with pytest.raises(RequestError) as error:
+            ask(chat.of(Component.USER), "one?")
+    assert error.value.fix == advice
 
 
 def ledger(folder: Path) -> list[Charge]:
