@@ -9,7 +9,7 @@ class JudgeSettings(Section):
     model: str
     """As its endpoint names it, with its date where it has one: meta-llama/Llama-3.3-70B-Instruct-Turbo."""
     price: str
-    """Its row of the price book: together/llama-3.3-70b-turbo."""
+    """Its row of the price book, with a price on world.price_date: together/llama-3.3-70b-turbo, from 2026-07-24 on."""
     rubric: str = "frames"
     """What it is asked: hle or frames."""
     max_output_tokens: Positive = 4096

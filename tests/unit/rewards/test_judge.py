@@ -1,18 +1,21 @@
 """The judge of training: rule first, then the model; recorded, capped, and never a score of 0 when it fails."""
 
 import asyncio
+import re
 import shutil
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from orchestra.accounting.budget import Budget
 from orchestra.config.judge import JudgeSettings
-from orchestra.config.schema import load_params
+from orchestra.config.schema import World, load_params
 from orchestra.errors import BudgetError, ConfigError, JudgeError
+from orchestra.files.yaml import parse_yaml
 from orchestra.rewards.judge import judge_of
 from orchestra.rewards.rubrics import FRAMES
 from orchestra.rollout.loop import RolloutOptions, rollout
@@ -249,6 +252,14 @@ def test_a_judge_and_the_experts_of_its_provider_share_its_limits(
         monkeypatch.setenv(URL, double.url)
         kit = Toolkit(replace(catalogue(), providers={"paced": limits}), {}, tmp_path, budget=budget, judge=judge)
         assert asyncio.run(asked(kit, kit.judge_chat)) == [True, False] and len(double.asked) == 1
+
+
+def test_the_documented_judge_has_a_price_on_the_documented_day() -> None:
+    page = (ROOT / "docs/explanation/verdicts.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^    world:\n(?:      .*\n)+", page, re.MULTILINE)
+    shipped = load_params(ROOT / "params.yaml").world.model_dump()
+    world = World.model_validate(shipped | parse_yaml(dedent(shown))["world"])
+    assert world.judge is not None and JudgeEndpoint.of(world.judge, world, ROOT).price.output_per_million
 
 
 def test_a_judge_of_params_has_the_limits_of_its_provider_in_the_catalogue(tmp_path: Path) -> None:
