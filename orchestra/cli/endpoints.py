@@ -13,6 +13,8 @@ from orchestra.tools.catalogue.price_check import NOTICE
 ANSWER_S = 5.0
 """Seconds in which an endpoint should answer."""
 REFUSED = (401, 403)
+ANTHROPIC = re.compile(r"(.*\.)?anthropic\.com")
+"""Hosts whose list takes no key as Bearer: that is for OpenAI's clients, and chat completions alone."""
 SNAPSHOT = r"(-latest|[-@]\d{4}-?\d\d-?\d\d)?"
 """How the name of a model's snapshot ends, where a list holds only those."""
 Listed = dict[str, date | None]
@@ -34,9 +36,12 @@ def _check(address: str, key: str, some: list[Entry], catalogue: str, today: dat
     import httpx
 
     secret = os.environ.get(key, "") if key and some else ""
-    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    url, headers = f"{os.environ[address].rstrip('/')}/models", {"Authorization": f"Bearer {secret}"} if secret else {}
     try:
-        reply = httpx.get(f"{os.environ[address].rstrip('/')}/models", headers=headers, timeout=ANSWER_S)
+        if secret and ANTHROPIC.fullmatch(httpx.URL(url).host):
+            url += "?limit=1000"  # The most models a page.
+            headers = {"x-api-key": secret, "anthropic-version": "2023-06-01"}
+        reply = httpx.get(url, headers=headers, timeout=ANSWER_S)
     except (httpx.LocalProtocolError, UnicodeEncodeError):
         yield CheckResult("warning", "endpoint", f"{address}: its key or address cannot be sent", _check_key(key))
         return

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from orchestra.cli.common import CheckResult
@@ -160,6 +161,48 @@ def test_an_own_vllm_server_is_asked_for_its_models_and_a_search_is_not(
     search = REAL["web_search"].model_copy(update={"base_url_env": "OPENAI_BASE_URL"})
     results, asked = ask(404, {}, tools={"web_search": search})
     assert [one.level for one in results] == ["ok"] and asked == [("/v1/models", None)]
+
+
+@pytest.mark.parametrize("host", ["api.anthropic.com", "anthropic.com:443"])
+def test_anthropic_is_asked_as_its_own_api_wants_it(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """A key as Bearer is refused there; a list has 20 models a page where the request does not say more."""
+    models = [{"id": f"claude-{number}", "type": "model"} for number in range(30)] + [{"id": "claude-opus-4-1"}]
+
+    def get(url: str, headers: dict[str, str], timeout: float) -> httpx.Response:
+        assert url.partition("?")[0] == f"https://{host}/v1/models"
+        if headers != {"x-api-key": KEY, "anthropic-version": "2023-06-01"}:
+            return httpx.Response(401, json={"error": {"message": "Invalid bearer token"}})
+        most = int(httpx.URL(url).params.get("limit", 20))
+        return httpx.Response(200, json={"data": models[:most], "has_more": most < len(models)})
+
+    monkeypatch.setattr(httpx, "get", get)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", f"https://{host}/v1")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    there, gone = (
+        REAL["claude-opus-4.1"].model_copy(update={"endpoint_model": f"claude-opus-{v}"}) for v in ("4-1", "9")
+    )
+    (result,) = check_endpoints({"one": there}, FILE, TODAY)
+    assert (result.level, result.found) == ("ok", "ANTHROPIC_BASE_URL answers (HTTP 200)")
+    (result,) = check_endpoints({"one": gone}, FILE, TODAY)
+    assert result.found == "ANTHROPIC_BASE_URL does not list claude-opus-9"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-old")
+    (result,) = check_endpoints({"one": there}, FILE, TODAY)
+    assert result.fix == "check $ANTHROPIC_API_KEY"
+
+
+def test_no_other_host_is_sent_a_key_as_anthropic_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[str, dict[str, str]]]()
+
+    def get(url: str, headers: dict[str, str], timeout: float) -> httpx.Response:
+        asked.append((url, headers))
+        return httpx.Response(200, json=LIST)
+
+    monkeypatch.setattr(httpx, "get", get)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for host in ("anthropic.com.example", "notanthropic.com"):
+        monkeypatch.setenv("OPENAI_BASE_URL", f"https://{host}/v1")
+        list(check_endpoints(experts(), FILE, TODAY))
+        assert asked.pop() == (f"https://{host}/v1/models", {"Authorization": f"Bearer {KEY}"})
 
 
 def retiring(folder: Path, day: date) -> Path:
