@@ -1,6 +1,7 @@
 """What doctor asks the endpoints of real experts: one list of models for each address and key, and no key is shown."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -73,7 +74,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 def experts(**update: Any) -> dict[str, Entry]:
     names = ("gpt-5", "gpt-5-search", "gpt-5-mini")
-    return {name: REAL[name].model_copy(update=update) for name in names}
+    return {name: REAL[name].model_copy(update={"retires": None, **update}) for name in names}
 
 
 def test_one_request_with_the_key_says_that_all_is_there(ask: Ask) -> None:
@@ -211,6 +212,7 @@ def retiring(folder: Path, day: date) -> Path:
     for file in (ROOT / "data/catalogue").iterdir():
         text = file.read_text(encoding="utf-8")
         if file.name == "real.yaml":
+            text = re.sub(r"^    retires: .*\n", "", text, flags=re.MULTILINE)
             text = text.replace("  gpt-5:\n", f"  gpt-5:\n    retires: {day}\n")
         (folder / "data/catalogue" / file.name).write_text(text, encoding="utf-8")
     return folder
