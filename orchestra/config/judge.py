@@ -1,5 +1,7 @@
 """The model that judges answers which no rule can check."""
 
+from typing import Self
+
 from orchestra.config.section import Positive, RequestSettings, Section, switch
 
 
@@ -16,3 +18,10 @@ class JudgeSettings(Section):
     """Of one reply, its reasoning included."""
     settings: RequestSettings = switch({})
     """What else a request says, over the rubric's own; `temperature: null` sends none, for models that refuse it."""
+
+    @classmethod
+    def named(cls, model: str, price: str, known: Self | None) -> Self:
+        """The judge that a command names: where the `known` one is that model too, its limit and its settings hold."""
+        if known is None or known.model != model:
+            return cls(model=model, price=price)
+        return known.model_copy(update={"price": price})

@@ -44,12 +44,6 @@ class World(Section):
     def _is_a_date(cls, text: str) -> str:
         return date.fromisoformat(text).isoformat()
 
-    def judge_named(self, model: str, price: str) -> JudgeSettings:
-        """The judge that a command names: where `judge` names that model too, its limit and its settings hold."""
-        if self.judge is None or self.judge.model != model:
-            return JudgeSettings(model=model, price=price)
-        return self.judge.model_copy(update={"price": price})
-
 
 class Extra(Section):
     """A file of examples that were not made by the stage synthesize."""

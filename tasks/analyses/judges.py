@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestra.accounting.budget import Budget
 from orchestra.accounting.ledger import phase
+from orchestra.config.judge import JudgeSettings
 from orchestra.config.schema import Params
 from orchestra.errors import DataError, JudgeError
 from orchestra.evaluation.analyses import judges
@@ -59,7 +60,7 @@ def compared(
     missing = {key: one for key, one in first.items() if key not in kept}
     if missing:
         budget = Budget(folder / "ledger.jsonl", cap_usd, "analysis")
-        settings = params.world.judge_named(judge, price)
+        settings = JudgeSettings.named(judge, price, params.world.judge)
         chat = JudgeEndpoint.of(settings, params.world, root).chat(budget, Cassette.from_environment())
         reader = Judge(chat, rubric(settings.rubric), settings.max_output_tokens)
         kept |= asyncio.run(_read(reader, missing, file))

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from orchestra.config.judge import JudgeSettings
-from orchestra.config.schema import World, load_params
+from orchestra.config.schema import load_params
 from orchestra.errors import EXIT_ERROR, BudgetError, ConfigError, ServiceError
 from orchestra.evaluation.benchmarks.base import BENCHMARKS, Attempt
 from orchestra.evaluation.benchmarks.hle.harness import Harnessed, harnessed
@@ -69,11 +69,11 @@ def prepare(wanted: Wanted, root: Path) -> Evaluation:
         user=wanted.user,
         concurrency=wanted.concurrency,
         cap_usd=None if wanted.cap_usd is None else Decimal(wanted.cap_usd),
-        judge=_judge(wanted, protocol.judge, params.world),
+        judge=_judge(wanted, protocol.judge, params.world.judge),
     )
 
 
-def _judge(wanted: Wanted, official: JudgeSettings | None, world: World) -> JudgeSettings | None:
+def _judge(wanted: Wanted, official: JudgeSettings | None, known: JudgeSettings | None) -> JudgeSettings | None:
     """Another judge than the protocol's, where one is named: its figures are not comparable, and say so."""
     if wanted.judge is None:
         return None
@@ -81,7 +81,7 @@ def _judge(wanted: Wanted, official: JudgeSettings | None, world: World) -> Judg
         raise ConfigError("rules decide this benchmark", where="--judge", fix="leave it out")
     if wanted.judge_price is None:
         raise ConfigError("the judge's price is unknown", where="--judge", fix="name its row: --judge-price")
-    named = world.judge_named(wanted.judge, wanted.judge_price)
+    named = JudgeSettings.named(wanted.judge, wanted.judge_price, known)
     return official.model_copy(update=named.model_dump(exclude_unset=True, exclude={"rubric"}))
 
 
