@@ -6,6 +6,7 @@ that a training over several machines can be started by torchrun itself.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -129,7 +130,20 @@ def _talks(everyone: Any) -> Any:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
     if local < world_size() and INTERFACE not in os.environ and (interface := _interface()) is not None:
         os.environ[INTERFACE] = interface
-    return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
+    talks = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
+    atexit.register(_leave, talks)
+    return talks
+
+
+def _leave(talks: Any) -> None:
+    """End gloo's groups before the interpreter: a thread of theirs that outlives it aborts a rank that succeeded."""
+    import torch
+
+    _talks.cache_clear()
+    if torch.distributed.is_initialized():
+        # NCCL's group is left to its own end, which may wait for other ranks.
+        everyone = "nccl" not in torch.distributed.get_backend()
+        torch.distributed.destroy_process_group(None if everyone else talks)
 
 
 def _interface() -> str | None:
