@@ -277,7 +277,7 @@ def test_a_profile_is_examined_without_a_download(monkeypatch: pytest.MonkeyPatc
     assert found["GPUs"].found.startswith("8: H100 (80 GiB)") and "driver 570.1" in found["GPUs"].found
     assert "OPENAI_API_KEY" in found["keys"].found and found["keys"].level == "error"
     assert "general-thought.jsonl" in found["data"].found
-    assert "gpt-5" in found["experts"].found and "describe --all" in found["experts"].fix
+    assert "gpt-6-1-sol" in found["experts"].found and "describe --all" in found["experts"].fix
 
 
 def test_a_server_on_the_same_gpu_leaves_less_room() -> None:
