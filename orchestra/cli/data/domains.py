@@ -10,7 +10,6 @@ import typer
 
 from orchestra.cli.common import refuse_unused, tell_beside_run, workspace
 from orchestra.cli.data.writer import (
-    OUTPUT_TOKENS,
     Cap,
     Licence,
     MaxOutputTokens,
@@ -22,6 +21,7 @@ from orchestra.cli.data.writer import (
     paid_writer,
     version_folder,
 )
+from orchestra.config.synthesis import MAX_OUTPUT_TOKENS
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
 from orchestra.types import Split
@@ -44,7 +44,7 @@ def subjects(
     version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
-    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
+    max_output_tokens: MaxOutputTokens = MAX_OUTPUT_TOKENS,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
 ) -> None:
     """Ask a model for subjects of new domains."""
@@ -68,7 +68,7 @@ def write(
     version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
-    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
+    max_output_tokens: MaxOutputTokens = MAX_OUTPUT_TOKENS,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:
@@ -123,7 +123,7 @@ def examples(
     ] = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
-    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
+    max_output_tokens: MaxOutputTokens = MAX_OUTPUT_TOKENS,
     solver: Annotated[
         str, typer.Option(help="known (the solution, with mistakes), none, a checkpoint's folder, or chat:EXPERT.")
     ] = "known",

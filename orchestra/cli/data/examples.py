@@ -18,7 +18,6 @@ from orchestra.cli.common import (
     workspace,
 )
 from orchestra.cli.data.writer import (
-    OUTPUT_TOKENS,
     Cap,
     Licence,
     MaxOutputTokens,
@@ -28,6 +27,7 @@ from orchestra.cli.data.writer import (
     paid_writer,
     version_folder,
 )
+from orchestra.config.synthesis import MAX_OUTPUT_TOKENS
 from orchestra.errors import ConfigError, DataError
 from orchestra.text import plain
 from orchestra.types import Split
@@ -184,7 +184,7 @@ def preferences(
     version: VersionFolder = None,
     cap_usd: Cap = "1",
     cassette: Recording = "auto",
-    max_output_tokens: MaxOutputTokens = OUTPUT_TOKENS,
+    max_output_tokens: MaxOutputTokens = MAX_OUTPUT_TOKENS,
     seed: Annotated[int, typer.Option(help="The seed of every random draw.")] = 0,
     licence: Licence = "Apache-2.0",
 ) -> None:

@@ -26,8 +26,6 @@ Cap = Annotated[str, typer.Option("--cap-usd", metavar="USD", help="The most dol
 MaxOutputTokens = Annotated[
     int, typer.Option(min=1, metavar="TOKENS", help="The most tokens of one reply of the model, thoughts included.")
 ]
-OUTPUT_TOKENS = 6_000
-"""As orchestra/config/synthesis.py has it."""
 VersionFolder = Annotated[
     Path | None,
     typer.Option(

@@ -92,7 +92,7 @@ def test_a_shipped_profile_names_what_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-8b-lora"])
-def test_the_cap_of_an_episode_allows_a_call_of_the_dearest_expert(name: str) -> None:
+def test_the_cap_of_an_episode_allows_a_call_of_the_most_expensive_expert(name: str) -> None:
     """A call that the cap forbids ends its episode as wrong, so that training would learn what the cap says."""
     params = load_params(ROOT / f"models/recipes/{name}/params.yaml")
     catalogue = Catalogue.load(ROOT / params.world.catalogue, ROOT / params.world.prices, params.world.price_date)
