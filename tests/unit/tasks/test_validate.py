@@ -52,7 +52,7 @@ def validated(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 def run(root: Path, max_quarantined: float = 0.02, *, drawn: bool = False) -> dict[str, Any]:
-    """Run the stage; the report it wrote. Its plots, which take most of the time, are `drawn` where they are looked at."""
+    """Run the stage; the report it wrote. Its plots take most of the time, and are `drawn` where they are looked at."""
     stage = Stage.open("validate", root)
     limit = stage.params.validate_.model_copy(update={"max_quarantined": max_quarantined})
     stage.params = stage.params.model_copy(update={"validate_": limit})
