@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from orchestra.errors import DataError, OrchestraError
+from orchestra.errors import BudgetError, DataError, OrchestraError
 from orchestra.serving.releases.deployment import Deployment, last_deployment
 from orchestra.serving.releases.release import Release, ReleaseCandidate
 from orchestra.serving.releases.state import SERVING, Serving, read
@@ -116,9 +116,13 @@ def _served(stage: Stage, release: Release, told: Callable[[str, str], None], ol
     except CandidateWorse as failure:
         told("rolled_back", failure.what)
         return _rolled_back(stage, failure, int(release.candidate.version))
-    except OrchestraError as failure:
+    except OrchestraError as error:
+        failure = error
+        if isinstance(error, BudgetError) and LEDGER not in os.environ:
+            # The ledger of a release alone goes to MLflow, and its file is gone when this is read.
+            failure = BudgetError(error.what, where="budget.run_usd", fix="raise the cap to release")
         told("failed", str(failure))
-        raise
+        raise failure from None
     if made.outcome != "unchanged":
         told(made.outcome, made.trial)
         if (now := read(stage.root / SERVING)) is not None:

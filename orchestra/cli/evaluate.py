@@ -131,6 +131,7 @@ def learn(
     join: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="The result of a seed that was measured elsewhere.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Seeds to measure at a time; each has its share of the cores.")] = 1,
     freeze: Annotated[
         int | None,
         typer.Option(metavar="EXAMPLES", min=1, help="Freeze the world for a test set of this size, then stop."),
@@ -145,5 +146,5 @@ def learn(
     hand_over(
         "tasks.experiments.learn",
         seeds=seeds, split=split, set=set_, examples=examples, probe_examples=probe_examples,
-        ablations=ablations, force=force, join=[os.path.relpath(here / file) for file in join or []],
+        ablations=ablations, force=force, join=[os.path.relpath(here / file) for file in join or []], jobs=jobs,
     )  # fmt: skip

@@ -143,6 +143,16 @@ def access(root: Path, url: str | None = None) -> tuple[str, dict[str, str], boo
     return base, {} if key is None else {"Authorization": f"Bearer {key}"}, not own
 
 
+def patience_s(root: Path, *, own: bool) -> float:
+    """Seconds after which a gateway has ended a request itself: as was released here, where it is `own`."""
+    from orchestra.serving.releases.state import SERVING, read
+
+    with contextlib.suppress(OrchestraError):
+        if own and (serving := read(root / SERVING)) is not None:
+            return serving.parsed.deploy.gateway.patience_s
+    return TIMEOUT_S
+
+
 def ask(
     question: str,
     preference: str | None = None,
@@ -152,20 +162,20 @@ def ask(
     domain: str | None = None,
     root: Path | str | None = None,
     url: str | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float | None = None,
     check: bool = False,
 ) -> AskResponse:
     """Ask the gateway at `url` (default: this workspace's); a `check` is the workspace's own question, no user's.
 
-    Raises `ConfigError` when the request is at fault, `ServiceError` when a server or tool is. A model that could not
-    answer is a reply without an answer.
+    It may take `timeout_s`, by default until the gateway ends it itself. Raises `ConfigError` when the request is at
+    fault, `ServiceError` when a server or tool is. A model that could not answer is a reply without an answer.
     """
     root = Path(root or Path.cwd())
     base, headers, verify = access(root, url)
     if check:
         headers |= mark(root, question)
     body = _body(question, preference, budget_usd, max_turns, domain)
-    with connected(base, verify, timeout_s) as http:
+    with connected(base, verify, timeout_s or patience_s(root, own=not verify)) as http:
         answer = http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
 
@@ -181,10 +191,12 @@ async def ask_async(
     url: str | None = None,
 ) -> AskResponse:
     """The same in an event loop. Cancelled, it hangs up, and the gateway ends the work."""
-    base, headers, verify = await asyncio.to_thread(access, root or Path.cwd(), url)
+    root = root or Path.cwd()
+    base, headers, verify = await asyncio.to_thread(access, root, url)
+    answer_s = await asyncio.to_thread(patience_s, root, own=not verify)
     body = _body(question, preference, budget_usd, max_turns, domain)
     with _reached(base):
-        async with httpx.AsyncClient(timeout=_timeout(TIMEOUT_S), trust_env=False, verify=verify) as http:
+        async with httpx.AsyncClient(timeout=_timeout(answer_s), trust_env=False, verify=verify) as http:
             answer = await http.post(base + PATH, json=body, headers=headers)
     return _read(question, base, answer)
 

@@ -57,6 +57,7 @@ class Options:
     force: bool
     split: str = SPLIT
     join: tuple[Path, ...] = ()
+    jobs: int = 1
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> "Options":
@@ -69,15 +70,16 @@ class Options:
         parser.add_argument("--force", action="store_true")
         parser.add_argument("--split", default=SPLIT)
         parser.add_argument("--join", metavar="FILE", action="append", type=Path, default=[])
+        parser.add_argument("--jobs", type=int, default=1)
         found = parser.parse_args(arguments)
         seeds = tuple(dict.fromkeys(found.seeds.replace(" ", "").split(",")))
         if not all(seed.isdigit() for seed in seeds):
             raise ConfigError(f"{found.seeds!r} is not a list of seeds", where="--seeds", fix="write --seeds 0,1,2")
-        for name in ("examples", "probe_examples"):
+        for name, of in (("examples", "examples"), ("probe_examples", "examples"), ("jobs", "seeds at a time")):
             number = getattr(found, name)
             if number is not None and number < 1:
                 raise ConfigError(
-                    f"{number} is not a number of examples",
+                    f"{number} is not a number of {of}",
                     where=f"--{name.replace('_', '-')}",
                     fix="give a number of at least 1",
                 )
@@ -95,6 +97,7 @@ class Options:
             found.force,
             found.split,
             tuple(found.join),
+            found.jobs,
         )
 
     @property
@@ -115,6 +118,7 @@ class Options:
             words += ["--set", override]
         words += [] if self.examples is None else ["--examples", str(self.examples)]
         words += [] if self.probe_examples == PROBE_EXAMPLES else ["--probe-examples", str(self.probe_examples)]
+        words += [] if self.jobs == 1 else ["--jobs", str(self.jobs)]
         return shlex.join(words)
 
 
@@ -151,10 +155,11 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     refresh((root / README).read_text(encoding="utf-8"), "")
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
-    keeper = Keeper(root, screen, options.all_overrides, options.force)
+    threads = max(1, cores() // options.jobs) if options.jobs > 1 else None
+    keeper = Keeper(root, screen, options.all_overrides, options.force, threads)
     learning = Learning(
         root, params, keeper, recorder, options.probe_examples, commit, options.join, options.ablations,
-        sealed_set(options.split),
+        sealed_set(options.split), options.jobs,
     )  # fmt: skip
     error = "interrupted"
     try:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,8 @@ class Learning:
     """Whether rewards that lack a part are arms too."""
     on: SealedSet | None = None
     """The sealed set that policies are measured on; None: the held-out examples."""
+    jobs: int = 1
+    """Seeds at a time."""
     parts: list[StageRun] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     simulated: bool = False
@@ -175,7 +178,7 @@ class Learning:
         # Read now: a file that does not fit is found out before an hour of training.
         taken = list(seeds)
         joined = [load(file, self._setting(), taken) for file in self.join]
-        found = [self._survive(f"seed {seed}", partial(self._seed, seed, outcomes)) for seed in seeds]
+        found = self._seeds(seeds, outcomes)
         found += [completed(one, self.rules, {BASE.name: outcomes}) for one in joined]
         columns = {
             name: [self._result(0, 0.0, 0.0, {TRAINED: own}, probes)] for name, (own, probes) in untrained.items()
@@ -184,6 +187,26 @@ class Learning:
             for name, result in (by_arm or {}).items():
                 columns.setdefault(name, []).append(result)
         return columns
+
+    def _seeds(self, seeds: Sequence[int], base: tuple[Outcome, ...]) -> list[dict[str, SeedResult] | None]:
+        """The arms' results of each seed; None for one that failed. A thread each, since their stages are processes."""
+        each = [dataclasses.replace(self, parts=[], failures=[]) for _ in seeds]
+        with ThreadPoolExecutor(self.jobs) as pool:
+            work = [
+                pool.submit(one._survive, f"seed {seed}", partial(one._seed, seed, base))
+                for one, seed in zip(each, seeds, strict=True)
+            ]
+            try:
+                return [one.result() for one in work]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.keeper.stop()
+                raise
+            finally:
+                for one in each:
+                    self.parts += one.parts
+                    self.failures += one.failures
+                    self.simulated = self.simulated or one.simulated
 
     def _survive(self, of: str, work: Callable[[Recorder], T]) -> T | None:
         """`work` under an MLflow run of its own; what fails is said in a line, kept, and None."""

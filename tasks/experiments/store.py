@@ -7,21 +7,24 @@ is reused; a killed run continues.
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestra.config.overrides import apply
 from orchestra.config.schema import Params, load_params
-from orchestra.errors import DataError
+from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
-from orchestra.system.processes import run_child
+from orchestra.system.processes import kill_tree, run_child
 from tasks.experiments.sealed import wording
 from tasks.platform.dvc import StageError, StageKilled, stage_env
 from tasks.platform.stage import stage_fingerprint
@@ -58,8 +61,12 @@ class Keeper:
     """`section.key=value`, laid over params.yaml in every run."""
     force: bool = False
     """Run everything again, once."""
+    threads: int | None = None
+    """Threads of a stage that computes, where several run at once; None: as many as its libraries choose."""
     _done: set[Path] = field(default_factory=set)
     """Folders that this very process ran."""
+    _plans: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: bool = False
 
     @property
     def store(self) -> Path:
@@ -77,21 +84,13 @@ class Keeper:
     ) -> Kept:
         """`python -m tasks.<stage> <arguments>` with the inputs in `links` (folder by relative path), or its result.
 
-        `env` is asked for only if the stage runs. Raises `StageKilled` when a signal ended it, otherwise `StageError`
-        with the line that it said.
+        `env` is asked for only if the stage runs. Raises `StageKilled` when a signal ended it, `KeyboardInterrupt` when
+        `stop` did, otherwise `StageError` with the line that it said.
         """
-        plan = self.store / ".plan"
-        shutil.rmtree(plan, ignore_errors=True)
-        everything = [*self.overrides, *overrides]
-        params = self._prepare(plan, everything, links or {})
-        folder = self.store / f"{stage}-{_fingerprint(plan, stage, params, arguments)}"
-        if self.force and folder not in self._done:
-            shutil.rmtree(folder, ignore_errors=True)
-        if folder.is_dir():
-            shutil.rmtree(plan)
-            self._prepare(folder, everything, links or {})
-        else:
-            atomic.replace(plan, folder)
+        if self._stopped:
+            raise KeyboardInterrupt
+        with self._plans:
+            folder = self._folder(stage, [*self.overrides, *overrides], links or {}, arguments)
         done = (folder / DONE).is_file()
         reused = done and folder not in self._done
         if not done:
@@ -103,6 +102,33 @@ class Keeper:
         again = ", from an earlier run" if reused else ""
         self.say(f"{label} · {stage}: done, {kept.minutes:.1f} min{again}")
         return kept
+
+    def stop(self) -> None:
+        """End the stages that other threads run: each is interrupted there, and a repeated command goes on."""
+        import psutil
+
+        self._stopped, store = True, self.store.resolve()
+        for child in psutil.Process().children():
+            with suppress(psutil.Error, ServiceError):
+                if Path(child.cwd()).is_relative_to(store):
+                    kill_tree(child.pid)
+
+    def _folder(
+        self, stage: str, overrides: Sequence[str], links: Mapping[str, Path], arguments: Sequence[str]
+    ) -> Path:
+        """Where the stage runs with these inputs, laid out."""
+        plan = self.store / ".plan"
+        shutil.rmtree(plan, ignore_errors=True)
+        params = self._prepare(plan, overrides, links)
+        folder = self.store / f"{stage}-{_fingerprint(plan, stage, params, arguments)}"
+        if self.force and folder not in self._done:
+            shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir():
+            shutil.rmtree(plan)
+            self._prepare(folder, overrides, links)
+        else:
+            atomic.replace(plan, folder)
+        return folder
 
     def _prepare(self, folder: Path, overrides: Sequence[str], links: Mapping[str, Path]) -> Params:
         """Lay the links and params.yaml; outputs that are there stay."""
@@ -121,6 +147,8 @@ class Keeper:
 
     def _execute(self, stage: str, label: str, folder: Path, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", _module(folder, stage), *arguments]
+        if self.threads is not None:
+            env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads)), **env}
         before, began = _seconds(folder), time.monotonic()
         tail: deque[str] = deque(maxlen=TAIL)
 
@@ -128,6 +156,8 @@ class Keeper:
             _write(folder / SPENT, before + time.monotonic() - began)
 
         def read(line: str) -> None:
+            if self._stopped:
+                raise KeyboardInterrupt
             log.write(line)
             log.flush()
             tail.append(line.rstrip("\n"))
@@ -141,6 +171,8 @@ class Keeper:
                 code = run_child(command, cwd=folder, env=stage_env(env), on_line=read)
         finally:
             spent()
+        if self._stopped:
+            raise KeyboardInterrupt
         if code != 0:
             raise _failure(stage, code, list(tail), (folder / LOG).relative_to(self.root))
 

@@ -1,14 +1,18 @@
 """The client against strange servers: every failure is one line that says whose it is."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from orchestra.errors import ConfigError, OrchestraError, ServiceError
-from orchestra.serving.client import Called, _read, ask, gateway_url
-from tests.support.serving_world import reply
+from orchestra.serving import client
+from orchestra.serving.client import Called, _read, ask, ask_async, gateway_url
+from orchestra.serving.releases.state import SERVING, write
+from tests.support.serving_world import backend, reply
 from tests.unit.rollout.policies.test_vllm import server
 
 
@@ -20,6 +24,27 @@ def test_nothing_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ask("x", root=str(tmp_path))
     monkeypatch.setenv("ORCHESTRA_URL", "http://elsewhere:1/")
     assert gateway_url(tmp_path) == "http://elsewhere:1"
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("own", 7260), ("another", 1860), ("damaged", 1860)])
+def test_an_answer_may_take_as_long_as_the_own_gateway_lets_it(
+    kind: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    real = client._timeout
+    monkeypatch.setattr(client, "_timeout", lambda answer_s: waited.append(answer_s) or real(answer_s))
+    write(tmp_path, backend(tmp_path, gateway={"request_s": 7200}).serving)
+    if kind == "damaged":
+        (tmp_path / SERVING).write_text("{")
+    refused = {"error": {"message": "no domain x", "type": "invalid_request_error"}}
+    with server(lambda _: (400, refused)) as url:
+        here = [] if kind == "another" else [SimpleNamespace(url=url)]
+        monkeypatch.setattr(client, "gateways", lambda root: here)
+        with pytest.raises(ConfigError, match="no domain x"):
+            ask("x", root=tmp_path, url=url)
+        with pytest.raises(ConfigError, match="no domain x"):
+            asyncio.run(ask_async("x", root=tmp_path, url=url))
+    assert waited == [seconds, seconds]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from monitoring.drift import Signal
 from monitoring.reasons import of_drift
 from orchestra.accounting.budget import Budget
-from orchestra.errors import DataError
+from orchestra.errors import BudgetError, DataError
 from orchestra.files.jsonl import write_jsonl
 from orchestra.promotion.approval import Answer, request
 from orchestra.serving.releases.deployment import Deployment
@@ -142,6 +142,26 @@ def test_what_the_smoke_set_spent_is_on_record(
         assert kept == [] and booked[stage.name] == {"expert": Decimal("0.25")} and booked["grpo"] == {"expert": 3}
     else:
         assert kept == ["ledger.jsonl"] and stage.name not in booked
+
+
+@pytest.mark.parametrize("of_run", [False, True], ids=["a release alone", "in a run of the pipeline"])
+def test_a_cap_that_stops_the_smoke_set_is_told_by_what_a_person_finds(
+    of_run: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def capped(release: Release) -> None:
+        assert release.budget is not None
+        release.budget.check(Decimal(10**6))
+
+    stage.params = stage.params.model_copy(update={"budget": stage.params.budget.model_copy(update={"run_usd": 1})})
+    monkeypatch.setattr(Release, "serve", capped)
+    if of_run:
+        monkeypatch.setenv(LEDGER, str(tmp_path / "run.jsonl"))
+    where = f"{tmp_path}/run.jsonl" if of_run else "budget.run_usd"
+    with pytest.raises(BudgetError, match=rf"^{where}: 0 of 1 USD are spent, and the next call could cost 1000000 — "):
+        deploy(stage)
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert made.data.tags["release.finding"].startswith(f"{where}: 0 of 1 USD")
 
 
 def test_a_release_is_on_record_while_it_waits_for_the_last_requests(

@@ -1,9 +1,11 @@
-"""`orchestra learn` before it trains: its options, its parameters, and what it says of both."""
+"""`orchestra learn` before it trains: its options, its parameters, and what it says of both; and seeds at a time."""
 
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +20,9 @@ from orchestra.evaluation.claims.claims import Claim
 from orchestra.system.workspace import Screen
 from tasks.experiments import learn
 from tasks.experiments.learn import Options, claim_metrics, differences, effective
-from tasks.experiments.runner import arm_metric, policies, seed_overrides
+from tasks.experiments.runner import Learning, arm_metric, policies, seed_overrides
+from tasks.experiments.store import Keeper
+from tasks.platform.tracking import Recorder
 
 ROOT = Path(__file__).parents[4]
 
@@ -47,6 +51,7 @@ def test_by_default_three_seeds_and_no_ablations() -> None:
         ["--seeds", "3"],
         ["--seeds", "5,4", "--ablations", "--set", "grpo.steps=3", "--examples", "64", "--probe-examples", "9"],
         ["--set", "evaluate.baselines=[oracle, random]"],
+        ["--jobs", "2"],
     ],
 )
 def test_the_page_says_how_to_ask_for_the_same_again(words: list[str]) -> None:
@@ -70,6 +75,7 @@ def test_each_seed_once_in_the_order_given() -> None:
         (["--examples", "0"], "--examples"),
         (["--probe-examples", "-3"], "--probe-examples"),
         (["--split", "bogus"], "--split"),
+        (["--jobs", "0"], "--jobs"),
     ],
 )
 def test_bad_options_are_one_line(words: list[str], says: str) -> None:
@@ -134,6 +140,40 @@ def test_a_joined_file_that_is_not_there_is_refused_before_anything_runs() -> No
         learn.learn(ROOT, Options.parse(["--join", "nofile.json.gz"]), Screen())
     with pytest.raises(DataError, match=r"^params\.yaml: is not the result of a seed"):
         learn.learn(ROOT, Options.parse(["--join", "params.yaml"]), Screen())
+
+
+class Meeting(Learning):
+    """Its seeds wait for each other, two at a time; seed 3 fails, and seed 9 is interrupted."""
+
+    meeting = threading.Barrier(2, timeout=60)
+
+    def _seed(self, seed: int, base: Any, recorder: Recorder) -> Any:
+        self.meeting.wait()
+        if seed == 3:
+            raise DataError("lost", where="sft")
+        if seed == 9:
+            raise KeyboardInterrupt
+        self.parts.append(seed)  # type: ignore[arg-type]
+        return {"ours": seed}
+
+
+def meeting(root: Path) -> Meeting:
+    params, recorder = load_params(root / "params.yaml"), Recorder.open(root, "r", "learn")
+    return Meeting(root, params, Keeper(root, print), recorder, 9, jobs=2)
+
+
+def test_seeds_of_one_time_are_told_in_their_order_and_one_that_fails_takes_no_other_with_it(root: Path) -> None:
+    learning = meeting(root)
+    assert learning._seeds([2, 1, 4, 3], ()) == [{"ours": 2}, {"ours": 1}, {"ours": 4}, None]
+    assert learning.parts == [2, 1, 4] and learning.failures == ["seed 3: sft: lost"]
+
+
+def test_an_interruption_ends_every_seed(root: Path) -> None:
+    learning = meeting(root)
+    with pytest.raises(KeyboardInterrupt):
+        learning._seeds([9, 1], ())
+    with pytest.raises(KeyboardInterrupt):
+        learning.keeper.run("sft", "seed 2")
 
 
 def test_every_arm_has_metrics_of_its_own_and_ours_are_those_of_the_trained_policy() -> None:

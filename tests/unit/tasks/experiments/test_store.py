@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ stages:
     deps: [models/demo]
 """
 DEMO = """
-import os, pathlib, signal, sys
+import os, pathlib, signal, sys, time
 runs = pathlib.Path("work/runs")
 runs.parent.mkdir(exist_ok=True)
 runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
@@ -33,6 +35,8 @@ print("demo: attempt", len(runs.read_text()), flush=True)
 plan = pathlib.Path("data/catalogue/plan").read_text().split()
 if "kill" in plan and len(runs.read_text()) == 1:
     os.kill(os.getpid(), signal.SIGKILL)
+if "wait" in plan and len(runs.read_text()) == 1:
+    time.sleep(600)
 if "refuse" in plan:
     print("noise\\nerror: demo: no plan — write one", file=sys.stderr)
     sys.exit(2)
@@ -41,6 +45,7 @@ if "break" in plan:
 made = pathlib.Path("models/demo")
 made.mkdir()
 (made / "weights").write_text(" ".join([*sys.argv[1:], os.environ.get("MLFLOW_RUN_ID", "")]))
+(made / "threads").write_text(os.environ.get("OMP_NUM_THREADS", ""))
 """
 
 
@@ -125,6 +130,33 @@ def test_a_killed_stage_goes_on_where_it_was(root: Path, keeper: Keeper) -> None
     said: list[str] = []
     done = demo(Keeper(root, said.append))
     assert said[0] == "seed 0 · demo: attempt 2" and done.folder == folder and done.seconds > spent > 0
+
+
+def test_stages_that_threads_run_at_once_are_ended_and_go_on_where_they_were(root: Path, keeper: Keeper) -> None:
+    (root / "data/catalogue/plan").write_text("wait")
+    begun = threading.Semaphore(0)
+    keeper.say = lambda line: begun.release() if "attempt" in line else None
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(demo, keeper, f"sft.seed={seed}") for seed in (1, 2)]
+        assert all(begun.acquire(timeout=60) for _ in runs)
+        keeper.stop()
+        assert [type(run.exception(timeout=60)) for run in runs] == [KeyboardInterrupt] * 2
+    with pytest.raises(KeyboardInterrupt):
+        demo(keeper, "sft.seed=3")
+    said: list[str] = []
+    again = Keeper(root, said.append)
+    assert [demo(again, f"sft.seed={seed}").reused for seed in (1, 2)] == [False, False]
+    assert [line for line in said if "attempt" in line] == ["seed 0 · demo: attempt 2"] * 2
+
+
+def test_a_stage_has_the_threads_that_it_is_given_unless_the_environment_says_otherwise(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for seed, threads in ((1, "3"), (2, "7")):
+        made = demo(Keeper(root, print, threads=3), f"sft.seed={seed}").folder
+        assert (made / "models/demo/threads").read_text() == threads
+        monkeypatch.setenv("OMP_NUM_THREADS", "7")
 
 
 @pytest.mark.parametrize(("plan", "says"), [("refuse", "no plan — write one"), ("break", "RuntimeError: broken")])
