@@ -34,7 +34,7 @@ PATH = "/v1/chat/completions"
 
 
 class Hasty(BoundedProtocol):
-    header_s = 0.5
+    header_s = 1.5
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder: Path = tmp_path_factory.mktemp("gateway")
     app = create_app(Gateway(folder, backend=backend(folder)), load=False)
     assert isinstance(app, RequestGuard)
-    with listening(RequestGuard(app.app, body_s=0.7), Hasty) as port:
+    with listening(RequestGuard(app.app, body_s=1.5), Hasty) as port:
         yield port
 
 
