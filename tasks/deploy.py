@@ -117,12 +117,12 @@ def _served(stage: Stage, release: Release, told: Callable[[str, str], None], ol
         told("rolled_back", failure.what)
         return _rolled_back(stage, failure, int(release.candidate.version))
     except OrchestraError as error:
-        failure = error
+        shown = error
         if isinstance(error, BudgetError) and LEDGER not in os.environ:
             # The ledger of a release alone goes to MLflow, and its file is gone when this is read.
-            failure = BudgetError(error.what, where="budget.run_usd", fix="raise the cap to release")
-        told("failed", str(failure))
-        raise failure from None
+            shown = BudgetError(error.what, where="budget.run_usd", fix="raise the cap to release")
+        told("failed", str(shown))
+        raise shown from None
     if made.outcome != "unchanged":
         told(made.outcome, made.trial)
         if (now := read(stage.root / SERVING)) is not None:

@@ -146,5 +146,5 @@ def learn(
     hand_over(
         "tasks.experiments.learn",
         seeds=seeds, split=split, set=set_, examples=examples, probe_examples=probe_examples,
-        ablations=ablations, force=force, join=[os.path.relpath(here / file) for file in join or []], jobs=jobs,
+        ablations=ablations, force=force, jobs=jobs, join=[os.path.relpath(here / file) for file in join or []],
     )  # fmt: skip

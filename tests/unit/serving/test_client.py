@@ -32,7 +32,12 @@ def test_an_answer_may_take_as_long_as_the_own_gateway_lets_it(
 ) -> None:
     waited: list[float] = []
     real = client._timeout
-    monkeypatch.setattr(client, "_timeout", lambda answer_s: waited.append(answer_s) or real(answer_s))
+
+    def timeout(answer_s: float) -> httpx.Timeout:
+        waited.append(answer_s)
+        return real(answer_s)
+
+    monkeypatch.setattr(client, "_timeout", timeout)
     write(tmp_path, backend(tmp_path, gateway={"request_s": 7200}).serving)
     if kind == "damaged":
         (tmp_path / SERVING).write_text("{")

@@ -164,8 +164,10 @@ def meeting(root: Path) -> Meeting:
 
 def test_seeds_of_one_time_are_told_in_their_order_and_one_that_fails_takes_no_other_with_it(root: Path) -> None:
     learning = meeting(root)
-    assert learning._seeds([2, 1, 4, 3], ()) == [{"ours": 2}, {"ours": 1}, {"ours": 4}, None]
-    assert learning.parts == [2, 1, 4] and learning.failures == ["seed 3: sft: lost"]
+    found: list[Any] = [*learning._seeds([2, 1, 4, 3], ())]
+    parts: list[Any] = [*learning.parts]
+    assert found == [{"ours": 2}, {"ours": 1}, {"ours": 4}, None] and parts == [2, 1, 4]
+    assert learning.failures == ["seed 3: sft: lost"]
 
 
 def test_an_interruption_ends_every_seed(root: Path) -> None:
