@@ -193,7 +193,8 @@ class Screen:
             self._last_progress = now
         start = "\r\033[K" if self._in_place else ""
         self._in_place = progress and terminal and "(100%)" not in line
-        where, end = sys.stderr if line.startswith("error: ") else out, "" if self._in_place else "\n"
+        where = sys.stderr if line.startswith("error: ") else out
+        end = "" if self._in_place else "\n"
         try:
             # As one text, which no line of another thread can divide.
             print(start + plain(line) + end, end="", file=where, flush=True)

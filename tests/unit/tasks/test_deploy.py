@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,13 @@ def test_a_version_that_its_canary_took_out_says_so_until_a_person_brings_it_bac
     assert back is not None and back.tags[DECISION] == "Promoted" and back.taken_out.startswith("a person ")
 
 
+def recorded(stage: Stage) -> Any:
+    """The one release that MLflow knows."""
+    client = connect(stage.root)
+    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    return made
+
+
 def test_how_the_last_requests_to_the_old_version_ended_is_on_record(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,8 +117,7 @@ def test_how_the_last_requests_to_the_old_version_ended_is_on_record(
 
     monkeypatch.setattr(Release, "serve", released)
     deploy(stage)
-    client = connect(stage.root)
-    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    made = recorded(stage)
     assert (made.data.metrics["drain.seconds"], made.data.metrics["drain.cut"]) == (1801.5, 1)
     assert made.data.tags["release.drained"] == "Requests were cut after 1800 s: vllm-blue (version 1)."
 
@@ -133,10 +140,9 @@ def test_what_the_smoke_set_spent_is_on_record(
         if of_run:
             patch.setenv(LEDGER, str(ledger))
         deploy(stage)
-    client = connect(stage.root)
-    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    made = recorded(stage)
     assert made.data.metrics["release.smoke_usd"] == 0.25
-    kept = [one.path for one in client.list_artifacts(made.info.run_id)]
+    kept = [one.path for one in connect(stage.root).list_artifacts(made.info.run_id)]
     booked = by_stage([ledger])
     if of_run:
         assert kept == [] and booked[stage.name] == {"expert": Decimal("0.25")} and booked["grpo"] == {"expert": 3}
@@ -159,8 +165,7 @@ def test_a_cap_that_stops_the_smoke_set_is_told_by_what_a_person_finds(
     where = f"{tmp_path}/run.jsonl" if of_run else "budget.run_usd"
     with pytest.raises(BudgetError, match=rf"^{where}: 0 of 1 USD are spent, and the next call could cost 1000000 — "):
         deploy(stage)
-    client = connect(stage.root)
-    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    made = recorded(stage)
     assert made.data.tags["release.finding"].startswith(f"{where}: 0 of 1 USD")
 
 
@@ -173,8 +178,7 @@ def test_a_release_is_on_record_while_it_waits_for_the_last_requests(
     monkeypatch.setattr(Release, "retire", killed)
     with pytest.raises(SystemExit):
         deploy(stage)
-    client = connect(stage.root)
-    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    made = recorded(stage)
     assert made.data.tags["release.outcome"] == "rolled_back" and "drain.cut" not in made.data.metrics
     assert aliases(stage.root, stage.params.promote.model_name)[CHAMPION] == 1, "the champion before is it again"
 
@@ -199,8 +203,7 @@ def test_ctrl_c_ends_the_wait_for_the_last_requests_alone(
     with locked(stage.root):
         deploy(stage)
     assert "version 2 serves; the wait for the last requests was ended: " in capsys.readouterr().out
-    client = connect(stage.root)
-    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    made = recorded(stage)
     told = "The wait for the last requests to what served before was ended after 12 s."
     assert made.data.tags["release.drained"] == told and made.data.metrics["drain.seconds"] >= 12
 
@@ -222,8 +225,7 @@ def test_a_rollback_may_begin_while_a_release_waits_for_the_last_requests(
         deploy(stage)
         assert not begun, "the run works on"
     assert begun == [0]
-    client = connect(stage.root)
-    (made,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    made = recorded(stage)
     assert made.data.metrics["drain.seconds"] == 2.5
 
 

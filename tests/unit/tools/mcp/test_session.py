@@ -70,11 +70,11 @@ def test_calls_run_side_by_side_over_one_session(world: World) -> None:
     began = time.monotonic()
 
     async def several() -> list[ToolResult]:
-        waits = [world.tool("slow").call({"seconds": 2.0}, CONTEXT) for _ in range(8)]
+        waits = [world.tool("slow").call({"seconds": 1.0}, CONTEXT) for _ in range(8)]
         return [*await asyncio.gather(*waits), await world.tool("pids").call({}, CONTEXT)]
 
     texts = [result.text for result in world.run(several())]
-    assert texts[:8] == ["slept"] * 8 and time.monotonic() - began < 12
+    assert texts[:8] == ["slept"] * 8 and time.monotonic() - began < 6
     assert int(texts[8].split()[0]) == world.pids()[0]
 
 
@@ -117,7 +117,7 @@ def test_deadlines_hold_and_a_server_that_is_stuck_is_replaced(world: World) -> 
         began = time.monotonic()
         with pytest.raises(ToolError, match=r"no answer within 0\.3 s"):
             world.call("slow", 0.3, seconds=60)
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 3
     assert world.pids()[0] != first and soon(lambda: not alive(first))
 
 
