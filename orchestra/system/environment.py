@@ -105,6 +105,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_each(processes: int) -> dict[str, str]:
+    """The variable that bounds the threads of each of so many processes: the user's, else an equal share of cores."""
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // processes))}
+
+
 def unified_group(proc: Path = Path("/proc/self")) -> tuple[Path, Path] | None:
     """Where cgroup v2 is mounted, and this process's group in it; None without either."""
     try:

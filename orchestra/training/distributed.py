@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestra.config.compute import Compute
 from orchestra.errors import ServiceError, TrainingError
-from orchestra.system.environment import cores
+from orchestra.system.environment import threads_each
 from orchestra.system.machine import check_deepspeed
 from orchestra.system.processes import free_port, kill_tree, spawn
 
@@ -215,7 +215,7 @@ def launch(command: Sequence[str], processes: int, logs: Path) -> None:
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() // processes)),
+        **threads_each(processes),
     }
     ranks: list[subprocess.Popen[str]] = []
     with ExitStack() as stack:

@@ -155,8 +155,7 @@ def learn(root: Path, options: Options, screen: Screen) -> int:
     refresh((root / README).read_text(encoding="utf-8"), "")
     commit, load = git_commit(root), os.getloadavg()[0]
     recorder = Recorder.open(root, f"learn-{uuid4()}", "learn")
-    threads = max(1, cores() // options.jobs) if options.jobs > 1 else None
-    keeper = Keeper(root, screen, options.all_overrides, options.force, threads)
+    keeper = Keeper(root, screen, options.all_overrides, options.force, options.jobs)
     learning = Learning(
         root, params, keeper, recorder, options.probe_examples, commit, options.join, options.ablations,
         sealed_set(options.split), options.jobs,

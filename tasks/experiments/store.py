@@ -7,7 +7,6 @@ is reused; a killed run continues.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -24,6 +23,7 @@ from orchestra.config.schema import Params, load_params
 from orchestra.errors import DataError, ServiceError
 from orchestra.files import atomic
 from orchestra.files.yaml import load_yaml
+from orchestra.system.environment import threads_each
 from orchestra.system.processes import kill_tree, run_child
 from tasks.experiments.sealed import wording
 from tasks.platform.dvc import StageError, StageKilled, stage_env
@@ -61,8 +61,8 @@ class Keeper:
     """`section.key=value`, laid over params.yaml in every run."""
     force: bool = False
     """Run everything again, once."""
-    threads: int | None = None
-    """Threads of a stage that computes, where several run at once; None: as many as its libraries choose."""
+    jobs: int = 1
+    """Stages that run at once, each with its share of the cores."""
     _done: set[Path] = field(default_factory=set)
     """Folders that this very process ran."""
     _plans: threading.Lock = field(default_factory=threading.Lock)
@@ -147,8 +147,8 @@ class Keeper:
 
     def _execute(self, stage: str, label: str, folder: Path, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", _module(folder, stage), *arguments]
-        if self.threads is not None:
-            env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads)), **env}
+        if self.jobs > 1:
+            env = {**threads_each(self.jobs), **env}
         before, began = _seconds(folder), time.monotonic()
         tail: deque[str] = deque(maxlen=TAIL)
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 TIMEOUT_S = 3000
 """Some two minutes on idle cores."""
-COMMAND = ("learn", "--seeds", "0,1", "--split", "heldout", "--examples", "12", "--probe-examples", "2")
+COMMAND = ("learn", "--seeds", "0,1", "--jobs", "2", "--split", "heldout", "--examples", "12", "--probe-examples", "2")
 UNTRAINED = ("base", "base, choices by rule")
 STAGES = ("evaluate", "probes")
 
@@ -63,7 +63,10 @@ def test_it_goes_on_after_a_kill(killed: list[str], whole: list[str]) -> None:
     again = [line for line in whole if line.endswith("from an earlier run")]
     before = [f"{of} · {stage}" for of in UNTRAINED for stage in STAGES]
     sft = ["seed 0 · sft", *(f"seed 0 · SFT · {stage}" for stage in STAGES)]
-    assert [line.split(": done")[0] for line in again] == ["rules · evaluate", *before, *sft]
+    kept = {line.split(": done")[0] for line in again}
+    assert {"rules · evaluate", *before, *sft} <= kept
+    # The other seed may have been further; of what was killed nothing is kept.
+    assert not any(line.startswith("seed 0 · outcome alone · grpo") for line in kept)
     assert any(line.startswith("seed 1 · probes: done") for line in whole)
 
 
@@ -78,7 +81,7 @@ def test_the_page_and_the_readme_have_the_table(workspace: Workspace, whole: lis
     assert all(line.split(" | ")[:3] in means for line in table(shown))
     columns = "| | base | base, choices by rule | SFT | outcome alone | published Eq. 1-3 | **ours** |"
     assert columns in page and columns in shown
-    assert "`orchestra learn --seeds 0,1 --split heldout --examples 12 --probe-examples 2`" in page
+    assert "`orchestra learn --seeds 0,1 --split heldout --examples 12 --probe-examples 2 --jobs 2`" in page
     assert "`evaluate.examples` 12 (default 8)" in page
     assert whole[-1] == "wrote docs/claims.md and the table in README.md"
 

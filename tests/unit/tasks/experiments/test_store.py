@@ -153,8 +153,9 @@ def test_a_stage_has_the_threads_that_it_is_given_unless_the_environment_says_ot
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("orchestra.system.environment.cores", lambda: 6)
     for seed, threads in ((1, "3"), (2, "7")):
-        made = demo(Keeper(root, print, threads=3), f"sft.seed={seed}").folder
+        made = demo(Keeper(root, print, jobs=2), f"sft.seed={seed}").folder
         assert (made / "models/demo/threads").read_text() == threads
         monkeypatch.setenv("OMP_NUM_THREADS", "7")
 
