@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -275,6 +276,15 @@ def _with_a_point(number: str) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return parse_yaml(text)
+        return _without_dates(parse_yaml(text))
     except ValueError as error:
         raise ConfigError(f"{text!r} is not a YAML value: {error}", where="--set", fix="quote it") from None
+
+
+def _without_dates(value: Any) -> Any:
+    """The same with texts for dates, which DVC cannot keep."""
+    if isinstance(value, dict):
+        return {key: _without_dates(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_dates(inner) for inner in value]
+    return value.isoformat() if isinstance(value, date) else value

@@ -351,5 +351,9 @@ def _strict(raw: dict[str, Any]) -> Params:
     # JSON would turn a key that is a number, a truth value or null into a text.
     if odd := [key for key in keys_of(raw) if not isinstance(key, str)]:
         raise ValueError(f"the key {odd[0]!r:.60} is no text")
-    # YAML reads a bare 2025-11-15 as a date, which JSON lacks.
-    return Params.model_validate_json(json.dumps(raw, default=str), strict=True)
+    return Params.model_validate_json(json.dumps(raw, default=_refuse_date), strict=True)
+
+
+def _refuse_date(value: object) -> str:
+    """YAML reads a bare 2025-11-15 as a date; DVC, which keeps the parameters of each stage, cannot."""
+    raise ValueError(f'the date {value} stands without quotes: write "{value}"')

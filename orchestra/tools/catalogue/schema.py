@@ -7,16 +7,21 @@ from typing import Any
 MAX_COMPLAINT = 120
 """Characters of a problem's message."""
 MAX_STEPS = 50_000
-"""Rules that one check applies: a schema of a few lines can ask for more than any computer can do."""
+"""Rules that one check applies, and problems that they tell: a schema of a few lines can ask for more than any computer
+can do."""
+MAX_EMPTY_STEPS = 2_000
+"""The same for a check of no arguments: a request may bring many schemas."""
 
 Rule = Callable[[Any, Any, Any, Any], Any]
 """A keyword of JSON Schema, as `jsonschema` calls it."""
 
 
-def bounded_validator(schema: dict[str, Any], instead: dict[str, Rule]) -> Callable[[Any], Iterator[Any]]:
+def bounded_validator(
+    schema: dict[str, Any], instead: dict[str, Rule], most: int = MAX_STEPS
+) -> Callable[[Any], Iterator[Any]]:
     """What finds the problems of a value under the schema, with other rules for some keywords.
 
-    It raises `OverflowError` after so many steps. One dialect holds for the whole schema: a `$schema` within it would
+    It raises `OverflowError` after `most` steps. One dialect holds for the whole schema: a `$schema` within it would
     bring `jsonschema`'s own rules back in place of ours.
     """
     import attrs
@@ -25,12 +30,17 @@ def bounded_validator(schema: dict[str, Any], instead: dict[str, Rule]) -> Calla
 
     base, steps = jsonschema.Draft202012Validator, threading.local()
 
+    def step() -> None:
+        steps.left -= 1
+        if steps.left < 0:
+            raise OverflowError("too many steps")
+
     def counted(rule: Rule) -> Rule:
-        def count(validator: Any, value: Any, instance: Any, within: Any) -> Any:
-            steps.left -= 1
-            if steps.left < 0:
-                raise OverflowError("too many steps")
-            return rule(validator, value, instance, within)
+        def count(validator: Any, value: Any, instance: Any, within: Any) -> Iterator[Any]:
+            step()
+            for problem in rule(validator, value, instance, within) or ():
+                step()
+                yield problem
 
         return count
 
@@ -46,7 +56,7 @@ def bounded_validator(schema: dict[str, Any], instead: dict[str, Rule]) -> Calla
     validator = kind(schema, registry=Registry())
 
     def problems(value: Any) -> Iterator[Any]:
-        steps.left = MAX_STEPS
+        steps.left = most
         return validator.iter_errors(value)  # type: ignore[no-any-return]
 
     return problems
@@ -66,22 +76,27 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
     try:
         kind.check_schema(schema)
         resolver = _resolver(schema)
+        checked = {id(schema)}
         for reference in _references(schema):
             if not reference.startswith("#"):
                 return f"the schema refers to another document, {reference[:60]}"
             try:
-                resolver.lookup(reference)
+                target = resolver.lookup(reference).contents
             except Unresolvable:
                 return f"the schema refers to what it does not hold, {reference[:60]}"
+            if id(target) not in checked:  # It may stand where no schema is looked for.
+                kind.check_schema(target)
+                checked.add(id(target))
         # One that refers to itself without end does so on any arguments.
-        list(bounded_validator(schema, {})({}))
+        for _ in bounded_validator(schema, {}, MAX_EMPTY_STEPS)({}):
+            pass
     except jsonschema.SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
         return f"no JSON schema: {path + ': ' if path else ''}{error.message[:MAX_COMPLAINT]}"
     except RecursionError:
         return "the schema is nested too deeply, or refers to itself without end"
     except OverflowError:
-        return f"a check of no arguments takes more than {MAX_STEPS} steps: it refers to itself too often"
+        return f"a check of no arguments takes more than {MAX_EMPTY_STEPS} steps: it refers to itself too often"
     if schema.get("additionalProperties") is False and "patternProperties" not in schema:
         unmet = [one for one in schema.get("required", []) if one not in schema.get("properties", {})]
         if unmet:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,14 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(file: Path, assignment
         apply(file, ["grpo.seed=99", assignment])
     assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
     assert file.read_text() == before
+
+
+def test_a_date_is_written_as_the_text_that_dvc_can_keep(file: Path) -> None:
+    apply(file, ["world.price_date=2026-05-01", "synthesize.price_dates=[2025-11-15, 2026-05-01]"])
+    written = yaml.safe_load(file.read_text())
+    assert written["world"]["price_date"] == "2026-05-01"
+    assert written["synthesize"]["price_dates"] == ["2025-11-15", "2026-05-01"]
+    assert [day.isoformat() for day in load_params(file).synthesize.price_dates] == ["2025-11-15", "2026-05-01"]
 
 
 def test_for_once_nothing_is_written(file: Path) -> None:

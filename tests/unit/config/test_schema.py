@@ -36,11 +36,13 @@ def test_the_shipped_file_is_valid() -> None:
     assert isinstance(load_params(ROOT / "params.yaml"), Params)
 
 
-def test_a_bare_date_is_taken_as_its_text() -> None:
-    bare = edited("world.price_date", datetime.date(2025, 11, 15))
-    assert parse_params(bare).world.price_date == "2025-11-15"
-    with pytest.raises(ConfigError, match=r"sft\.epochs"):
-        parse_params(edited("sft.epochs", datetime.date(2025, 11, 15)))
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("world.price_date", datetime.date(2025, 11, 15)), ("synthesize.price_dates", [datetime.date(2025, 11, 15)])],
+)
+def test_a_date_without_quotes_is_refused_since_dvc_cannot_keep_it(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match='the date 2025-11-15 stands without quotes: write "2025-11-15"'):
+        parse_params(edited(key, value))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["not text", "a folder"])

@@ -44,6 +44,8 @@ def test_schemas_that_servers_write(schema: dict[str, Any]) -> None:
         ({"type": "object", "properties": {"a": {"$ref": "https://x.org/s"}}}, "another document, https://x.org/s"),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "what it does not hold, #/$defs/b"),
         ({"type": "object", "allOf": [{"$ref": "#"}]}, "refers to itself without end"),
+        ({"type": "object", "x": 5, "$ref": "#/x"}, "5 is not of type 'object', 'boolean'"),
+        ({"type": "object", "x": {"required": 5}, "properties": {"a": {"$ref": "#/x"}}}, "no JSON schema: required"),
         ({"type": "object", "required": ["txt"], "additionalProperties": False}, "it requires txt, which is none"),
     ],
 )
@@ -81,7 +83,18 @@ def test_no_schema_takes_long_to_look_over(seed: int) -> None:
     """The gateway looks over what callers send, and an import what a foreign server says."""
     rng = random.Random(seed)
     schema = bomb(rng.randint(30, 60), rng.choice(["allOf", "oneOf"]), rng)
-    assert "takes more than 50000 steps" in (schema_problem(schema) or "")
+    assert "takes more than 2000 steps" in (schema_problem(schema) or "")
+
+
+def test_the_problems_that_a_schema_tells_are_bounded_too() -> None:
+    """Few rules can tell of many names each, at once or in a call."""
+    schema = bomb(10, "allOf", random.Random(0))
+    schema["$defs"]["a10"] = {"required": [f"n{number}" for number in range(300)]}
+    assert "takes more than 2000 steps" in (schema_problem(schema) or "")
+    schema["properties"] = {"a": {"$ref": schema.pop("$ref")}}
+    assert schema_problem(schema) is None
+    with pytest.raises(ToolError, match="its schema cannot be followed"):
+        checker(tool(schema))({"a": {}})
 
 
 @pytest.mark.parametrize("seed", range(40))
