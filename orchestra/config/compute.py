@@ -33,7 +33,7 @@ class Compute(Section):
     micro_batch: Positive | None = switch(None)
     """How many of the longest rows one pass of a rank has room for: in sft the longest of the data, in grpo
     `rollout.max_tokens`. Shorter rows go together until they have as many tokens, and what grpo's rows share counts
-    once. None: all rows of a step are one pass. The gradients are the same: less memory, more time."""
+    once. null: all rows of a step are one pass. The gradients are the same: less memory, more time."""
     lora: Lora | None = switch(None)
     """Adapters in place of all weights. The checkpoint is written with the adapters merged."""
     optimizer: Literal["muon", "adamw"] = switch("muon")

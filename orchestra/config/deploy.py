@@ -87,7 +87,7 @@ class Canary(Section):
     cost_margin: Factor = 0.25
     """Share by which a solved probe may cost more than the champion's."""
     failures_in_a_row: Positive = 5
-    """As many failed requests one after another end the trial at once."""
+    """This many failed requests in a row end the trial at once."""
     shadow_usd: Factor = 1.0
     """Dollars that the copies of requests in a shadow trial may cost together."""
 

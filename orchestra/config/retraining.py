@@ -23,6 +23,6 @@ class Retraining(Section):
     cooldown_hours: Annotated[float, Field(ge=0, le=8760)] = 24.0
     """Hours from the beginning of one such run to that of the next."""
     monthly_usd: Usd | None = None
-    """Dollars of such runs in a calendar month (UTC): each is capped by what is left. None: no cap of their own."""
+    """Dollars of such runs in a calendar month (UTC): each is capped by what is left. null: no cap of their own."""
     stale_price_days: Positive = 365
     """Days after which a price that nobody checked asks a person to do so."""

@@ -71,9 +71,10 @@ class RewardParams(Section):
     published: bool = switch(False)
     """True: Eq. 1-3 as published, whatever the other switches say; `reward` and `num_iterations` stay as they are."""
     unit: Literal["group", "example", "fixed"] = switch("group")
-    """Ends between which a feature is normalised: of its group (Eq. 2), of the example (its cheapest and most
-    expensive expert, its fastest and slowest), so that a dollar is worth the same in every group of an example; or from
-    nothing to `unit_ceiling` times `unit_usd` and `unit_s`, so that it is worth the same in every example."""
+    """The ends between which a feature is normalised. group: those of its group (Eq. 2). example: those of the example,
+    from its cheapest or fastest expert to its most expensive or slowest; a dollar is then worth the same in all groups
+    of an example. fixed: from 0 to `unit_ceiling` times `unit_usd` and `unit_s`; a dollar is then worth the same in all
+    examples."""
     unit_usd: Annotated[float, Field(gt=0, le=1e6)] | None = switch(None)
     """With unit fixed: the dollars that, times `unit_ceiling`, P's weight of compute is for, such as the strongest
     expert's mean."""
@@ -85,8 +86,8 @@ class RewardParams(Section):
     among: Literal["all", "solved"] = switch("all")
     """Whose dollars, seconds and tools set means and ends: those of every episode, or of solved ones alone."""
     spent: Literal["solved", "all"] = switch("solved")
-    """Whose dollars and seconds count: those of solved episodes, as a gain up from the expensive end (Eq. 2), or of
-    all, as a loss down from the cheap end and without a bound: what an unsolved episode spent is spent all the same."""
+    """solved: dollars and seconds of solved episodes count, as a gain from the expensive end (Eq. 2). all: those of
+    every episode count, as a loss from the cheap end, without a bound."""
     homogeneity: Literal["group", "part"] = switch("group")
     """What `min_group_std` leaves out: groups whose summed rewards are alike (as published), or single parts whose
     normalised feature is alike, so that a group that is all solved still trains on its dollars."""
@@ -101,9 +102,9 @@ class RewardParams(Section):
     weights: dict[str, Fraction] = switch({})
     """Weights of further reward parts, for preferences that state none."""
     constraint: Constraint | None = switch(None)
-    """None: dollars count by the weight of compute (Eq. 2)."""
+    """null: dollars count by the weight of compute (Eq. 2)."""
     branch: Branch | None = switch(None)
-    """None: a group is `group_size` samples."""
+    """null: a group is `group_size` samples."""
     budget_share: Fraction = switch(0.0)
     """Share of the training examples that are told a budget, drawn between the cheapest and most expensive expert."""
     num_iterations: Positive = switch(1)

@@ -86,7 +86,7 @@ class Synthesize(Section):
     price_dates: list[date] = Field(default_factory=list)
     """Each example's list prices are those of one of these days, drawn again; empty: those of world.price_date."""
     preferences: ExtraFile | None = None
-    """A file of `orchestra data preferences` that preferences are drawn from; None: the fixed sentences."""
+    """A file of `orchestra data preferences` that preferences are drawn from; null: the fixed sentences."""
 
     @model_validator(mode="after")
     def _mix_adds_up(self) -> Self:
@@ -113,7 +113,7 @@ class Model(Section):
     recipe: Inside
     """Folder with config.json, tokenizer and chat template (models/recipes/…)."""
     base: Inside | None
-    """Checkpoint to start from: a folder, or a model of the Hugging Face hub; None starts from random weights."""
+    """Checkpoint to start from: a folder, or a model of the Hugging Face hub; null starts from random weights."""
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = switch(None)
     """The commit of a model of the hub: nothing else is pinned."""
 
@@ -136,7 +136,7 @@ class Rollout(Section):
     max_tokens: Positive
     """Prompt and completion of one episode together."""
     budget_usd: Factor | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Dollars that one episode may spend: a call that could cross it ends the episode. None: no cap."""
+    """Dollars that one episode may spend: a call that could cross it ends the episode. null: no cap."""
     tell_budget: bool = switch(False)
     """Whether the policy is told that cap, and at the gateway a request's: for policies trained with budgets."""
 
@@ -193,9 +193,9 @@ class Grpo(RewardParams, Compute):
     nothing: its groups are all alike."""
     difficulty_range: tuple[Fraction, Fraction] | None = None
     """Difficulties (share of tries solved) that are trained on, from the first to the second; examples without a
-    measured difficulty are kept. None: all."""
+    measured difficulty are kept. null: all."""
     difficulty_file: ExtraFile | None = None
-    """What `orchestra data measure` wrote of the training examples, below data/extra; None: what the examples say."""
+    """What `orchestra data measure` wrote of the training examples, below data/extra; null: what the examples say."""
     temperature: Annotated[float, Field(gt=0, le=100)]
     """Sampling temperature of the episodes."""
     clip_low: Fraction

@@ -204,9 +204,8 @@ def check_ranks(compute: Compute, stage: str, devices: list[Gpu]) -> None:
 def check_deepspeed(compute: Compute, stage: str) -> None:
     """Raises `ServiceError` where a stage's strategy needs DeepSpeed and it is missing."""
     if compute.strategy != "ddp" and find_spec("deepspeed") is None:
-        raise ServiceError(
-            "DeepSpeed is not installed", where=f"{stage}.strategy", fix=".venv/bin/uv pip install -e '.[gpu]', or ddp"
-        )
+        fix = ".venv/bin/uv pip install -c constraints.txt -e '.[gpu]', or ddp"
+        raise ServiceError("DeepSpeed is not installed", where=f"{stage}.strategy", fix=fix)
 
 
 def room_of(devices: list[Gpu], ranks: int) -> int:

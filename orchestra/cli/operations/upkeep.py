@@ -69,7 +69,9 @@ def gc(
     runs_older_than: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="DAYS", help="Also MLflow's runs that ended before so many days and that no version names."
+            min=0,
+            metavar="DAYS",
+            help="Also MLflow's runs that ended more than this many days ago and that no version names.",
         ),
     ] = None,
 ) -> None:
