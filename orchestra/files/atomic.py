@@ -165,6 +165,22 @@ def replace(source: Path, target: Path) -> None:
     _sync_one(target.parent)
 
 
+def move(source: Path, target: Path) -> None:
+    """Rename a file, or copy it where a link or a mount leads to another disk; the copy is whole before the first goes.
+
+    The folders above the target are made.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with whole_file(target, private=True) as partial:
+            shutil.copy2(source, partial)  # With its mode, once all of it is there.
+        source.unlink()
+
+
 @contextlib.contextmanager
 def _beside(target: Path, *, folder: bool) -> Iterator[Path]:
     """A new hidden file or folder beside the target, locked; it goes at the end, unless it was renamed."""

@@ -45,6 +45,8 @@ FOLDERS = (
 )
 """What the databases speak of: checkpoints, artifacts, records, the key of webhooks' secrets, verdicts that were paid
 for, decision pages and the evidence behind them. A restore adds and removes nothing."""
+ADDED = (f"{FOLDERS[0]}/", f"{ARTIFACTS}/")
+"""What a restore only adds to: each file is of one checkpoint or run."""
 FILES = (".state/operator.key", ".state/last_run.json")
 """The key of this workspace's own commands, which belongs to the gateway's database; the last run's summary."""
 EVERYTHING = (*DATABASES, *FOLDERS, *FILES)
@@ -171,11 +173,13 @@ def restore(
             _keep_revoked(root / GATEWAY, unpacked / GATEWAY, source)
         if (unpacked / MLFLOW).is_file():
             _move_places(unpacked / MLFLOW, contents.root, str(root.resolve()))
+        for name in contents.files:  # Where a disk is full, it ends here, and nothing was replaced.
+            if name.startswith(ADDED):
+                atomic.move(unpacked / name, root / name)
         atomic.write_text(root / RESTORING, "")  # Until all of it is in its place.
         for name in contents.files:
-            if name not in DATABASES:
-                (root / name).parent.mkdir(parents=True, exist_ok=True)
-                atomic.replace(unpacked / name, root / name)
+            if name not in DATABASES and not name.startswith(ADDED):
+                atomic.move(unpacked / name, root / name)
         _exchange(root, unpacked, [name for name in DATABASES if name in contents.files])
         (root / RESTORING).unlink()
     return contents
@@ -186,12 +190,10 @@ def _exchange(root: Path, unpacked: Path, names: list[str]) -> None:
     aside = root / ".state" / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     for name in names:
         place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
         # SQLite's journals belong to the file they were written for.
         for old in sorted(place.parent.glob(f"{place.name}*")):
-            aside.mkdir(exist_ok=True)
-            atomic.replace(old, aside / old.name)
-        atomic.replace(unpacked / name, place)
+            atomic.move(old, aside / old.name)
+        atomic.move(unpacked / name, place)
 
 
 def _files(root: Path, folders: Sequence[str], files: Sequence[str]) -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """A backup of real databases, brought back: in place, in another folder, after damage, and cut off at every point."""
 
+import errno
 import hashlib
 import io
 import json
@@ -375,6 +376,47 @@ def test_a_restore_that_is_ended_anywhere_is_named_and_completed_by_the_same_com
         check_database(root, MLFLOW)
         shutil.rmtree(root)
     assert point > 6 and named >= 3
+
+
+def test_a_restore_reaches_folders_on_other_disks(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, real = tmp_path / "kept.tar", os.replace
+    told = backup(workspace, file)
+    (workspace / ".state/runs/r1.json").write_text("later")
+    with closing(sqlite3.connect(workspace / PREFECT)) as db, db:
+        db.execute("INSERT INTO flow_run VALUES ('later-owl')")
+
+    def within_a_folder(source: Path, target: Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source))
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", within_a_folder)
+        restore(workspace, file)
+    assert not (workspace / RESTORING).exists() and flow_runs(workspace) == ["calm-cat"]
+    files = [workspace / name for name in told.files]
+    assert all(one.is_file() for one in files) and (workspace / ".state/runs/r1.json").read_text() == "{}"
+    (aside,) = (workspace / ".state").glob("replaced-*")
+    assert sorted(one.name for one in aside.iterdir()) == ["mlflow.db", "prefect.db"]
+    assert {stat.S_IMODE((workspace / name).stat().st_mode) for name in (MLFLOW, PREFECT)} == {0o600}
+
+
+def test_checkpoints_that_find_no_room_do_not_close_the_workspace(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup(workspace, tmp_path / "kept.tar")
+
+    def full(_source: Path, target: Path) -> None:
+        if target.name == "model.safetensors":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "move", full)
+        with pytest.raises(OSError, match="No space left"):
+            restore(workspace, tmp_path / "kept.tar")
+    check_database(workspace, MLFLOW)
 
 
 def made_up(file: Path, *entries: tuple[tarfile.TarInfo, bytes]) -> None:
